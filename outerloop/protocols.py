@@ -6,22 +6,12 @@ when an outer loop is constructed (core/compatibility).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Size, Tensor
 
-from outerloop.types import (
-    CodecContext,
-    Contribution,
-    DueRounds,
-    ExecutorHandoff,
-    Parts,
-    Refusals,
-    Round,
-    RoundCost,
-    Tensors,
-)
+from outerloop.types import Capabilities, CodecContext, Contribution, DueRounds, Parts, Round, RoundCost, Tensors
 
 
 class Compressor(Protocol):
@@ -272,60 +262,25 @@ class Pending(Protocol):
         ...
 
 
-class Reading(Protocol):
-    """The interpretation of the messages of a round."""
-
-    @property
-    def refused(self) -> Refusals:
-        """The messages that do not count, by peer."""
-        ...
-
-
-Read = TypeVar("Read", bound=Reading)
-
-
 class Exchange(Protocol):
-    """AXIS exchange: sends this peer's message of a round and returns those of other peers."""
+    """AXIS exchange: sends this peer's message of a round and returns those of other peers.
 
+    exchange_protocols.py has what an exchange may offer besides.
+    """
+
+    info: Capabilities
+    """Known before the exchange is constructed: an attribute of the class."""
     peer: str
     """This peer's name, unique in the run."""
-    rank: int
-    """This peer's index among the peers of the run; valid after `join`."""
-    size: int
-    """Number of peers in the run; valid after `join`."""
-    agrees: bool
-    """True when every peer of a round gets the same contributions, so that slow weights stay equal."""
-    waits_for_all: bool
-    """True when a launched message always counts; False when the other peers may complete a round without it."""
-    came_late: bool
-    """True when the run had already started when this peer joined; valid after `join`."""
-    lockstep: bool
-    """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
-    tells_moving: bool
-    """True when `moving_s` excludes the time spent waiting for late peers."""
-    concurrent: bool
-    """True when `start` may be called from another thread than everything else, while inner steps run."""
-    recovery: Callable[[int], tuple[Round, bytes]] | None
-    """Fetches `StateTransferRequired.state` for a replica in the minority; None if that is not possible."""
 
     @property
-    def alive(self) -> int:
-        """Number of peers expected in the next round; valid after `join`."""
+    def rank(self) -> int:
+        """This peer's index among the peers of the run; valid after `join`."""
         ...
 
     @property
-    def bytes_sent(self) -> int:
-        """Payload bytes that this peer has sent, every copy counted."""
-        ...
-
-    @property
-    def bytes_received(self) -> int:
-        """Payload bytes that this peer has received."""
-        ...
-
-    @property
-    def moving_s(self) -> float:
-        """Seconds so far during which at least one payload was being transferred to or from this peer."""
+    def size(self) -> int:
+        """Number of peers in the run; valid after `join`."""
         ...
 
     def join(self, first: Round = ...) -> None:
@@ -335,58 +290,11 @@ class Exchange(Protocol):
         """
         ...
 
-    def decided(self, round: Round) -> bool:
-        """Return whether the other peers have already decided a round without waiting for this peer's message.
-
-        Raises StateTransferRequired.
-        """
-        ...
-
-    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report that the replica has landed a round.
-
-        `state` packs the state that all replicas share. It is called if other peers want that state as of this round.
-        """
-        ...
-
-    def refused(self, round: Round, refusals: Refusals) -> None:
-        """Report that the replica has landed a round without the messages of these peers, which no peer can use."""
-        ...
-
     def start(self, blob: bytes, round: Round) -> Pending:
         """Offer one wire message; returns immediately.
 
         A round that is already decided does not accept it, but returns its result.
         """
-        ...
-
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Return what `read` returns for the messages of a round.
-
-        `read` is given the refusals that another rank of this peer has already found.
-
-        If several peers share this process and get the same contributions, `read` is called once and all of them get
-        the same object, which must not be modified. Raises what `read` raises.
-        """
-        ...
-
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all live peers brought to one meeting, this peer's included, in peer-name order.
-
-        All peers must call it, with the same increasing numbers. Raises RoundFailed.
-        """
-        ...
-
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return the givers' state on a peer that takes it; return nothing on a giver, or if there are no takers.
-
-        All peers must call it with the same `way`, after a meeting. `state` packs this peer's state and is called only
-        if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
-        """
-        ...
-
-    def counters(self) -> dict[str, float]:
-        """Return further counters since the start; their names contain their units."""
         ...
 
     def close(self) -> None:

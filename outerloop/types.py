@@ -99,18 +99,39 @@ class Contribution:
     blob: bytes | memoryview = field(repr=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """Facts about an exchange that hold for every run.
+
+    agrees             every peer of a round gets the same contributions, so that slow weights stay equal
+    waits_for_all      a launched message always counts; otherwise the other peers may complete a round without it
+    lockstep           all peers are in the same round at the same time, so that they can meet in the middle of a run
+    measures_transfer  the transfer time excludes the time spent waiting for late peers
+    concurrent         `start` may be called from another thread than everything else, while inner steps run
+    replicated         a majority decides rounds, so peers may be absent, join late and take over the others' state
+    """
+
+    agrees: bool
+    waits_for_all: bool
+    lockstep: bool
+    measures_transfer: bool
+    concurrent: bool
+    replicated: bool = False
+
+
 @dataclass(frozen=True)
 class ExecutorHandoff:
     """The peers that send their state, and those that receive it, before the first inner step.
 
-    `number`: of the meeting that this counts as. `givers`, `takers`: peer names in order. All givers hold equal states
-    of at most `most_bytes`, and the first giver is the first peer of the run.
+    `number`: of the meeting that this counts as, which waits for `timeout_s`. `givers`, `takers`: peer names in order.
+    All givers hold equal states of at most `most_bytes`, and the first giver is the first peer of the run.
     """
 
     number: int
     givers: Sequence[str]
     takers: Sequence[str]
     most_bytes: int
+    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class SlowLink(InProcess):
     network.
     """
 
-    concurrent = True
+    info = replace(InProcess.info, concurrent=True)
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
         self.here_s = time.monotonic() + UNDER_WAY_S

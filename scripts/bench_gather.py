@@ -66,7 +66,7 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], me
     peer.join()
     for number in range(args.rounds):
         payload = os.urandom(int(args.megabytes * 1e6))
-        peer.meet(b"", number, WAIT_S)
+        peer.all_gather(b"", number, WAIT_S)
         launched = time.monotonic()
         peer.start(payload, Round(number)).wait(WAIT_S)
         landed = time.monotonic()
@@ -79,7 +79,7 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], me
                 "landed": landed,
             }
         )
-    peer.meet(b"", args.rounds, WAIT_S)
+    peer.all_gather(b"", args.rounds, WAIT_S)
     peer.close()
 
 

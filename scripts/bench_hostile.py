@@ -20,6 +20,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
 class Hostile:
     """An in-process exchange that may continue without a peer, and in which the last peer's messages are replaced."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
     def __init__(self, inner: InProcess, kind: str) -> None:
         self.inner, self.kind = inner, kind

@@ -28,7 +28,6 @@ from typing import Any
 
 import wan_goodput
 from faults_machine import COMMON, Machine
-from hydra.utils import get_class
 from namespaces import Network, network, ready_or_exit
 from result_rows import Row, show
 
@@ -140,7 +139,6 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
     counted = [row for row in rounds if row["round"] > SKIPPED]
     settings = load.load([*COMMON, *options_of(recipe, args)])
     schedule = build.make(settings.schedule)
-    exchange: Any = get_class(settings.exchange._target_)
     seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
     spent = {name: sum(row[name] for row in counted) for name in SPENT}
     return {
@@ -150,7 +148,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
         "delay_ms": 1e3 * args.link_delay,
         "params": summaries[0]["params"],
         "payload_bytes": statistics.median(row["payload_bytes"] for row in counted),
-        "exchange": "gather" if exchange.agrees else "gossip",
+        "exchange": "gather" if build.capabilities(settings).agrees else "gossip",
         "fragments": schedule.fragments,
         "sync_every": schedule.sync_every,
         "delay_steps": schedule.delay,

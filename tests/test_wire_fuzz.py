@@ -4,6 +4,7 @@ Four thousand payloads here; thirty-two thousand others with: pytest -m slow -n 
 """
 
 import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from outerloop.compress.identity import Identity
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
 from outerloop.core import replica_average
+from outerloop.exchange.inprocess import InProcess
 from outerloop.replica.island import here
 from outerloop.types import CodecContext, Contribution, Round
 from tests.support import forged_payloads, payload_checks
@@ -158,7 +160,7 @@ class Meeting:
     def __init__(self, parts):
         self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0
         self.exchange, self.screen = self, DistanceScreen(on=False)
-        self.peer, self.parts, self.waits_for_all = "a", parts, False
+        self.peer, self.parts, self.info = "a", parts, replace(InProcess.info, waits_for_all=False)
 
     def all_gather(self, blob):
         header = wire.Header(5, 0, 0, wire.schema_hash({"w": Size([3])}), 0, "b")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from outerloop.aggregate.distance_screen import DistanceScreen
 from outerloop.aggregate.norm_screen import NormScreen
-from outerloop.protocols import Exchange, OuterMethod
-from outerloop.types import UserError
+from outerloop.protocols import OuterMethod
+from outerloop.types import Capabilities, UserError
 
 KINDS = ("auto", "median", "none")
 
 
-def screen_of(clip: str, *, method: OuterMethod, exchange: Exchange, eager: bool) -> NormScreen:
+def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: bool) -> NormScreen:
     """Return the screen of a run. "auto": on if the exchange does not wait for all peers, as with others' machines.
 
     Raises UserError for another kind, and for "median" unless all peers take the same outer step.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
@@ -23,9 +24,10 @@ from outerloop.aggregate.screen import screen_of
 from outerloop.config.load import stepped_inside
 from outerloop.config.peer_check import shown
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
-from outerloop.config.run_directory import comparable
+from outerloop.config.run_directory import comparable, identity_file
 from outerloop.core import compatibility
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.gathered_follower import GatheredFollower
@@ -36,7 +38,7 @@ from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, here, trainable
 from outerloop.state.checkpoint import opened
-from outerloop.types import Round, UserError
+from outerloop.types import Capabilities, Round, UserError
 
 LANES = 64
 """Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
@@ -109,6 +111,35 @@ def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     return {"fingerprint": fingerprint(config, lanes=lanes), "settings": RunSettings(values)}
 
 
+def initial_peers(config: DictConfig) -> list[str]:
+    """Return the addresses of running peers to join; empty also for an exchange without addresses."""
+    return list(config.exchange.get("initial_peers", []))
+
+
+def peer_of(
+    config: DictConfig,
+    run_dir: Path,
+    *,
+    initial_peers: Sequence[str],
+    worker: int = 0,
+    lanes: int = 1,
+    on_status: Callable[[str], None] | None = None,
+) -> Exchange:
+    """Return the exchange of a process. Sets those of the options below that the yaml of the exchange lists.
+
+    `lanes`: number of shards in the messages of this peer's island. `on_status`: called with lines for the user.
+    """
+    node = config.exchange
+    options = {
+        "run": node.get("run") or "default",
+        "worker": worker,
+        "initial_peers": list(initial_peers),
+        "identity_path": str(identity_file(run_dir, worker)),
+        "on_status": on_status,
+    } | (agreed_settings(config, lanes=lanes) if "settings" in node else {})
+    return make(node, **{name: value for name, value in options.items() if name in node})
+
+
 def model_of(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
 
@@ -165,7 +196,8 @@ def trainer_of(
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # at most one of the two applies
     outer = outer_at(seat, config, model, exchange, compute)
-    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # late: shares text with others
+    late = late_joiner(exchange)  # then its text is also that of other peers, which read it in another order
+    order = zlib.crc32(exchange.peer.encode()) if late else config.seed
     # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
     stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
@@ -240,6 +272,12 @@ def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
     return schedule
 
 
+def capabilities(config: DictConfig) -> Capabilities:
+    """Return what the configured exchange can do. Does not construct it."""
+    info: Capabilities = get_class(config.exchange._target_).info  # type: ignore[attr-defined]
+    return info
+
+
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
     """Return the first round that is launched after `inner_step`."""
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
@@ -257,7 +295,7 @@ def check_parts(config: DictConfig) -> Module:
 
         AllowList(allow)
     parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
-    exchange = cast(Exchange, get_class(config.exchange._target_))  # only class attributes are read
+    exchange = capabilities(config)
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     if config.inner.optimizer:

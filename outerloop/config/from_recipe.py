@@ -15,6 +15,7 @@ from outerloop.config.peer_check import begin_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
 from outerloop.replica.island import Island
@@ -122,7 +123,9 @@ def begun(
 
 
 def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
-    """Return the exchange of these settings, once all peers have joined. It keeps `run_dir` locked until it has left.
+    """Return the exchange of these settings, once all peers have joined.
+
+    A peer of a network keeps `run_dir` locked until it has left.
 
     `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
     exchange. `lanes`: number of shards in its messages.
@@ -139,15 +142,11 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         held.callback(run_directory.free, run_directory.locked(run_dir))
-        exchange = build.make(
-            settings.exchange,
-            run=settings.exchange.run or "default",
-            identity_path=str(run_directory.identity_file(run_dir, 0)),
-            **build.agreed_settings(settings, lanes=lanes),
-        )
-        exchange.afterwards.push(held.pop_all())
+        exchange = build.peer_of(settings, run_dir, initial_peers=build.initial_peers(settings), lanes=lanes)
+        if isinstance(exchange, NetworkPeer):
+            exchange.on_close(held.pop_all().close)
     try:
-        if not settings.exchange.initial_peers:
+        if isinstance(exchange, NetworkPeer) and not build.initial_peers(settings):
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
         exchange.join(
             build.next_launch(build.schedule_of(settings, lambda: state), state["inner_step"] if state else 0)

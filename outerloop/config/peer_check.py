@@ -9,6 +9,7 @@ from typing import Any
 
 from outerloop.core.initial_state import Standing, begin_alike, leave_out
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.exchange_protocols import late_joiner
 from outerloop.types import Contribution, UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -26,9 +27,9 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
     A peer whose opening message is malformed, or differs in settings or shapes from the majority, is left out with a
     warning. initial_state.py describes the rest. Raises UserError if the peers cannot start together.
     """
-    if outer.exchange.came_late:
+    if late_joiner(outer.exchange):
         outer.find_others()
-    elif outer.exchange.lockstep:
+    elif outer.exchange.info.lockstep:
         own = {
             "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
             "shapes": outer.island.layouts(),

@@ -9,22 +9,21 @@ N parameters, M kept values of a tensor, P peers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
-from hydra.utils import get_class, get_object
+from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import Tensor
 
 from outerloop import wire
 from outerloop.config import load
-from outerloop.config.build import make
+from outerloop.config.build import capabilities, make
 from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline_dense import DensePipeline
 from outerloop.core.pipeline_fused import FusedPipeline
 from outerloop.plan.scenario import Method
-from outerloop.protocols import Exchange
 from outerloop.replica.state_size import bytes_of, momentum_share, residual_share
 from outerloop.types import Tensors, UserError
 
@@ -73,7 +72,7 @@ def method_of(settings: DictConfig, *, params: float, peers: int) -> Method:
     memory = {part: bytes_each * params for part, bytes_each in memory_of(settings, peers=peers).items()}
     return Method(
         name=settings.recipe,
-        exchange="gather" if cast(Exchange, get_class(settings.exchange._target_)).agrees else "gossip",
+        exchange="gather" if capabilities(settings).agrees else "gossip",
         sync_every=schedule.sync_every,
         delay=schedule.delay,
         fragments=schedule.fragments,

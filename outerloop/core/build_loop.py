@@ -37,7 +37,7 @@ def build_loop(
     rounds: int | None,
 ) -> RoundLoop:
     """Return the loop of a replica. The arguments are those of OuterLoop, checked, or parts built from them."""
-    concurrent = is_concurrent(exchange, schedule, method)
+    concurrent = is_concurrent(exchange.info, schedule, method)
     pipeline = RoundPipeline(
         replica.island,
         replica.slow,
@@ -59,10 +59,10 @@ def build_loop(
         exchange=exchange,
         schedule=schedule,
         concurrent=concurrent,
-        agrees_ahead=exchange.agrees and not eager,
+        agrees_ahead=exchange.info.agrees and not eager,
     )
     adaptive = schedule if isinstance(schedule, AdaptiveSchedule) else None
-    shared = exchange.agrees and method.shared and not eager
+    shared = exchange.info.agrees and method.shared and not eager
     lander = RoundLander(
         launcher,
         RoundVerifier(pipeline, exchange, shared=shared, measures=adaptive is not None, screen=screen),

@@ -12,7 +12,7 @@ seeds do not give equal weights. If no two peers hold the same weights, all begi
 nothing confirms. The state is transferred as to a peer that joins late (shared_state.py): slow weights and averaged
 buffers. The fast weights θ become φ bit for bit, since φ − θ is 0 before the first inner step. Frozen parameters and
 buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out none. Gossip
-(`exchange.agrees` is False: NoLoCo) skips the transfer: its replicas differ by design.
+(`exchange.info.agrees` is False: NoLoCo) skips the transfer: its replicas differ by design.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.exchange_protocols import hand_over
 from outerloop.kernels import arithmetic_platform as hardware
 from outerloop.types import Contribution, ExecutorHandoff, UserError, printable
 
@@ -102,7 +103,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     """
     own = standings[outer.exchange.peer]
     assert own is not None
-    alike = outer.exchange.agrees and (own.step == 0 or outer.shared)
+    alike = outer.exchange.info.agrees and (own.step == 0 or outer.shared)
     reasons = {peer: difference(own, one, peer, slow=alike) for peer, one in standings.items()}
     leave_out(outer, reasons, tell)
     outer.all_gathers += 1
@@ -112,9 +113,8 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     if others:
         tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
     givers, state = sorted(there.keys() - others), outer.shared_state
-    content = outer.exchange.hand_over(
-        ExecutorHandoff(outer.all_gathers, givers, others, state.max_bytes), state.serialize
-    )
+    way = ExecutorHandoff(outer.all_gathers, givers, others, state.max_bytes, outer.timeout_s)
+    content = hand_over(outer.exchange, way, state.serialize)
     if content:
         outer.island.compute(outer.shared_state.restore, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
@@ -129,7 +129,7 @@ def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str]
     differs if no more than half are like this peer, or if the exchange waits for all.
     """
     why = {peer: reason for peer, reason in reasons.items() if reason}
-    if why and (outer.exchange.waits_for_all or 2 * len(why) >= len(reasons)):
+    if why and (outer.exchange.info.waits_for_all or 2 * len(why) >= len(reasons)):
         raise UserError(why[min(why)])
     for reason in why.values():
         tell(f"left out, {reason}")

@@ -20,6 +20,7 @@ from outerloop.core.round import InFlight, ReceivedRound, RoundReport
 from outerloop.core.round_cost import RoundCostMeter
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier, VerifiedRound
+from outerloop.exchange_protocols import report_landed, report_refused
 from outerloop.protocols import CostAware
 
 
@@ -95,9 +96,8 @@ class RoundLander:
 
     def publish(self, flight: InFlight, verified: VerifiedRound) -> None:
         """Report the landing and the unusable messages to the exchange."""
-        self.exchange.landed(flight.round, self.shared_state.serialize)
-        if verified.refused:
-            self.exchange.refused(flight.round, verified.refused)
+        report_landed(self.exchange, flight.round, self.shared_state.serialize)
+        report_refused(self.exchange, flight.round, verified.refused)
 
     def observe_cost(self, flight: InFlight, land_s: float) -> str:
         """Let a compressor that adapts observe the cost of a round that this peer sent to. Return its note, or ""."""

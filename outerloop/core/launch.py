@@ -26,10 +26,10 @@ from outerloop.core.round import InFlight, PendingLaunch
 from outerloop.kernels.threads import keep_to
 from outerloop.protocols import Exchange, OuterMethod, Schedule
 from outerloop.replica.weights import Replica
-from outerloop.types import Round
+from outerloop.types import Capabilities, Round
 
 
-def is_concurrent(exchange: Exchange, schedule: Schedule, method: OuterMethod) -> bool:
+def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMethod) -> bool:
     """Return whether inner steps continue while a round is prepared.
 
     They do if inner steps take place before the round lands, and the round needs no gradients.

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from outerloop import wire
 from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher
 from outerloop.core.round import RoundReport
 from outerloop.core.round_scheduler import RoundScheduler, StepClock
+from outerloop.exchange_protocols import decided
 from outerloop.types import Round, RoundFailed, StateTransferRequired
 
 
@@ -39,6 +41,7 @@ class RoundLoop:
         self.scheduler, self.launcher, self.lander = scheduler, launcher, lander
         self.clock = StepClock(scheduler.schedule.step_s)
         self.island, self.exchange, self.timeout_s = launcher.island, launcher.exchange, timeout_s
+        self.decided = partial(decided, self.exchange)
         self.inner_step = 0
         self.reports: list[RoundReport] = []
 
@@ -68,7 +71,7 @@ class RoundLoop:
             return
         self.launcher.wait()
         replayed: set[Round] = set()
-        while (due := self.scheduler.due(self.inner_step, self.exchange.decided, replayed)).replays:
+        while (due := self.scheduler.due(self.inner_step, self.decided, replayed)).replays:
             self.replay(due.replays)
             replayed.update(due.replays)
         for round in due.launches:

@@ -13,6 +13,7 @@ from outerloop.core import compatibility
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.round import InFlight, RoundReport
+from outerloop.exchange_protocols import decided, meeting
 from outerloop.protocols import (
     AdaptiveSchedule,
     Aggregate,
@@ -85,7 +86,7 @@ class OuterLoop:
             compress=compress,
             feedback=feedback,
             aggregate=aggregate,
-            exchange=exchange,
+            exchange=exchange.info,
             schedule=schedule,
             eager=eager,
             merge_local=merge_local,
@@ -93,8 +94,8 @@ class OuterLoop:
         self.warnings = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.method, self.feedback = model, method, feedback
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
-        self.shared = exchange.agrees and method.shared and not eager
-        self.screen = screen_of(clip, method=method, exchange=exchange, eager=eager)
+        self.shared = exchange.info.agrees and method.shared and not eager
+        self.screen = screen_of(clip, method=method, exchange=exchange.info, eager=eager)
         self.state_dtype = STATE_DTYPES[state_dtype]
         self.replica = Replica(model, dtype=self.state_dtype, island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
@@ -195,7 +196,7 @@ class OuterLoop:
         """Take over the others' state before a late peer's first inner step, if it cannot land the rounds it missed."""
         self.all_gathers = 2  # the other peers already took part in two, when they started
         try:
-            self.exchange.decided(self.next_round)
+            decided(self.exchange, self.next_round)
         except StateTransferRequired as transfer:
             self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
 
@@ -206,7 +207,7 @@ class OuterLoop:
         """
         self.launcher.wait()
         self.all_gathers += 1
-        return self.exchange.meet(blob, self.all_gathers, self.timeout_s)
+        return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `evolved` returns, in a form that torch's checkpoint functions save and load whole.

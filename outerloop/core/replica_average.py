@@ -74,7 +74,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     }
     fit = {peer: math.sqrt(square) for peer, square in zip(names, squares, strict=True) if peer not in refused}
     usual = usual_distance(outer, lanes)
-    if not outer.exchange.waits_for_all:
+    if not outer.exchange.info.waits_for_all:
         refused |= {peer: f"{peer}: {why}" for peer, why in too_far(fit, usual).items()}
     near = {peer: d for peer, d in fit.items() if peer not in refused}
     factors = dict(zip(near, factors_of(list(near.values()), GROWTH * usual), strict=True))

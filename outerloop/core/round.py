@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from outerloop.exchange_protocols import metered
 from outerloop.protocols import Exchange, Pending
 from outerloop.types import Contribution, Made, Round, Tensors
 
@@ -70,10 +71,10 @@ class InFlight:
 
     def receive(self, exchange: Exchange, timeout_s: float) -> ReceivedRound:
         """Wait for the contributions to this round. Raises RoundFailed, QuorumLost or StateTransferRequired."""
-        began_s, moving_s = time.perf_counter(), exchange.moving_s
+        began_s, before_s = time.perf_counter(), metered(exchange).transfer_s
         contributions = self.pending.wait(timeout_s)
         at_s = time.perf_counter()
-        transfer_s = min(at_s - began_s, exchange.moving_s - moving_s)
+        transfer_s = min(at_s - began_s, metered(exchange).transfer_s - before_s)
         return ReceivedRound(contributions, at_s, at_s - began_s, transfer_s)
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from outerloop.exchange_protocols import metered
 from outerloop.protocols import Exchange
 from outerloop.types import RoundCost
 
@@ -26,7 +27,7 @@ class RoundCostMeter:
     """
 
     def __init__(self, exchange: Exchange, *, delay: int, step_s: float) -> None:
-        self.exchange, self.delay, self.step_s = exchange, delay, step_s
+        self.traffic, self.delay, self.step_s = metered(exchange), delay, step_s
         self.began_s: float | None = None
         self.steps_s: list[float] = []
         self.transfer_before_s, self.bytes_before = 0.0, 0
@@ -47,7 +48,7 @@ class RoundCostMeter:
     def cost(self, codec_s: float) -> RoundCost:
         """Return the cost since the last call. `codec_s`: seconds of launching and landing."""
         step_s = statistics.median(self.steps_s) if self.steps_s else 0.0
-        transfer_s, bytes_sent = self.exchange.moving_s, self.exchange.bytes_sent
+        transfer_s, bytes_sent = self.traffic.transfer_s, self.traffic.bytes_sent
         cost = RoundCost(
             compute_s=step_s * len(self.steps_s),
             codec_s=codec_s,

@@ -14,6 +14,7 @@ from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
 from outerloop.core.round import InFlight, ReceivedRound
+from outerloop.exchange_protocols import decode_shared, replicated
 from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
@@ -49,6 +50,7 @@ class RoundVerifier:
         self, pipeline: RoundPipeline, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen
     ) -> None:
         self.pipeline, self.exchange, self.shared, self.measures = pipeline, exchange, shared, measures
+        self.replicated = replicated(exchange)
         self.screen = screen
         self.last_seen: dict[str, int] = {}
         self.first_round = math.inf
@@ -60,7 +62,7 @@ class RoundVerifier:
         Raises RoundFailed or InvalidMessage; changes nothing.
         """
         contributions, like = received.contributions, flight.update
-        return self.exchange.once(flight.round, lambda refused: self.verify(contributions, like, refused))
+        return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
 
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
         """Verify and aggregate the messages of a round that are not refused yet. Raises InvalidMessage.
@@ -94,7 +96,7 @@ class RoundVerifier:
                 return self.aggregate(decoded, like, measured, refused)
             screened = True
         except wire.InvalidMessage:
-            new = {} if self.exchange.waits_for_all else self.undecodable(usable, like)
+            new = {} if self.exchange.info.waits_for_all else self.undecodable(usable, like)
             if not new:
                 raise
         return self.read(received, like, {**refused, **new}, screened=screened)
@@ -114,7 +116,7 @@ class RoundVerifier:
 
     def screened_out(self, decoded: DecodedRound, measured: Measured) -> Refusals:
         """Return the messages that the screen refuses by their norms and samples, and why."""
-        if not self.screen.on or self.exchange.waits_for_all:
+        if not self.screen.on or self.exchange.info.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
@@ -143,14 +145,14 @@ class RoundVerifier:
         if not self.shared or len(set(hashes.values())) == 1 or self.undecided(messages, own, round):
             return ()
         [(most, peers), *_] = Counter(hashes.values()).most_common()
-        if self.exchange.recovery is None or 2 * peers <= len(hashes):
+        if self.replicated is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
             raise ReplicasDiverged(
                 f"slow weights differ between peers before round {round.number}, and it cannot be known whose are"
                 f" right: {shown}"
             )
         if own != most:
-            raise StateTransferRequired(self.exchange.recovery)
+            raise StateTransferRequired(self.replicated.recover)
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
@@ -159,7 +161,7 @@ class RoundVerifier:
         Fewer than half of all peers are assumed to lie, so among a half that shows one hash at least one is honest.
         """
         hashes = self.hashes(messages, own)
-        if not self.shared or len(set(hashes.values())) == 1 or self.exchange.recovery is None:
+        if not self.shared or len(set(hashes.values())) == 1 or self.replicated is None:
             return ""
         [(_, peers), *_] = Counter(hashes.values()).most_common()
         known = self.known_peers(hashes, round.number)

@@ -2,7 +2,7 @@
 
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
-A collective cannot separate transfer time from waiting for a late process, so `moving_s` counts both. A collective
+A collective cannot separate transfer time from waiting for a late process, so `transfer_s` counts both. A collective
 fails when a process is lost. Then this round and every later one fail, so the run ends with its checkpoints and must be
 started again.
 """
@@ -18,15 +18,13 @@ from typing import TypeVar
 import torch
 from torch import distributed as dist
 
-from outerloop.exchange.static_membership import StaticMembership
-from outerloop.protocols import Read
 from outerloop.replica.rank_group import RankGroup, tensor_of
-from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Capabilities, Contribution, ExecutorHandoff, Round, RoundFailed, UserError
 
 Returned = TypeVar("Returned")
 
 
-class Distributed(StaticMembership):
+class Distributed:
     """An exchange that gathers the messages of all processes of a process group.
 
     A separate gloo group carries the bytes, whatever the backend of `group`, so that they do not mix with collectives
@@ -40,10 +38,7 @@ class Distributed(StaticMembership):
         UserError: if torch.distributed has not been initialized.
     """
 
-    agrees = True
-    waits_for_all = True
-    lockstep = concurrent = True
-    tells_moving = False
+    info = Capabilities(agrees=True, waits_for_all=True, lockstep=True, measures_transfer=False, concurrent=True)
 
     def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():
@@ -60,13 +55,8 @@ class Distributed(StaticMembership):
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.peer = name_of(self.rank)
         self.bytes_sent = self.bytes_received = 0
-        self.moving_s = 0.0
+        self.transfer_s = 0.0
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
-
-    @property
-    def alive(self) -> int:
-        """Return the size of the group: when one process is lost, the whole group fails."""
-        return self.size
 
     def join(self, first: Round = FIRST) -> None:
         """Do nothing: all processes are present since the group was created."""
@@ -82,10 +72,10 @@ class Distributed(StaticMembership):
         return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
 
     def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Run `swap` and count its time in `moving_s`."""
+        """Run `swap` and count its time in `transfer_s`."""
         began_s = time.monotonic()
         messages = self.swap(blob, partners)
-        self.moving_s += time.monotonic() - began_s
+        self.transfer_s += time.monotonic() - began_s
         return messages
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
@@ -103,11 +93,7 @@ class Distributed(StaticMembership):
         dist.all_gather(messages, padded, group=self.group)
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read in this process: no other peer shares it."""
-        return read({})
-
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the bytes of all processes. They are not counted as traffic: a meeting is not part of training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
@@ -126,10 +112,6 @@ class Distributed(StaticMembership):
         except (RuntimeError, TimeoutError, CancelledError) as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise RoundFailed(f"an exchange between {self.size} processes failed: {reason[0]}") from error
-
-    def counters(self) -> dict[str, float]:
-        """Return no further counters."""
-        return {}
 
     def close(self) -> None:
         """Wait until the collectives under way have ended; then this process may leave."""

@@ -10,6 +10,7 @@ process continues as soon as its partners' messages have arrived, whatever the o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class DistributedGossip(Distributed):
         UserError: if `together` is below 2, or if torch.distributed has not been initialized.
     """
 
-    agrees = False
+    info = replace(Distributed.info, agrees=False)
 
     def __init__(
         self, *, together: int, seed: int, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0

@@ -13,9 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from outerloop import rng
-from outerloop.exchange.static_membership import StaticMembership
-from outerloop.protocols import Read
-from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, Stopped, UserError
+from outerloop.exchange_protocols import Read
+from outerloop.types import FIRST, Capabilities, Contribution, Refusals, Round, Stopped, UserError
 
 
 class Hub:
@@ -66,7 +65,7 @@ class Hub:
         return messages
 
 
-class InProcess(StaticMembership):
+class InProcess:
     """One worker's end of a `Hub`.
 
     Args:
@@ -74,21 +73,13 @@ class InProcess(StaticMembership):
         rank: this worker's index, 0 .. hub.size - 1.
     """
 
-    agrees = True
-    waits_for_all = True
-    lockstep = tells_moving = True
-    concurrent = False
-    moving_s = 0.0
+    info = Capabilities(agrees=True, waits_for_all=True, lockstep=True, measures_transfer=True, concurrent=False)
+    transfer_s = 0.0
 
     def __init__(self, *, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.peer = hub, rank, hub.size, name_of(rank)
         self.bytes_sent = self.bytes_received = 0
         self.random = rng.get_state()
-
-    @property
-    def alive(self) -> int:
-        """Return the number of workers: a single thread cannot be lost."""
-        return self.size
 
     def join(self, first: Round = FIRST) -> None:
         """Wait for the first turn. Raises Stopped."""
@@ -115,28 +106,20 @@ class InProcess(StaticMembership):
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+    def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
         """Read at the first worker that asks, and share the result. In gossip each worker reads separately."""
-        if not self.agrees:
+        if not self.info.agrees:
             return read({})
         what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
         if takers + 1 < self.size:
             self.hub.read[round] = what, takers + 1
         return what
 
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the bytes of all workers. They are not counted as traffic: a meeting is not part of training."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
-
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """Pass the state of the first giver to the takers through the hub. Raises Stopped."""
-        if not way.takers:
-            return b""
-        own = state() if self.peer == way.givers[0] else b""
-        met = {one.peer: bytes(one.blob) for one in self.meet(own, way.number, 0.0)}
-        return met[way.givers[0]] if self.peer in way.takers else b""
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
         """Return the messages of these workers under one key, once all have submitted."""
@@ -145,10 +128,6 @@ class InProcess(StaticMembership):
             self.hub.wait_for(key, ranks)
             self.take_turn()
             return self.hub.fetch(key, self.rank, ranks)
-
-    def counters(self) -> dict[str, float]:
-        """Return no further counters."""
-        return {}
 
     def take_turn(self) -> None:
         """Wait until no worker computes, then restore this worker's random state. Call with `changed` held."""

@@ -6,6 +6,8 @@ step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.gossip_groups import checked_group, group_of
 from outerloop.types import Round
@@ -23,7 +25,7 @@ class InProcessGossip(InProcess):
         UserError: if `group` is below 2.
     """
 
-    agrees = False
+    info = replace(InProcess.info, agrees=False)
 
     def __init__(self, *, hub: Hub, rank: int, group: int, seed: int) -> None:
         super().__init__(hub=hub, rank=rank)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from dataclasses import asdict
 from typing import Any, Self
 
+from outerloop.exchange_protocols import (
+    Replicated,
+    counters,
+    late_joiner,
+    metered,
+    replicated,
+    report_refused,
+)
 from outerloop.protocols import Exchange
 from outerloop.replica.rank_group import RankGroup, tensor_of
 from outerloop.state import canonical
 from outerloop.types import (
     FIRST,
+    Capabilities,
     Contribution,
     LeaderFailed,
     QuorumLost,
@@ -28,7 +37,7 @@ KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)
 class LeaderExchange:
     """Base of an Exchange that wraps the exchange of the leader, which is the first process of the island.
 
-    A subclass implements `recovered`. A round is begun with messages under a separate tag (`beginning`), so that a
+    A subclass implements `recover`. A round is begun with messages under a separate tag (`launch_ranks`), so that a
     thread other than that of the inner steps may begin it.
 
     Args:
@@ -38,16 +47,12 @@ class LeaderExchange:
 
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None
-        self.outrun_by: StateTransferRequired | None = None
-        facts = attrgetter(
-            "agrees", "waits_for_all", "lockstep", "tells_moving", "concurrent", "peer", "rank", "size", "came_late"
+        self.behind: StateTransferRequired | None = None
+        info, self.peer, self.rank, self.size, self.late_joiner = self.at_leader(
+            lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x)]
         )
-        told = self.together(lambda x: [*facts(x), x.recovery is not None])
-        self.agrees, self.waits_for_all, self.lockstep, self.tells_moving, concurrent = told[:5]
-        self.peer, self.rank, self.size, self.came_late = told[5:-1]
-        self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
-        self.concurrent = concurrent and ranks.threads
-        self.beginning = ranks.apart() if self.concurrent else ranks
+        self.info = Capabilities(**info | {"concurrent": info["concurrent"] and ranks.threads})
+        self.launch_ranks = ranks.apart() if self.info.concurrent else ranks
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: RankGroup) -> Self:
@@ -55,41 +60,42 @@ class LeaderExchange:
         try:
             exchange = join() if ranks.leads else None
         except Exception as error:
-            tell_of(error, ranks)
+            broadcast_error(error, ranks)
             raise
         return cls(exchange, ranks=ranks)
 
     @property
     def alive(self) -> int:
         """Return how many peers (islands, not processes) the next round counts on."""
-        return self.exchange.alive if self.exchange else self.size
+        majority = replicated(self.exchange) if self.exchange else None
+        return majority.alive if majority else self.size
 
     @property
     def bytes_sent(self) -> int:
         """Return the leader's count; the other processes send nothing out of the island."""
-        return self.exchange.bytes_sent if self.exchange else 0
+        return metered(self.exchange).bytes_sent if self.exchange else 0
 
     @property
     def bytes_received(self) -> int:
         """Return the leader's count; 0 at the other processes."""
-        return self.exchange.bytes_received if self.exchange else 0
+        return metered(self.exchange).bytes_received if self.exchange else 0
 
     @property
-    def moving_s(self) -> float:
+    def transfer_s(self) -> float:
         """Return the leader's transfer time; 0 at the other processes, which only wait."""
-        return self.exchange.moving_s if self.exchange else 0.0
+        return metered(self.exchange).transfer_s if self.exchange else 0.0
 
     def join(self, first: Round = FIRST) -> None:
         """Do nothing: the leader has already joined."""
 
     def counters(self) -> dict[str, float]:
         """Return the leader's counters; none at the other processes."""
-        return self.exchange.counters() if self.exchange else {}
+        return counters(self.exchange) if self.exchange else {}
 
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Pass the refusals to the leader's exchange."""
         if self.exchange:
-            self.exchange.refused(round, refusals)
+            report_refused(self.exchange, round, refusals)
 
     def close(self) -> None:
         """Close the leader's exchange."""
@@ -101,18 +107,16 @@ class LeaderExchange:
         if self.exchange:
             self.exchange.abort()
 
-    def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers, of at most `most_bytes`, as this process needs it."""
+    def recover(self, max_bytes: int) -> tuple[Round, bytes]:
+        """Return the state of the other peers, of at most `max_bytes`, as this process needs it."""
         raise NotImplementedError
 
-    def fetched(self, exchange: Exchange, most_bytes: int) -> tuple[Round, bytes]:
+    def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:
         """Return the state of the other peers, at the leader: from a StateTransferRequired, or else from `exchange`."""
-        state = self.outrun_by.state if self.outrun_by else exchange.recovery
-        assert state is not None
-        self.outrun_by = None
-        return state(most_bytes)
+        behind, self.behind = self.behind, None
+        return (behind.state if behind else replicas_of(exchange).recover)(max_bytes)
 
-    def together(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
+    def at_leader(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
         """Run `work` at the leader and return its result, a tree of plain values and tensors, at all processes.
 
         `ranks`: the group to broadcast in, if another thread than usual calls. What `work` raises is raised at all. An
@@ -120,41 +124,48 @@ class LeaderExchange:
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
-            return self.heard(canonical.unpack(ranks.spread(b"")))
+            return self.answer_of(canonical.unpack(ranks.spread(b"")))
         try:
             value = work(self.exchange)
-        except StateTransferRequired as outrun:
-            self.outrun_by = outrun
-            tell_of(outrun, ranks)
-            raise StateTransferRequired(self.recovered) from None
+        except StateTransferRequired as behind:
+            self.behind = behind
+            broadcast_error(behind, ranks)
+            raise StateTransferRequired(self.recover) from None
         except Exception as error:
-            tell_of(error, ranks)
+            broadcast_error(error, ranks)
             raise
         ranks.spread(canonical.pack({"raised": "", "value": value}))
         return value
 
-    def heard(self, told: dict[str, Any]) -> Any:
+    def answer_of(self, answer: dict[str, Any]) -> Any:
         """Return, or raise, what the leader has sent; for the other processes."""
-        if told["raised"] == StateTransferRequired.__name__:
-            raise StateTransferRequired(self.recovered)
-        if told["raised"]:
-            raise KNOWN.get(told["raised"], LeaderFailed)(told["value"])
-        return told["value"]
+        if answer["raised"] == StateTransferRequired.__name__:
+            raise StateTransferRequired(self.recover)
+        if answer["raised"]:
+            raise KNOWN.get(answer["raised"], LeaderFailed)(answer["value"])
+        return answer["value"]
 
 
-def tell_of(error: Exception, ranks: RankGroup) -> None:
+def replicas_of(exchange: Exchange) -> Replicated:
+    """Return the leader's exchange, in which a majority decides rounds."""
+    majority = replicated(exchange)
+    assert majority is not None
+    return majority
+
+
+def broadcast_error(error: Exception, ranks: RankGroup) -> None:
     """Send the other processes the error that the leader is about to raise."""
     kind = type(error).__name__
     ranks.spread(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
 
 
-def listed(contributions: Sequence[Contribution]) -> list[Any]:
+def to_tree(contributions: Sequence[Contribution]) -> list[Any]:
     """Convert contributions to a tree of plain values and tensors."""
-    return [[one.peer, one.round.number, one.round.fragment, tensor_of(one.blob)] for one in contributions]
+    return [[c.peer, c.round.number, c.round.fragment, tensor_of(c.blob)] for c in contributions]
 
 
-def unlisted(tree: list[Any]) -> list[Contribution]:
-    """Convert the tree of `listed` back to contributions."""
+def from_tree(tree: list[Any]) -> list[Contribution]:
+    """Convert the tree of `to_tree` back to contributions."""
     return [
         Contribution(peer, Round(number, fragment), blob.numpy().tobytes()) for peer, number, fragment, blob in tree
     ]

@@ -13,8 +13,9 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from outerloop.exchange.island_leader import LeaderExchange, listed, unlisted
-from outerloop.protocols import Exchange, Pending, Read
+from outerloop.exchange.island_leader import LeaderExchange, from_tree, replicas_of, to_tree
+from outerloop.exchange_protocols import Read, decode_shared, hand_over, meeting
+from outerloop.protocols import Exchange, Pending
 from outerloop.replica.rank_group import tensor_of
 from outerloop.types import Contribution, ExecutorHandoff, Refusals, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import InvalidMessage
@@ -25,30 +26,30 @@ class ReplicatedIsland(LeaderExchange):
 
     def decided(self, round: Round) -> bool:
         """Return the answer of the leader's exchange. Raises StateTransferRequired at all processes."""
-        return self.together(lambda exchange: exchange.decided(round))
+        return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Offer the leader's state to its exchange. Raises StateTransferRequired at all processes."""
-        self.together(lambda exchange: exchange.landed(round, state))
+        self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+    def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
         """Read with the leader's refusals; the leader may be one of several lanes. Raises RoundFailed if unreadable."""
         what: list[Read] = []
 
-        def at_leader(exchange: Exchange) -> dict[str, str]:
+        def decode(exchange: Exchange) -> dict[str, str]:
             try:
-                what.append(exchange.once(round, read))
+                what.append(decode_shared(exchange, round, read))
             except InvalidMessage as bad:
                 raise RoundFailed(str(bad)) from bad
             return dict(what[0].refused)
 
-        refused = self.together(at_leader)
+        refused = self.at_leader(decode)
         return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingLeaderRound:
         """Start the round, at the leader alone. Raises its errors at all, also ReplicasDiverged or LeaderFailed."""
         pending = PendingLeaderRound(self)
-        digests = self.beginning.gather(hashlib.sha256(blob).digest())
+        digests = self.launch_ranks.gather(hashlib.sha256(blob).digest())
 
         def begin(exchange: Exchange) -> None:
             if len(set(digests)) > 1:
@@ -58,36 +59,38 @@ class ReplicatedIsland(LeaderExchange):
                 )
             pending.begin(exchange, blob, round)
 
-        self.together(begin, self.beginning)
+        self.at_leader(begin, self.launch_ranks)
         return pending
 
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return one message per island, that of its leader. Raises RoundFailed."""
-        return unlisted(self.together(lambda exchange: listed(exchange.meet(blob, number, timeout_s))))
+        return from_tree(
+            self.at_leader(lambda exchange: to_tree(meeting(exchange).all_gather(blob, number, timeout_s)))
+        )
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """Give or take state at the leader; all ranks get what it received. Raises what the leader's exchange does."""
 
         if not way.takers:
             return b""
-        return self.together(lambda exchange: tensor_of(exchange.hand_over(way, state))).numpy().tobytes()
+        return self.at_leader(lambda exchange: tensor_of(hand_over(exchange, way, state))).numpy().tobytes()
 
-    def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
+    def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return the state of the other peers, the same at all processes."""
 
-        def asked(exchange: Exchange) -> list[Any]:
-            round, content = self.fetched(exchange, most_bytes)
+        def fetch(exchange: Exchange) -> list[Any]:
+            round, content = self.fetch_state(exchange, max_bytes)
             return [round.number, round.fragment, tensor_of(content)]
 
-        number, fragment, content = self.together(asked)
+        number, fragment, content = self.at_leader(fetch)
         return Round(number, fragment), content.numpy().tobytes()
 
 
 class PendingLeaderRound:
     """A round under way at the leader."""
 
-    def __init__(self, led: ReplicatedIsland) -> None:
-        self.led = led
+    def __init__(self, island: ReplicatedIsland) -> None:
+        self.island = island
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
@@ -97,12 +100,12 @@ class PendingLeaderRound:
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Return the contributions that the leader received. Raises RoundFailed, QuorumLost, StateTransferRequired."""
 
-        def waited(exchange: Exchange) -> list[Any]:
+        def wait(exchange: Exchange) -> list[Any]:
             assert self.pending is not None
-            return listed(self.pending.wait(timeout_s))
+            return to_tree(self.pending.wait(timeout_s))
 
-        return unlisted(self.led.together(waited))
+        return from_tree(self.island.at_leader(wait))
 
     def arrived(self) -> bool:
         """Return whether the round has arrived at the leader."""
-        return self.led.together(lambda exchange: self.pending is not None and self.pending.arrived())
+        return self.island.at_leader(lambda exchange: self.pending is not None and self.pending.arrived())

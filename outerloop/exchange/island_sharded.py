@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.exchange.island_leader import LeaderExchange, listed, unlisted
-from outerloop.protocols import Exchange, Pending, Read
+from outerloop.exchange.island_leader import LeaderExchange, from_tree, replicas_of, to_tree
+from outerloop.exchange_protocols import Read, hand_over, meeting, replicated
+from outerloop.protocols import Exchange, Pending
 from outerloop.replica.rank_group import RankGroup, tensor_of
 from outerloop.state import canonical
 from outerloop.types import (
@@ -46,31 +47,33 @@ class ShardedIsland(LeaderExchange):
 
     def decided(self, round: Round) -> bool:
         """Return the answer of the leader's exchange. Raises StateTransferRequired at all lanes."""
-        return self.asked(f"whether {round} is decided", b"", lambda exchange, _: exchange.decided(round))
+        return self.request(
+            f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
+        )
 
     def start(self, blob: bytes, round: Round) -> PendingBundle:
         """Start the round with one bundle of all lanes. Raises at all lanes what the leader's exchange raises."""
         pending = PendingBundle(self, round)
-        self.asked(f"to begin {round}", blob, pending.begin, self.beginning)
+        self.request(f"to begin {round}", blob, pending.begin, self.launch_ranks)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Report a landing to the leader's exchange. If that wants the state, the leader gathers it from all lanes."""
 
         def whole() -> bytes:
-            self.together(lambda _: True)
+            self.at_leader(lambda _: True)
             return bundle(self.ranks.gather(state()))
 
         def land(exchange: Exchange, _: Blobs) -> bool:
-            exchange.landed(round, whole)
+            replicas_of(exchange).landed(round, whole)
             return False
 
-        wanted = self.asked(f"to have landed {round}", b"", land)
+        wanted = self.request(f"to have landed {round}", b"", land)
         while wanted:
             self.ranks.gather(state())
-            wanted = self.together(lambda _: False)
+            wanted = self.at_leader(lambda _: False)
 
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+    def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
         """Let each lane read its own part. What one lane refuses counts at no lane.
 
         If one lane cannot read its part at all, no lane lands the round: its error is raised there, and RoundFailed at
@@ -88,7 +91,7 @@ class ShardedIsland(LeaderExchange):
             failures, refusals = zip(*map(canonical.unpack, of_lanes), strict=True)
             return ["; ".join(filter(None, failures)), dict(ChainMap(*refusals))]
 
-        failures, refused = self.asked(f"to have read {round}", canonical.pack(own), joined)
+        failures, refused = self.request(f"to have read {round}", canonical.pack(own), joined)
         if failed:
             raise failed
         if failures:
@@ -96,28 +99,30 @@ class ShardedIsland(LeaderExchange):
         assert what is not None
         return what if refused == what.refused else read(refused)
 
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return this lane's part of one message per island. Raises RoundFailed, also if a message is not a bundle."""
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:
-            met.extend(exchange.meet(bundle(blobs), number, timeout_s))
+            met.extend(meeting(exchange).all_gather(bundle(blobs), number, timeout_s))
 
-        self.asked(f"to meet {number}", blob, meet)
-        contributions = self.dealt(met)
-        for one in contributions:
-            if blob and not one.blob:
-                raise RoundFailed(f"{one.peer} did not send a bundle of {self.ranks.size} lanes, as this island does")
+        self.request(f"to meet {number}", blob, meet)
+        contributions = self.scatter(met)
+        for message in contributions:
+            if blob and not message.blob:
+                raise RoundFailed(
+                    f"{message.peer} did not send a bundle of {self.ranks.size} lanes, as this island does"
+                )
         return contributions
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """Return this lane's part. An island takes as a whole, even if only some lanes hold different weights."""
 
         def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
-            told = [canonical.unpack(one) for one in of_lanes]
-            return [sorted({peer for takers, _ in told for peer in takers}), sum(most for _, most in told)]
+            requests = [canonical.unpack(blob) for blob in of_lanes]
+            return [sorted({peer for takers, _ in requests for peer in takers}), sum(limit for _, limit in requests)]
 
-        takers, most_bytes = self.asked(
+        takers, max_bytes = self.request(
             "which peers take the initial state", canonical.pack([way.takers, way.most_bytes]), joint
         )
         givers = [peer for peer in way.givers if peer not in takers]
@@ -127,65 +132,67 @@ class ShardedIsland(LeaderExchange):
         content: Blobs = []
 
         def hand(exchange: Exchange) -> None:
-            whole = ExecutorHandoff(way.number, givers, takers, OVERHEAD_BYTES + most_bytes)
-            content.extend(parts_or_nothing(exchange.hand_over(whole, lambda: bundle(own)), self.ranks.size))
+            whole = replace(way, givers=givers, takers=takers, most_bytes=OVERHEAD_BYTES + max_bytes)
+            content.extend(parts_or_nothing(hand_over(exchange, whole, lambda: bundle(own)), self.ranks.size))
 
-        self.together(hand)
+        self.at_leader(hand)
         return self.ranks.deal(content) if self.peer in takers else b""
 
-    def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
+    def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return this lane's part of the other peers' state. Lanes that request anything else take it, too."""
         content: Blobs = []
 
-        def fetch(exchange: Exchange, most: Blobs) -> list[int]:
-            round, state = self.fetched(exchange, OVERHEAD_BYTES + sum(int(one) for one in most))
+        def fetch(exchange: Exchange, limits: Blobs) -> list[int]:
+            round, state = self.fetch_state(exchange, OVERHEAD_BYTES + sum(map(int, limits)))
             content.extend(parts_or_nothing(state, self.ranks.size))
             return [round.number, round.fragment]
 
         try:
-            number, fragment = self.asked(RECOVERY, b"%d" % most_bytes, fetch)
+            number, fragment = self.request(RECOVERY, b"%d" % max_bytes, fetch)
         except StateTransferRequired:
-            return self.recovered(most_bytes)
+            return self.recover(max_bytes)
         return Round(number, fragment), self.ranks.deal(content)
 
-    def asked(
+    def request(
         self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: RankGroup | None = None
     ) -> Any:
-        """Run `work` at the leader with the blobs of all lanes. Return its result at all. `ranks`: as in `together`.
+        """Run `work` at the leader with the blobs of all lanes. Return its result at all. `ranks`: as in `at_leader`.
 
         Raises what `work` raises. If the lanes make different requests, raises StateTransferRequired if one of them
         needs the other peers' state, otherwise ReplicasDiverged or LeaderFailed.
         """
         ranks = ranks or self.ranks
-        came = [canonical.unpack(one) for one in ranks.gather(canonical.pack([what, tensor_of(blob)]))]
+        requests = [canonical.unpack(blob) for blob in ranks.gather(canonical.pack([what, tensor_of(blob)]))]
 
-        def at_leader(exchange: Exchange) -> Any:
-            self.check_one({words for words, _ in came}, exchange)
-            return work(exchange, [one.numpy().tobytes() for _, one in came])
+        def checked_work(exchange: Exchange) -> Any:
+            self.check_same_request({words for words, _ in requests}, exchange)
+            return work(exchange, [x.numpy().tobytes() for _, x in requests])
 
-        return self.together(at_leader, ranks)
+        return self.at_leader(checked_work, ranks)
 
-    def check_one(self, questions: set[str], exchange: Exchange) -> None:
-        """Raise as described in `asked` if lanes have made different requests."""
+    def check_same_request(self, questions: set[str], exchange: Exchange) -> None:
+        """Raise as described in `request` if lanes have made different requests."""
         if len(questions) == 1:
             return
-        if RECOVERY in questions and exchange.recovery:
-            raise StateTransferRequired(exchange.recovery)
+        if RECOVERY in questions and (majority := replicated(exchange)):
+            raise StateTransferRequired(majority.recover)
         raise ReplicasDiverged(f"the lanes of this island are not at the same point: {', '.join(sorted(questions))}")
 
-    def dealt(self, bundles: Sequence[Contribution]) -> list[Contribution]:
+    def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
         """Return this lane's part of the leader's bundles. If one is not a bundle of L lanes, its part is empty."""
-        apart = [(one, parts_or_nothing(bytes(one.blob), self.ranks.size)) for one in bundles]
+        apart = [(message, parts_or_nothing(bytes(message.blob), self.ranks.size)) for message in bundles]
         lanes = range(self.ranks.size if self.ranks.leads else 0)
-        of_lanes = [canonical.pack(listed([replace(one, blob=blobs[lane]) for one, blobs in apart])) for lane in lanes]
-        return unlisted(canonical.unpack(self.ranks.deal(of_lanes)))
+        of_lanes = [
+            canonical.pack(to_tree([replace(message, blob=blobs[lane]) for message, blobs in apart])) for lane in lanes
+        ]
+        return from_tree(canonical.unpack(self.ranks.deal(of_lanes)))
 
 
 class PendingBundle:
     """A round under way at the leader."""
 
-    def __init__(self, bundled: ShardedIsland, round: Round) -> None:
-        self.bundled, self.round = bundled, round
+    def __init__(self, island: ShardedIsland, round: Round) -> None:
+        self.island, self.round = island, round
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blobs: Blobs) -> None:
@@ -194,18 +201,18 @@ class PendingBundle:
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Return this lane's part of the contributions. Raises RoundFailed, QuorumLost, StateTransferRequired."""
-        came: list[Contribution] = []
+        received: list[Contribution] = []
 
-        def waited(exchange: Exchange, _: Blobs) -> None:
+        def wait(exchange: Exchange, _: Blobs) -> None:
             assert self.pending is not None
-            came.extend(self.pending.wait(timeout_s))
+            received.extend(self.pending.wait(timeout_s))
 
-        self.bundled.asked(f"to land {self.round}", b"", waited)
-        return self.bundled.dealt(came)
+        self.island.request(f"to land {self.round}", b"", wait)
+        return self.island.scatter(received)
 
     def arrived(self) -> bool:
         """Return whether the round has arrived at the leader."""
-        return self.bundled.asked(
+        return self.island.request(
             f"whether {self.round} has arrived",
             b"",
             lambda exchange, _: self.pending is not None and self.pending.arrived(),
@@ -222,9 +229,9 @@ def parts_of(content: bytes, lanes: int) -> Blobs:
     if lanes == 1:
         return [content]
     blobs = canonical.unpack(content)
-    if not isinstance(blobs, list) or len(blobs) != lanes or not all(is_bytes(one) for one in blobs):
+    if not isinstance(blobs, list) or len(blobs) != lanes or not all(is_bytes(x) for x in blobs):
         raise ValueError(f"not a bundle of {lanes} lanes")
-    return [one.numpy().tobytes() for one in blobs]
+    return [x.numpy().tobytes() for x in blobs]
 
 
 def is_bytes(x: Any) -> bool:

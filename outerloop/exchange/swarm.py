@@ -9,16 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from outerloop.protocols import Read
 from outerloop.swarm.membership.common_checkpoint import Held
-from outerloop.swarm.membership.session import PeerSession
+from outerloop.swarm.membership.session import NodeOptions, PeerSession
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.types import Contribution, Refusals, Round, UserError
+from outerloop.swarm.transfer.rate_limiter import pace_of
+from outerloop.types import Contribution, UserError
 
-Came = TypeVar("Came")
-MOST_BLOB_BYTES = 1 << 30
+Result = TypeVar("Result")
+MAX_BLOB_BYTES = 1 << 30
 """Largest payload, if no limit follows from the model."""
 
 
@@ -44,24 +44,28 @@ class SwarmPending:
 class SwarmExchange(ABC):
     """Base of the exchanges over a network. A subclass builds its parts in `with self.appearing() as parts`.
 
-    presence         the session of this peer, already started
-    max_blob_bytes   largest payload that is sent, or accepted from a peer
-    tell             called with a line that states what this peer is waiting for
+    options     of this peer
+    on_status   called with a line that states what this peer is waiting for
+    remembers   as for Formation
     """
 
-    tells_moving = concurrent = True
-    takes_newcomers = False
-    """True if peers may join while the run is under way."""
-
-    def __init__(self, presence: PeerSession, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        *,
+        on_status: Callable[[str], None],
+        remembers: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._rate = pace_of(options.max_mbit)
+        presence = PeerSession(options, on_status=on_status, remembers=remembers)
         self.peer = presence.name
         self._presence, self._node, self._members = presence, presence.node, presence.members
-        self._max_blob_bytes = max_blob_bytes
-        self._tell = tell
+        self._max_blob_bytes = options.max_blob_bytes or MAX_BLOB_BYTES
+        self._on_status = on_status
         self._pending: list[SwarmPending] = []
         self._closed = False
         self._carriers: Sequence[Bulk] = ()  # the one that carries payloads comes first
-        self.afterwards = ExitStack()  # closed once this peer has left
+        self._after_close = ExitStack()
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
@@ -86,15 +90,15 @@ class SwarmExchange(ABC):
     @property
     def bytes_sent(self) -> int:
         """Bytes of content sent by this peer; every copy counts."""
-        return sum(one.bytes_sent for one in self._carriers)
+        return sum(bulk.bytes_sent for bulk in self._carriers)
 
     @property
     def bytes_received(self) -> int:
         """Bytes of content received by this peer."""
-        return sum(one.bytes_received for one in self._carriers)
+        return sum(bulk.bytes_received for bulk in self._carriers)
 
     @property
-    def moving_s(self) -> float:
+    def transfer_s(self) -> float:
         """Seconds in which payloads were under way. State transfers do not count."""
         return self._carriers[0].moving_s
 
@@ -111,21 +115,21 @@ class SwarmExchange(ABC):
         """Hash of the last commit, in hex; empty if there is none."""
         return ""
 
-    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read in this process: no other peer shares it."""
-        return read({})
-
-    def show(self, status: Status) -> None:
-        """Publish this peer's status in its roster record. Byte counts and the last commit are filled in here."""
+    def publish_status(self, status: Status) -> None:
+        """Publish this peer's status in its roster record. Byte counts and the last commit are filled in."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
         self._node.spawn(self._presence.roster.show(status))
+
+    def on_close(self, act: Callable[[], None]) -> None:
+        """Call `act` once this peer has left."""
+        self._after_close.callback(act)
 
     def close(self, *, linger: bool = True) -> None:
         """Drop undecided rounds, serve the other peers while they need this one, then leave. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        with self.afterwards:
+        with self._after_close:
             try:
                 for pending in self._pending:
                     pending.drop()
@@ -145,13 +149,13 @@ class SwarmExchange(ABC):
                 f" set exchange.max_blob_bytes={len(blob)} on every peer"
             )
 
-    def _under_way(self, work: Coroutine[Any, Any, Came]) -> Future[Came]:
+    def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Start work in the network thread. It fails with a UserError if this peer's identity is used twice."""
         return self._node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
         """Remember a round, to drop it at the end if it is still under way."""
-        self._pending = [*(one for one in self._pending if not one.arrived()), pending]
+        self._pending = [*(earlier for earlier in self._pending if not earlier.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:
         for part in parts:

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange
-from outerloop.exchange.swarm_waiting import Came, PatientPending, progress_to, state_from_others
+from outerloop.exchange.swarm import SwarmExchange
+from outerloop.exchange.swarm_waiting import PatientPending, Result, progress_to, state_from_others
 from outerloop.swarm.access.hard_state_file import folder_of
 from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.gather.runner import GatherRunner
-from outerloop.swarm.gather.settings import GatherSettings, Quorum
+from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.membership.common_checkpoint import ANY, Held
 from outerloop.swarm.membership.opening_statements import OpeningStatements
 from outerloop.swarm.membership.rendezvous import Rendezvous
-from outerloop.swarm.membership.run_settings import RunSettings
-from outerloop.swarm.membership.session import PeerSession
+from outerloop.swarm.membership.session import NodeOptions
 from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
-from outerloop.swarm.transfer.rate_limiter import pace_of
 from outerloop.swarm.validation import MalformedMessage, id_of
 from outerloop.types import (
     FIRST,
+    Capabilities,
     Contribution,
     ExecutorHandoff,
     QuorumLost,
@@ -46,145 +47,93 @@ model.
 """
 
 
-class SwarmGather(SwarmExchange):
-    """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
+@dataclass(frozen=True, kw_only=True)
+class GatherOptions(NodeOptions, GatherSettings):
+    """Options of SwarmGather, besides those of the two base classes.
 
-    run               run id; peers with different run ids never meet
-    peers             number of peers, this one included
-    worker            index of this worker on its machine; ranks follow this order
-    identity_path     file of this peer's key; created if absent. The folder next to it stores what was agreed on and
-                      the payloads of the last rounds. Keep both so that the peer can rejoin
-    initial_peers     addresses of running peers, one is enough; empty: this peer is the first
-    host, port        address to listen on; port 0 takes a free one
-    announce          addresses at which other peers reach this one, if not those that it listens on
-    open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
-    allow             allow-list of peer ids, other peers get no answer; empty: all peers may take part
-    join_timeout_s    how long to wait for the other peers at the start
-    quorum            how many peers a round waits for beyond the grace period: "majority", "all" or only "min_peers"
-    min_peers         fewer peers never form a round; None: 2, or 1 in a run of one peer
-    min_fraction      fraction of the roster, 0 .. 1: fewer peers do not close a round before its deadline
-    grace_s           how long a round waits for slower peers once it has enough payloads
-    deadline_s        how long a round waits for enough payloads after the first; then min_peers are enough
-    absent_rounds     a peer that has missed at least this many rounds in a row is not in the roster until it returns
+    The folder next to the key stores what was agreed on and the payloads of the last rounds.
+
     reform            resume with a different number of peers than before; missing peers are given up
     fragments         number of fragments of the schedule
-    fingerprint       hash of all settings that must be equal on every peer
-    settings          those settings by name, so that messages can name a difference; a peer that differs is left out
-    max_blob_bytes    largest payload that is sent, or accepted from a peer; None: 1 GiB
-    max_mbit          upload rate limit for payloads and state, Mbit/s; None: no limit
     patience_s        a peer that needs the state of the run gives up after this long without any message about the run;
                       at least 90
-    tell              called with a line that states what a slow round is waiting for
+
+    Raises:
+        UserError: if an option is invalid.
     """
 
-    agrees = True
-    waits_for_all = False
-    lockstep = True
-    takes_newcomers = True
+    reform: bool = False
+    fragments: int = 1
+    patience_s: float = 600.0
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        peers: int,
-        worker: int = 0,
-        identity_path: str,
-        initial_peers: Sequence[str] = (),
-        host: str = "127.0.0.1",
-        port: int = 0,
-        announce: Sequence[str] = (),
-        open_internet: bool = False,
-        allow: Sequence[str] = (),
-        join_timeout_s: float = 120.0,
-        quorum: Quorum = "majority",
-        min_peers: int | None = None,
-        min_fraction: float = 0.0,
-        grace_s: float = 3.0,
-        deadline_s: float = 120.0,
-        absent_rounds: int = 2,
-        reform: bool = False,
-        fragments: int = 1,
-        fingerprint: str = "",
-        settings: RunSettings | None = None,
-        max_blob_bytes: int | None = None,
-        max_mbit: float | None = None,
-        patience_s: float = 600.0,
-        tell: Callable[[str], None] = logger.warning,
-    ) -> None:
-        rules = GatherSettings(
-            peers=peers,
-            quorum=quorum,
-            min_peers=min_peers,
-            min_fraction=min_fraction,
-            grace_s=grace_s,
-            deadline_s=deadline_s,
-            absent_rounds=absent_rounds,
-        )
-        pace = pace_of(max_mbit)
-        presence = PeerSession(
-            run=run,
-            peers=peers,
-            worker=worker,
-            identity_path=identity_path,
-            initial_peers=initial_peers,
-            host=host,
-            port=port,
-            announce=announce,
-            open_internet=open_internet,
-            allow=allow,
-            fingerprint=fingerprint,
-            settings=settings,
-            tell=tell,
-            remembers=self._remembers,
-        )
-        max_blob_bytes = max_blob_bytes or MOST_BLOB_BYTES
-        super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
-        if not (isinstance(patience_s, int | float) and patience_s > 0):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.patience_s, int | float) and self.patience_s > 0):
             raise UserError(
-                f"exchange.patience_s={patience_s} must be more than 0 seconds: set exchange.patience_s=600"
+                f"exchange.patience_s={self.patience_s} must be more than 0 seconds: set exchange.patience_s=600"
             )
-        self._join_timeout_s, self._patience_s = join_timeout_s, max(patience_s, DONATE_S)
+
+
+class SwarmGather(SwarmExchange):
+    """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
+
+    Takes the fields of GatherOptions by name.
+    """
+
+    info = Capabilities(
+        agrees=True, waits_for_all=False, lockstep=True, measures_transfer=True, concurrent=True, replicated=True
+    )
+    __signature__ = signature(GatherOptions)
+
+    def __init__(self, **named: Any) -> None:
+        options = GatherOptions(**named)
+        super().__init__(options, on_status=options.on_status or logger.warning, remembers=self._remembers)
+        self._join_timeout_s, self._give_up_after_s = options.join_timeout_s, max(options.patience_s, DONATE_S)
         self._formed = False
-        if reform:
-            tell("exchange.reform: peers of this run that are not present are given up, and must no longer be running")
-        self._fragments = fragments
+        if options.reform:
+            self._on_status(
+                "exchange.reform: peers of this run that are not present are given up, and must no longer be running"
+            )
+        self._fragments = options.fragments
         with self.appearing() as parts:
-            self._rounds = GatherRunner(
-                self._node,
-                run=run,
-                own=self.peer,
-                names=self._names,
-                disk=Folder(folder_of(Path(identity_path))).cleared(),
-                rules=rules,
-                max_blob_bytes=max_blob_bytes,
-                pace=pace,
-                incarnations=presence.incarnations,
-            )
-            self._meetings = Rendezvous(
-                self._node,
-                run=run,
-                own=self.peer,
-                allowed=self._members.__contains__,
-                max_bytes=max(max_blob_bytes, MEETING_BYTES),
-            )
-            self._opening = OpeningStatements(self._node, run=run, own=self.peer, allowed=self._members.__contains__)
-            self._handover = StateTransfer(
-                self._node,
-                self._rounds,
-                run=run,
-                own=self.peer,
-                session=lambda: self._members.session,
-                allowed=lambda peer_id: peer_id in self._names(),
-                disk=Folder(Path(identity_path).with_suffix(".state"), synced=False).cleared(),
-                pace=pace,
-            )
+            self._build(options, Path(options.identity_path))
             parts += [self._rounds, self._meetings, self._opening, self._handover]
             self._node.member = self._counts_on
             self._carriers = self._rounds.bulk, self._handover.given, self._handover.taken
 
+    def _build(self, options: GatherOptions, identity: Path) -> None:
+        """Construct the services of this peer."""
+        run = {"run": options.run, "own": self.peer}
+        self._rounds = GatherRunner(
+            self._node,
+            **run,
+            names=self._names,
+            disk=Folder(folder_of(identity)).cleared(),
+            rules=options,
+            max_blob_bytes=self._max_blob_bytes,
+            pace=self._rate,
+            incarnations=self._presence.incarnations,
+        )
+        self._meetings = Rendezvous(
+            self._node,
+            **run,
+            allowed=self._members.__contains__,
+            max_bytes=max(self._max_blob_bytes, MEETING_BYTES),
+        )
+        self._opening = OpeningStatements(self._node, **run, allowed=self._members.__contains__)
+        self._handover = StateTransfer(
+            self._node,
+            self._rounds,
+            **run,
+            session=lambda: self._members.session,
+            allowed=lambda peer_id: peer_id in self._names(),
+            disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
+            pace=self._rate,
+        )
+
     @property
     def rank(self) -> int:
-        """Index among the members, once joined. A peer that came late shares an index with a member."""
+        """Index among the members, once joined. A late joiner shares an index with a member."""
         members = list(self._members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
@@ -199,7 +148,7 @@ class SwarmGather(SwarmExchange):
         return commit.digest.hex() if commit else ""
 
     @property
-    def came_late(self) -> bool:
+    def late_joiner(self) -> bool:
         return self._members.came_late
 
     def form(self, held: Held | None = None) -> int | None:
@@ -210,9 +159,9 @@ class SwarmGather(SwarmExchange):
         UserError if peers are missing, which it names, if no checkpoint is held by more than half of the peers, or if
         this peer does not hold the one that is.
         """
-        self._presence.form(timeout_s=self._join_timeout_s)
+        self._presence.form()
         self._formed = True
-        return max(held or (), default=None) if self.came_late else self._common_step(ANY if held is None else held)
+        return max(held or (), default=None) if self.late_joiner else self._common_step(ANY if held is None else held)
 
     def _common_step(self, own: Held | str) -> int | None:
         patience_s = max(self._join_timeout_s, MEET_S)
@@ -221,7 +170,7 @@ class SwarmGather(SwarmExchange):
             session=self._members.session,
             members=self._members.names.values(),
             patience_s=patience_s,
-            tell=self._tell,
+            tell=self._on_status,
         )
         chosen = self._node.call(
             self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S
@@ -242,7 +191,7 @@ class SwarmGather(SwarmExchange):
         try:
             return self._rounds.decided(self._place(round))
         except LogTruncated:
-            raise StateTransferRequired(self.recovery) from None
+            raise StateTransferRequired(self.recover) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Copy the state if a peer wants it. It is hashed and served in the network thread, alongside training."""
@@ -259,12 +208,15 @@ class SwarmGather(SwarmExchange):
         place = self._place(round)
         gather = self._under_way(self._gather(place, blob, round))
         pending = PatientPending(
-            gather, waits_for=lambda: self._rounds.waits_for(place), tell=self._tell, take_over=self.recovery
+            gather,
+            waits_for=lambda: self._rounds.waits_for(place),
+            on_status=self._on_status,
+            take_over=self.recover,
         )
         self._follow(pending)
         return pending
 
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the messages of the roster's peers, without those that are lost or do not arrive.
 
         At the start every peer waits for `timeout_s`, because some take long to build the model and all must begin with
@@ -288,13 +240,13 @@ class SwarmGather(SwarmExchange):
         return content
 
     def _start_from(self, way: ExecutorHandoff) -> bytes:
-        progress = progress_to(self._tell)
+        progress = progress_to(self._on_status)
         try:
             return self._while_heard(self._handover.take_start(way.givers, at_most=way.most_bytes, progress=progress))
         except QuorumLost as error:
             raise QuorumLost(
                 f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
-                f" {self._patience_s:g} s: restart all peers"
+                f" {self._give_up_after_s:g} s: restart all peers"
             ) from error
 
     def _until_all_have_it(self, number: int) -> None:
@@ -303,7 +255,7 @@ class SwarmGather(SwarmExchange):
         try:
             self._while_heard(meeting)
         except QuorumLost:
-            self._tell(
+            self._on_status(
                 "starting without the peers that have not received the initial weights: no data has moved for too long"
             )
         self._node.call(self._handover.end_start(), timeout_s=CALL_S)
@@ -325,23 +277,26 @@ class SwarmGather(SwarmExchange):
         ):
             self._rounds.resume(hard_state)
 
-    def recovery(self, at_most: int) -> tuple[Round, bytes]:
+    def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
-        self._tell("out of step with the other peers: taking over the state of the run")
+        self._on_status("out of step with the other peers: taking over the state of the run")
         work = self._handover.take_over(
             lambda: self._names().values(),
             session=self._members.session,
-            at_most=at_most,
-            progress=progress_to(self._tell),
+            at_most=max_bytes,
+            progress=progress_to(self._on_status),
         )
         place, content = self._while_heard(work)
         return Round(*divmod(place, self._fragments)), content
 
-    def _while_heard(self, work: Coroutine[Any, Any, Came]) -> Came:
+    def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
         self._handover.listen()
         return state_from_others(
-            self._under_way(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
+            self._under_way(work),
+            silent_s=self._handover.silent_s,
+            patience_s=self._give_up_after_s,
+            on_status=self._on_status,
         )
 
     def _names(self) -> dict[str, str]:

@@ -13,32 +13,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
-from outerloop.exchange.static_membership import StaticMembership
-from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange, SwarmPending
+from outerloop.exchange.swarm import SwarmExchange, SwarmPending
 from outerloop.swarm.gossip.final_gather import WAITS, FinalGather
 from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
 from outerloop.swarm.gossip.partner_policy import Partners, RandomPartners, ScheduledPartners
 from outerloop.swarm.gossip.runner import GossipRunner
-from outerloop.swarm.membership.run_settings import RunSettings
-from outerloop.swarm.membership.session import PeerSession
+from outerloop.swarm.membership.session import NodeOptions
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.rate_limiter import pace_of
 from outerloop.swarm.validation import id_of
-from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Capabilities, Contribution, Refusals, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 
 
-class SwarmGossip(StaticMembership, SwarmExchange):
-    """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
+@dataclass(frozen=True, kw_only=True)
+class GossipOptions(NodeOptions):
+    """Options of SwarmGossip, besides those of the base class.
 
-    run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
-    fingerprint, settings, max_blob_bytes, max_mbit    as for SwarmGather
     pairing           "random": with any ready peer; "scheduled": drawn from the seed, the same in every run
     seed              of scheduled pairs; must be equal on all peers
     patience          how long to wait for a partner, as a fraction of this peer's inner time
@@ -46,70 +44,47 @@ class SwarmGossip(StaticMembership, SwarmExchange):
     most_patience_s   ... and at most
     deadline_s        a pair that takes longer is dropped; also how long to wait for a scheduled partner
     meeting_s         how long finished peers wait for the others before the final average
-    tell              called with a line that states what this peer is waiting for
+
+    Raises:
+        UserError: if `pairing` is anything else.
     """
 
-    agrees = False
-    waits_for_all = False
-    lockstep = False
+    pairing: str = "random"
+    seed: int = 0
+    patience: float = 0.25
+    least_patience_s: float = 1.0
+    most_patience_s: float = 300.0
+    deadline_s: float = 120.0
+    meeting_s: float = 600.0
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        peers: int,
-        worker: int = 0,
-        identity_path: str,
-        initial_peers: Sequence[str] = (),
-        host: str = "127.0.0.1",
-        port: int = 0,
-        announce: Sequence[str] = (),
-        open_internet: bool = False,
-        allow: Sequence[str] = (),
-        join_timeout_s: float = 120.0,
-        pairing: str = "random",
-        seed: int = 0,
-        patience: float = 0.25,
-        least_patience_s: float = 1.0,
-        most_patience_s: float = 300.0,
-        deadline_s: float = 120.0,
-        meeting_s: float = 600.0,
-        fingerprint: str = "",
-        settings: RunSettings | None = None,
-        max_blob_bytes: int | None = None,
-        max_mbit: float | None = None,
-        tell: Callable[[str], None] = logger.info,
-    ) -> None:
-        if pairing not in ("random", "scheduled"):
-            raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
-        self._patience = PairingTimeout(patience, min_s=least_patience_s, max_s=most_patience_s)
-        pace = pace_of(max_mbit)
-        presence = PeerSession(
-            run=run,
-            peers=peers,
-            worker=worker,
-            identity_path=identity_path,
-            initial_peers=initial_peers,
-            host=host,
-            port=port,
-            announce=announce,
-            open_internet=open_internet,
-            allow=allow,
-            fingerprint=fingerprint,
-            settings=settings,
-            tell=tell,
-        )
-        max_blob_bytes = max_blob_bytes or MOST_BLOB_BYTES
-        super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
-        self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None
-        self._seed, self._join_timeout_s, self._meeting_s = seed, join_timeout_s, meeting_s
+    def __post_init__(self) -> None:
+        if self.pairing not in ("random", "scheduled"):
+            raise UserError(f"exchange.pairing={self.pairing!r} is not one of random, scheduled")
+
+
+class SwarmGossip(SwarmExchange):
+    """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
+
+    Takes the fields of GossipOptions by name.
+    """
+
+    info = Capabilities(agrees=False, waits_for_all=False, lockstep=False, measures_transfer=True, concurrent=True)
+    __signature__ = signature(GossipOptions)
+
+    def __init__(self, **named: Any) -> None:
+        options = GossipOptions(**named)
+        self._patience = PairingTimeout(options.patience, min_s=options.least_patience_s, max_s=options.most_patience_s)
+        super().__init__(options, on_status=options.on_status or logger.info)
+        deadline_s, self._meeting_s, self._seed = options.deadline_s, options.meeting_s, options.seed
+        self._scheduled_wait_s = deadline_s if options.pairing == "scheduled" else None
         self._clock = _Clock()
         with self.appearing() as parts:
             store = ContentStore()
-            bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
+            bulk = Bulk(self._node, store, run=options.run, allowed=self._members.__contains__, pace=self._rate)
             shared = self._node, self._members, store, bulk
-            self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
-            self._final_gather = FinalGather(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+            run, limit = options.run, self._max_blob_bytes
+            self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=limit)
+            self._final_gather = FinalGather(*shared, run=run, wait_s=self._meeting_s, max_blob_bytes=limit)
             parts += [bulk, self._gossip, self._final_gather]
             self._carriers = (bulk,)
 
@@ -117,10 +92,6 @@ class SwarmGossip(StaticMembership, SwarmExchange):
     def rank(self) -> int:
         """Index among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
-
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return nothing: without lockstep no peers meet at the start, and each replica begins with its own weights."""
-        return b""
 
     def counters(self) -> dict[str, float]:
         """Return the counters of GossipRunner and of rejections.
@@ -135,14 +106,9 @@ class SwarmGossip(StaticMembership, SwarmExchange):
             **self._node.trust.refusals.counters(),
         }
 
-    @property
-    def alive(self) -> int:
-        """Return the number of members: a lost peer is noticed only when it is met."""
-        return self.size
-
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are present and see the same members. Raises UserError, which names missing peers."""
-        self._presence.form(timeout_s=self._join_timeout_s)
+        self._presence.form()
         if self.peer not in self._members.names.values():
             raise UserError("this gossip run has started without this peer and accepts no new peers: set exchange.run=")
         self._node.call(self._begin(), timeout_s=DHT_S)
@@ -163,9 +129,9 @@ class SwarmGossip(StaticMembership, SwarmExchange):
         self._follow(pending)
         return pending
 
-    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the shares of all members that arrived in time, fetched by this peer, including its own share."""
-        self._tell(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
+        self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self._node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
         except TimeoutError as error:

@@ -12,8 +12,8 @@ from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.timeouts import TELL_S
 from outerloop.types import Contribution, QuorumLost, Round, RoundFailed, StateTransferRequired
 
-Tell = Callable[[str], None]
-Came = TypeVar("Came")
+OnStatus = Callable[[str], None]
+Result = TypeVar("Result")
 
 
 class PatientPending(SwarmPending):
@@ -28,12 +28,12 @@ class PatientPending(SwarmPending):
         future: Future[list[Contribution]],
         *,
         waits_for: Callable[[], str],
-        tell: Tell,
+        on_status: OnStatus,
         take_over: Callable[[int], tuple[Round, bytes]],
     ) -> None:
         super().__init__(future)
         self._waits_for = waits_for
-        self._tell = tell
+        self._on_status = on_status
         self._take_over = take_over
 
     def wait(self, timeout_s: float) -> list[Contribution]:
@@ -50,7 +50,7 @@ class PatientPending(SwarmPending):
                     reason = self._waits_for()
                 if time.monotonic() >= until_s:
                     raise QuorumLost(f"no round was decided for {timeout_s:g} s; {reason}")
-                self._tell(f"waiting: {reason}")
+                self._on_status(f"waiting: {reason}")
                 pause_s *= 2
         except LogTruncated:
             raise StateTransferRequired(self._take_over) from None
@@ -58,20 +58,22 @@ class PatientPending(SwarmPending):
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 
 
-def progress_to(tell: Tell) -> Callable[[int, int], None]:
+def progress_to(on_status: OnStatus) -> Callable[[int, int], None]:
     """Return a progress callback (bytes received, size) that reports a line at intervals."""
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
 
-    def progress(here: int, size: int) -> None:
-        nonlocal told_s
-        if here == size or time.monotonic() - told_s > TELL_S:
-            told_s = time.monotonic()
-            tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB received")
+    def progress(received: int, size: int) -> None:
+        nonlocal reported_s
+        if received == size or time.monotonic() - reported_s > TELL_S:
+            reported_s = time.monotonic()
+            on_status(f"state of the run: {received / 1e6:.1f} of {size / 1e6:.1f} MB received")
 
     return progress
 
 
-def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], patience_s: float, tell: Tell) -> Came:
+def state_from_others(
+    getting: Future[Result], *, silent_s: Callable[[], float], patience_s: float, on_status: OnStatus
+) -> Result:
     """Return the result of `getting`, however long it takes, as long as peers send anything about the run.
 
     `silent_s` returns for how long no peer has. Raises QuorumLost if that is more than `patience_s`.
@@ -90,7 +92,7 @@ def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], p
                     f"no peer has sent anything about the run for {silent:.0f} s: the others may have finished"
                 )
             if silent >= pause_s:
-                tell(f"waiting: no peer has sent anything about the run for {silent:.0f} s")
+                on_status(f"waiting: no peer has sent anything about the run for {silent:.0f} s")
                 pause_s *= 2
     finally:
         getting.cancel()

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
+from outerloop.exchange_protocols import metered
 from outerloop.inner.attach import Attached, refuse_many
 from outerloop.state import checkpoint
 from outerloop.types import UserError
@@ -62,7 +63,7 @@ class HFCallback(TrainerCallback):
         """Log the rounds that this step landed."""
         due = control.should_log  # trainer.log may reset it before this step's loss is logged
         for report in self.rounds:
-            self.trainer.log(report.charts(bytes_sent=self.outer.exchange.bytes_sent))
+            self.trainer.log(report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent))
         self.rounds.clear()
         control.should_log = due
 

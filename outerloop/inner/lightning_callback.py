@@ -17,6 +17,7 @@ from torch.nn import Module
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
+from outerloop.exchange_protocols import metered
 from outerloop.inner.attach import Attached, refuse_many
 
 
@@ -50,7 +51,7 @@ class LightningCallback(Callback):
         """Log the rounds that the step of this batch landed."""
         assert self.outer is not None
         for report in self.rounds:
-            charts = report.charts(bytes_sent=self.outer.exchange.bytes_sent)
+            charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
             for logger in trainer.loggers:
                 logger.log_metrics(charts, step=trainer.global_step)
         self.rounds.clear()

@@ -20,6 +20,7 @@ from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import SPENT, RoundReport, utilization
+from outerloop.exchange_protocols import counters, late_joiner, metered, replicated
 from outerloop.inner.step_time import StepTimeBudget
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.inner.worker_checkpoint import keep_payload, load, save
@@ -75,6 +76,7 @@ class Worker:
         check_stop: Callable[[], None],
     ) -> None:
         self.plan, self.trainer, self.outer, self.exchange = plan, trainer, outer, exchange
+        self.replicated, self.traffic = replicated(exchange), metered(exchange)
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.ranks = trainer.ranks
         self.lanes = trainer.ranks if outer.island.in_lanes else ALONE
@@ -99,7 +101,7 @@ class Worker:
         """
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
-        if self.exchange.came_late:
+        if late_joiner(self.exchange):
             self.outer.find_others()
         else:
             self.begin_together()
@@ -170,7 +172,7 @@ class Worker:
         Without lockstep this check is skipped. A worker that took over weights from other peers saves them at once: it
         could not reproduce them if it were killed before its first checkpoint.
         """
-        if self.exchange.lockstep and begin_alike(self.outer, meet(self.outer), self.tell_once):
+        if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.tell_once):
             self.save()
 
     def tell_once(self, text: str) -> None:
@@ -231,7 +233,7 @@ class Worker:
             fragment=report.round.fragment,
             failed=report.failed,
             peers=len(report.peers),
-            alive=self.exchange.alive,
+            alive=self.exchange.size if self.replicated is None else self.replicated.alive,
             expected=self.exchange.size,
             took_part=self.exchange.peer in report.peers,
             refused=len(report.refused),
@@ -253,7 +255,7 @@ class Worker:
 
     def partners(self, report: RoundReport) -> dict[str, list[str]]:
         """Return this worker's partners in the round, if they differ between workers; else nothing."""
-        return {} if self.exchange.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
+        return {} if self.exchange.info.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
 
     def tell_step(self, report: StepReport) -> None:
         """Emit a step event every `log_every` inner steps."""
@@ -268,7 +270,7 @@ class Worker:
         If replicas differ, the global model is their mean, and `spread` states how far apart they are. Without lockstep
         the mean is formed only at the end; until then each worker evaluates its own replica.
         """
-        if self.outer.shared or not self.exchange.lockstep:
+        if self.outer.shared or not self.exchange.info.lockstep:
             self.tell_validation(round_number, self.outer.slow)
         else:
             found = average(self.outer, self.lanes)
@@ -303,8 +305,8 @@ class Worker:
 
     def counters(self) -> dict[str, Any]:
         """Return totals since the run began, including earlier sessions, with the bytes of all lanes."""
-        moved = [int(total) for total in self.lanes.sum([self.exchange.bytes_sent, self.exchange.bytes_received])]
-        counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **self.exchange.counters()}
+        moved = [int(total) for total in self.lanes.sum([self.traffic.bytes_sent, self.traffic.bytes_received])]
+        counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **counters(self.exchange)}
         return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
     def emit(self, event: str, **fields: Any) -> None:

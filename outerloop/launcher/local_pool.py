@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from omegaconf import DictConfig
 
 import outerloop
-from outerloop.config.build import make
+from outerloop.config.build import initial_peers, make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
 from outerloop.kernels.threads import keep_to
@@ -169,8 +169,8 @@ class ProcessWorkerPool:
         self.readers = [threading.Thread(target=self.read, args=(i,), daemon=True) for i in range(self.config.workers)]
         for reader in self.readers:
             reader.start()
-        if self.config.exchange.initial_peers:
-            self.tell_peers(list(self.config.exchange.initial_peers), range(self.config.workers))
+        if peers := initial_peers(self.config):
+            self.tell_peers(peers, range(self.config.workers))
 
     def spawn(self, index: int) -> subprocess.Popen[str]:
         """Start one worker process. Its output other than events goes to its log."""
@@ -203,7 +203,7 @@ class ProcessWorkerPool:
         assert process.stdout
         for line in process.stdout:
             event = json.loads(line)
-            if event["event"] == "address" and index == 0 and not self.config.exchange.initial_peers:
+            if event["event"] == "address" and index == 0 and not initial_peers(self.config):
                 self.tell_peers(event["addresses"], range(1, self.config.workers))
             ended = ended or event["event"] in ("left", "error")
             self.events.put(event)

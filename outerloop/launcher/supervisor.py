@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -141,7 +140,7 @@ class Supervisor:
             self.bury(event)
         elif kind == "saved":
             self.take_saved(event)
-        elif kind == "address" and worker == 0 and not self.config.exchange.initial_peers:
+        elif kind == "address" and worker == 0 and event["addresses"] and not build.initial_peers(self.config):
             self.tell_address(event["addresses"])
         if kind in ("left", "died"):
             self.here.discard(worker)
@@ -159,7 +158,9 @@ class Supervisor:
         """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
         self.died.add(event["worker"])
         peers = self.config.exchange.get("peers", self.config.workers)
-        alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
+        waits_for_all = build.capabilities(self.config).waits_for_all
+        least = peers if waits_for_all else self.config.exchange.get("min_peers") or min(2, peers)
+        alive = peers - len(self.died)
         if len(self.ready) < self.config.workers:
             raise WorkerCrashed(f"{event['text']}; the run had not started")
         if alive < least and self.done_s is None:
@@ -186,8 +187,7 @@ class Supervisor:
     def tell_address(self, addresses: Sequence[str]) -> None:
         """Print how other machines join, if the run still needs peers or admits them at any time."""
         peers = self.config.exchange.peers
-        kind: Any = get_class(self.config.exchange._target_)
-        if peers <= self.config.workers and not kind.takes_newcomers:
+        if peers <= self.config.workers and not build.capabilities(self.config).replicated:
             return
         same = f"with the same options and exchange.peers={peers}"
         address = f"'exchange.initial_peers=[{addresses[0]}]'"

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.config.build import make
+from outerloop.config.build import initial_peers, make
 from outerloop.config.rank_layout import RankLayout, taken
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
@@ -141,13 +140,14 @@ def meeting(
     return exchange, emit
 
 
-def joined(config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit) -> Any:
+def joined(
+    config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
+) -> Exchange:
     """Return this rank's own exchange after all other islands have joined it. Raises UserError if they do not."""
-    exchange: Any
     if config.workers_as == "ranks":
-        exchange = make(config.exchange, group=seat.lane)
+        exchange: Exchange = make(config.exchange, group=seat.lane)
     else:
-        exchange = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit, lanes=seat.lanes)
+        exchange = peer_of(config, run_dir, seat.island, initial_peers(config), emit, lanes=seat.lanes)
     try:
         join(exchange)
     except BaseException:

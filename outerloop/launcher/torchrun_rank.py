@@ -136,7 +136,8 @@ def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
 
 def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
     """Exchange JSON values between all ranks. Return one per rank. Raises RoundFailed."""
-    return [json.loads(bytes(one.blob)) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
+    gathered = world.all_gather(json.dumps(own).encode(), 0, settings.round_timeout_s)
+    return [json.loads(bytes(message.blob)) for message in gathered]
 
 
 def told(settings: DictConfig) -> dict[str, Any]:

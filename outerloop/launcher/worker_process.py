@@ -14,16 +14,16 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from outerloop.config.build import agreed_settings, make
-from outerloop.config.run_directory import identity_file
+from outerloop.config import build
 from outerloop.config.user_code import find_own_code, names_in
+from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.inner.worker import Event
 from outerloop.launcher import run_worker
 from outerloop.launcher.local_pool import error_event
+from outerloop.protocols import Exchange
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.state import checkpoint
 from outerloop.types import Stopped, UserError
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
     find_own_code(names_in(config))
-    exchange: Any = None
+    exchange: Exchange | None = None
     try:
         exchange = joining(config, run_dir, index, emit)
         resume_step = formed(exchange, run_dir, resume_step, index, emit)
@@ -79,19 +79,23 @@ def main(arguments: list[str]) -> int:
             exchange.abort()
 
 
-def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
+def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:
     """Return the exchange of this worker after emitting its address. Starts watching standard input."""
-    first = index == 0 and not config.exchange.initial_peers
+    first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if first else peers_from(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
     return peer_of(config, run_dir, index, initial_peers, emit)
 
 
-def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
-    """Wait for the other peers. Return the inner step that all resume from. If it is not `resume_step`, emit "back".
+def formed(exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
+    """Wait for the other peers of a network. Return the inner step that all resume from.
+
+    If it is not `resume_step`, emit "back".
 
     Raises UserError if the peers do not join, or have no checkpoint in common.
     """
+    if not isinstance(exchange, NetworkPeer):
+        return resume_step
     step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
     if step != resume_step:
         emit({"event": "back", "worker": index, "step": step})
@@ -100,24 +104,26 @@ def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, em
 
 def peer_of(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
-) -> Any:
-    """Return the exchange of a worker that is a peer of a swarm, and emit its address. `lanes`: shards per island."""
-    exchange = make(
-        config.exchange,
-        run=config.exchange.run or "default",
+) -> Exchange:
+    """Return the exchange of a worker, and emit its addresses, if it has any. `lanes`: shards per island."""
+    exchange = build.peer_of(
+        config,
+        run_dir,
         worker=index,
         initial_peers=initial_peers,
-        identity_path=str(identity_file(run_dir, index)),
-        **agreed_settings(config, lanes=lanes),
-        tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
+        lanes=lanes,
+        on_status=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )
-    emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})
+    addresses = list(exchange.address) if isinstance(exchange, NetworkPeer) else []
+    emit({"event": "address", "worker": index, "step": 0, "addresses": addresses})
     return exchange
 
 
-def also_shown(exchange: Any, emit: Emit) -> Emit:
-    """Return an `emit` that also publishes the peer status of each event to other machines."""
-    shown = PeerStatusSink(exchange.show)
+def also_shown(exchange: Exchange, emit: Emit) -> Emit:
+    """Return an `emit` that also publishes the peer status of each event to other machines of a network."""
+    if not isinstance(exchange, NetworkPeer):
+        return emit
+    shown = PeerStatusSink(exchange.publish_status)
 
     def tell(event: Event) -> None:
         emit(event)

@@ -1,6 +1,7 @@
 """The screen of gossip: how far a partner's weights may be, and how little a lying one moves who meets it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from outerloop import wire
 from outerloop.aggregate.distance_screen import DRIFT, GROWTH, REFUSED, DistanceScreen
 from outerloop.aggregate.norm_screen import LONGEST, REMEMBERED, Measured
 from outerloop.aggregate.screen import screen_of
+from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.methods.average import Average
 from outerloop.methods.noloco import NoLoCo
 from outerloop.types import Contribution
@@ -124,7 +126,7 @@ def test_replicas_that_drift_apart_are_followed():
 class Network(toy.Around):
     """An exchange of gossip between machines."""
 
-    agrees, waits_for_all = False, False
+    info = replace(InProcessGossip.info, waits_for_all=False)
 
     def __init__(self, inner, partner):
         super().__init__(inner)
@@ -238,14 +240,9 @@ def test_a_partner_too_far_moves_who_meets_it_by_no_more_than_the_bound(times):
 
 
 def test_which_runs_are_screened():
-    class Threads:
-        agrees, waits_for_all = False, True
-
-    class Machines:
-        agrees, waits_for_all = False, False
-
+    threads, machines = InProcessGossip.info, Network.info
     for method in (NoLoCo(**THETA_ALONE), Average()):
-        for exchange, clip, on in [(Machines, "auto", True), (Machines, "none", False), (Threads, "auto", False)]:
+        for exchange, clip, on in [(machines, "auto", True), (machines, "none", False), (threads, "auto", False)]:
             screen = screen_of(clip, method=method, exchange=exchange, eager=False)
             assert isinstance(screen, DistanceScreen) and screen.on == on
     assert LONGEST == 2.0**60

@@ -1,6 +1,7 @@
 """The rules of the norm screen by hand: whose contribution counts, how long it may be, what is remembered."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -117,12 +118,12 @@ def test_its_state_goes_through_a_snapshot_and_is_checked():
 
 
 class Elsewhere(InProcess):
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
 
 def test_it_is_on_by_itself_where_peers_are_not_waited_for():
     def on(clip, exchange, method, eager=False):
-        return screen_of(clip, method=method, exchange=exchange, eager=eager).on
+        return screen_of(clip, method=method, exchange=exchange.info, eager=eager).on
 
     assert on("auto", Elsewhere, Sign) and on("auto", Elsewhere, Average) and on("median", InProcess, Sign)
     assert not on("auto", InProcess, Sign) and not on("none", Elsewhere, Sign)

@@ -92,7 +92,7 @@ def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
     monkeypatch.setattr("outerloop.core.round_cost.time.perf_counter", lambda: now[0])
 
     class Counts:
-        moving_s, bytes_sent = 0.5, 100
+        transfer_s, bytes_sent, bytes_received = 0.5, 100, 0
 
     meter = RoundCostMeter(Counts(), delay=3, step_s=0.0)
     for step_s in (2.0, 2.0, 90.0, 2.0, 0.0):
@@ -109,7 +109,7 @@ class Link(toy.Around):
     seconds_per_byte = 0.0
 
     @property
-    def moving_s(self):
+    def transfer_s(self):
         return self.seconds_per_byte * self.inner.bytes_sent
 
 

@@ -1,5 +1,7 @@
 """What one axis needs of another: refused with what to type, and what was once wrong where parts meet."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,7 +69,7 @@ def pairs():
 class GoesOn(toy.Around):
     """A gather that may go on without a late peer."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
 
 @pytest.mark.parametrize("aggregate", OTHER_MEANS, ids=lambda x: type(x).__name__)
@@ -197,7 +199,7 @@ def test_averaging_without_this_peer_changes_nothing_that_is_its_own():
     """The exchange says that it waits for all, and leaves one out: progress is neither lost nor counted twice."""
 
     class Gone(WithoutLate):
-        waits_for_all = True
+        info = InProcess.info
 
     def work(exchange):
         net = toy.model()

@@ -60,9 +60,9 @@ class Meeting(toy.Around):
         super().__init__(inner)
         self.shown = shown
 
-    def meet(self, blob, number, timeout_s):
+    def all_gather(self, blob, number, timeout_s):
         others = [Contribution(peer, Round(number), one(blob)) for peer, one in self.shown.items()]
-        return [*self.inner.meet(blob, number, timeout_s), *others]
+        return [*self.inner.all_gather(blob, number, timeout_s), *others]
 
 
 def same(blob):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from outerloop.aggregate.weighted import Weighted
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
+from outerloop.exchange.inprocess import InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
 from outerloop.types import Contribution, Round
@@ -69,7 +71,7 @@ HOSTILE = {
 class Hostile(toy.Around):
     """What the last worker sends is changed, the same for everybody, from a round on."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
     def __init__(self, inner, change, *, first=FROM):
         super().__init__(inner)

@@ -14,6 +14,8 @@ from outerloop.config import build, load
 from outerloop.config.peer_check import begin_together
 from outerloop.core.initial_state import Standing, begin_alike, meet
 from outerloop.exchange.distributed import Distributed
+from outerloop.exchange.inprocess import InProcess
+from outerloop.exchange_protocols import hand_over
 from outerloop.kernels import arithmetic_platform
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Contribution, Round, UserError
@@ -69,7 +71,7 @@ def test_peers_that_begin_alike_hand_nothing_over():
     class Watched(toy.Around):
         def hand_over(self, way, state):
             assert way.givers == ["000", "001"] and not way.takers
-            content = self.inner.hand_over(way, lambda: pytest.fail("nobody wants it"))
+            content = hand_over(self.inner, way, lambda: pytest.fail("nobody wants it"))
             assert content == b""
             return content
 
@@ -106,7 +108,7 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
 class OneOfFour(toy.Around):
     """The exchange of a peer that goes on without others. `ways`: who handed weights to whom."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
     def __init__(self):
         super().__init__(toy.alone())
@@ -168,7 +170,7 @@ TOLD = {
 @pytest.mark.parametrize("lie", TOLD.values(), ids=TOLD)
 def test_an_own_loop_goes_on_without_one_of_four_that_tells_something_else(lie, caplog):
     class Met(OneOfFour):
-        def meet(self, own, number, timeout_s):
+        def all_gather(self, own, number, timeout_s):
             other = lie if isinstance(lie, bytes) else json.dumps(json.loads(own) | lie).encode()
             blobs = {"!liar": other, "000": own, "001": own, "002": own}
             return [Contribution(peer, Round(number), blob) for peer, blob in blobs.items()]
@@ -194,8 +196,8 @@ def test_a_machine_is_described_by_what_decides_its_bits(monkeypatch, tmp_path):
 @pytest.mark.parametrize("blob", [b"", b"\xff", b"[]", b"{}", b'{"rounds": 3}', b'{"rounds": [0], "step": "x"}'])
 def test_a_peer_that_reports_something_else_is_named(blob):
     class Strange(toy.Around):
-        def meet(self, own, number, timeout_s):
-            return self.inner.meet(blob if self.inner.rank else own, number, timeout_s)
+        def all_gather(self, own, number, timeout_s):
+            return self.inner.all_gather(blob if self.inner.rank else own, number, timeout_s)
 
     def work(exchange):
         outer = toy.outer(net_of(0), Strange(exchange))
@@ -211,7 +213,7 @@ def test_a_peer_that_reports_something_else_is_named(blob):
 def test_weights_that_are_not_those_that_were_told_of_are_refused():
     class Other(toy.Around):
         def hand_over(self, way, state):
-            return self.inner.hand_over(way, state) and toy.outer(net_of(7), toy.alone()).shared_state.serialize()
+            return hand_over(self.inner, way, state) and toy.outer(net_of(7), toy.alone()).shared_state.serialize()
 
     def work(exchange):
         if exchange.rank == 0:

@@ -3,6 +3,7 @@
 import copy
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class Last:
 
 
 class Concurrent(InProcess):
-    concurrent = True
+    info = replace(InProcess.info, concurrent=True)
 
 
 def model(dtype):

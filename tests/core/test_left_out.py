@@ -1,6 +1,7 @@
 """A round that counts without a peer is free for it: slow weights move as everybody's, progress and residual stay."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ LATE = "001"
 class WithoutLate(toy.Around):
     """Everybody gets the messages of all but one worker, in the rounds that are given."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
     def __init__(self, inner, rounds):
         super().__init__(inner)
@@ -133,6 +134,7 @@ class Log(toy.Around):
 class Behind(toy.Around):
     """A peer that was away while others, whose log this is, went on; then it is alone."""
 
+    info = replace(InProcess.info, replicated=True)
     peer = LATE
 
     def __init__(self, inner, log):
@@ -141,6 +143,9 @@ class Behind(toy.Around):
 
     def decided(self, round):
         return round in self.log
+
+    def landed(self, round, state):
+        pass
 
     def start(self, blob, round):
         if round not in self.log:
@@ -251,7 +256,7 @@ def test_a_follower_with_other_slow_weights_is_told():
 class Forging(toy.Around):
     """An exchange in which the last peer's message is well-formed and wrong."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
     def __init__(self, inner, change):
         super().__init__(inner)

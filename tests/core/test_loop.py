@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -245,7 +246,7 @@ def test_a_garbled_payload_fails_the_round_whole():
 class WaitsForNobody(Garbled):
     """... and whose rounds count without it."""
 
-    waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False)
 
 
 def test_a_garbled_payload_is_left_out_by_name_where_a_round_can_do_without():
@@ -446,11 +447,7 @@ def test_header_tells_samples_and_hash():
     sent = []
 
     class Spy:
-        peer, agrees, rank, size, moving_s, bytes_sent = "000", True, 0, 1, 0.0, 0
-        concurrent = waits_for_all = False
-
-        def decided(self, round):
-            return False
+        peer, rank, size, info = "000", 0, 1, InProcess.info
 
         def start(self, blob, round):
             sent.append(blob)

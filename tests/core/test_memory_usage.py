@@ -1,6 +1,7 @@
 """What is said of memory before training, against the tensors that are there afterwards."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ INNER = {
 )
 def test_every_part_is_as_large_as_it_was_said_to_be(recipe, inner, options):
     exchange = toy.alone()
-    exchange.agrees = recipe != "noloco"
+    exchange.info = replace(exchange.info, agrees=recipe != "noloco")
     model = net()
     outer = outerloop.from_recipe(recipe, model, "schedule.sync_every=2", *options, exchange=exchange)
     optimizer = INNER[inner](model)

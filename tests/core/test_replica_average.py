@@ -1,5 +1,6 @@
 """The average of replicas at the end: whose weights count and how far, whatever fewer than half of them are."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen,
 from outerloop.aggregate.norm_screen import LONGEST, Measured
 from outerloop.core.codec import schema_of
 from outerloop.core.replica_average import average, usual_distance
+from outerloop.exchange.inprocess import InProcess
 from outerloop.replica.island import here
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Round
@@ -31,7 +33,7 @@ class Loop:
 
     island = SimpleNamespace(compute=here)
     inner_step = slow_hash = 0
-    peer, waits_for_all = "000", False
+    peer, info = "000", replace(InProcess.info, waits_for_all=False)
 
     def __init__(self, weights, told, on=True):
         self.slow, self.told, self.exchange = {"w": weights}, told, self

@@ -16,6 +16,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.core.codec import schema_of
 from outerloop.core.round_scheduler import RoundScheduler
 from outerloop.core.verify import RECENT
+from outerloop.exchange.inprocess import InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.muon import MuonWithAdamW
 from outerloop.methods.outer_optimizer import OuterOptimizer
@@ -41,8 +42,8 @@ class Pending:
 class Decided:
     """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
 
-    agrees, size, rank, peer, moving_s, bytes_sent = True, 2, 0, "000", 0.0, 0
-    concurrent = waits_for_all = False
+    info = replace(InProcess.info, waits_for_all=False, replicated=True)
+    size, rank, peer = 2, 0, "000"
 
     def __init__(self):
         self.told = {}
@@ -56,17 +57,23 @@ class Decided:
     def landed(self, round, state):
         pass
 
-    def once(self, round, read):
-        return read({})
+    def recover(self, max_bytes):
+        raise AssertionError("no replica needs another's state")
 
 
-def loop_of(kind, schedule=None, **options):
+class Static(Decided):
+    """The same without a majority that could hand over its state."""
+
+    info = replace(Decided.info, replicated=False)
+
+
+def loop_of(kind, schedule=None, exchange=None, **options):
     parts = {"schedule": schedule} if schedule else {}
     parts |= {"method": toy.sgd(0.7, 0.9, True)} if "momentum" in kind else {}
     if "sparse" in kind:
         codec = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
         parts |= {"compress": codec, "feedback": ErrorFeedback(beta=0.9)}
-    return toy.outer(toy.model(**options), Decided(), **parts)
+    return toy.outer(toy.model(**options), exchange or Decided(), **parts)
 
 
 def landed(loop, round):
@@ -138,7 +145,6 @@ def headers(hashes):
 def test_most_replicas_go_on_and_the_others_take_over_their_state():
     loop = loop_of("plain")
     own, at = loop.slow_hash, (loop.slow_hash, Round(3))
-    loop.exchange.recovery = lambda at_most: None
     assert loop.verifier.diverged(headers({"000": own, "001": own}), *at) == ()
     assert loop.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
     assert loop.verifier.diverged(headers({"001": own, "002": 7}), *at) == ("002",), (
@@ -146,13 +152,13 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
     )
     with pytest.raises(StateTransferRequired) as outrun:
         loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
-    assert outrun.value.state is loop.exchange.recovery
+    assert outrun.value.state == loop.exchange.recover
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
         with pytest.raises(ReplicasDiverged, match="before round 3"):
             loop.verifier.diverged(headers(even), *at)
-    loop.exchange.recovery = None
+    static = loop_of("plain", exchange=Static())
     with pytest.raises(ReplicasDiverged):
-        loop.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at)
+        static.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at)
 
 
 def seen_in(loop, **rounds):
@@ -166,7 +172,7 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     """A leader that lies proposes itself and its victim: the victim goes on, and the next round of three tells."""
     loop = loop_of("plain")
     own, at = loop.slow_hash, (loop.slow_hash, Round(3))
-    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
+    loop.exchange.size = 4
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
     assert loop.verifier.diverged(two, *at) == ()
@@ -185,7 +191,7 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
     """A majority of the round is none of the run. Before: the honest one took over a state, in every such round."""
     loop = loop_of("plain")
     own, at = loop.slow_hash, (loop.slow_hash, Round(3))
-    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 5
+    loop.exchange.size = 5
     if seen:
         seen_in(loop, p000=2, p001=2, p002=2, p003=2, p004=2)
     filled = headers({"000": own, "003": 7, "004": 7})
@@ -200,7 +206,7 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
 def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes():
     loop = loop_of("plain")
     own = loop.slow_hash
-    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
+    loop.exchange.size = 4
     seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
     two = headers({"000": own, "001": 7})
     assert loop.verifier.diverged(two, own, Round(20)) == (), "002 may still tell"
@@ -218,7 +224,6 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
         [told] = giver.exchange.told[Round(0)]
         victim.exchange.peer, victim.exchange.size = "001", size
         victim.exchange.told = {Round(0): [told]}
-        victim.exchange.recovery = lambda at_most: None
         if stops:
             before = victim.slow_hash
             with pytest.raises(ReplicasDiverged):
@@ -235,7 +240,6 @@ def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_afte
     train(giver, range(1))
     [told] = giver.exchange.told[Round(0)]
     victim.exchange.peer, victim.exchange.told = "001", {Round(0): [told]}
-    victim.exchange.recovery = lambda at_most: None
     with pytest.raises(ReplicasDiverged):
         [victim.after_inner_step(2) for _ in range(3)]
     resumed = loop_of("plain", seed=5)
@@ -254,7 +258,7 @@ def test_a_replica_that_differs_heals_at_its_next_landing():
     message = wire.unpack(told.blob, schema_of(giver.slow))
     other = Contribution("001", Round(0), wire.pack(replace(message.header, peer="001"), message.parts))
     odd.exchange.peer, odd.exchange.told = "002", {Round(0): [told, other]}
-    odd.exchange.recovery = lambda at_most: (Round(0), giver.shared_state.serialize())
+    odd.exchange.recover = lambda at_most: (Round(0), giver.shared_state.serialize())
     assert [odd.after_inner_step(1) for _ in range(3)] == [[], [], []]
     assert odd.inner_step == 3 and odd.slow_hash == giver.slow_hash
 
@@ -263,11 +267,11 @@ def test_rounds_that_landed_before_the_take_over_are_told():
     giver, away = loop_of("plain"), loop_of("plain")
     train(giver, range(5))
     away.exchange.told = giver.exchange.told
-    away.exchange.recovery = lambda at_most: (Round(4), giver.shared_state.serialize())
+    away.exchange.recover = lambda at_most: (Round(4), giver.shared_state.serialize())
 
     def decided(round):
         if round > Round(1):
-            raise StateTransferRequired(away.exchange.recovery)
+            raise StateTransferRequired(away.exchange.recover)
         return True
 
     away.exchange.decided = decided

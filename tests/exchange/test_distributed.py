@@ -19,7 +19,7 @@ def exchanged(rank):
     exchange = outerloop.Distributed(timeout_s=20.0)
     first = exchange.start(bytes([rank]) * (rank * 1000), Round(0))
     second = exchange.start(b"x" * (3 - rank), Round(1))
-    met = exchange.meet(f"here is {rank}".encode(), 1, 20.0)
+    met = exchange.all_gather(f"here is {rank}".encode(), 1, 20.0)
     rounds = [[[c.peer, c.round.number, len(c.blob)] for c in pending.wait(20.0)] for pending in (first, second)]
     exchange.close()
     return [
@@ -81,8 +81,8 @@ def lost(rank):
     """One process dies; the other one's round fails, with a reason."""
     exchange = outerloop.Distributed(timeout_s=20.0)
     if rank == 1:
-        (exchange.meet(b"", 0, 20.0), os.kill(os.getpid(), signal.SIGKILL))
-    exchange.meet(b"", 0, 20.0)
+        (exchange.all_gather(b"", 0, 20.0), os.kill(os.getpid(), signal.SIGKILL))
+    exchange.all_gather(b"", 0, 20.0)
     with pytest.raises(RoundFailed, match="between 2 processes failed"):
         exchange.start(b"message", Round(0)).wait(30.0)
     exchange.abort()

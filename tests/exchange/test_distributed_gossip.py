@@ -38,7 +38,7 @@ def met(rank):
     """Rounds of bytes all started at once, a meeting, then a training."""
     exchange = outerloop.DistributedGossip(together=2, seed=5, timeout_s=60.0)
     under_way = [exchange.start(message(rank, number), Round(number)) for number in range(ROUNDS)]
-    all_met = [c.blob.decode() for c in exchange.meet(f"here is {rank}".encode(), 1, 60.0)]
+    all_met = [c.blob.decode() for c in exchange.all_gather(f"here is {rank}".encode(), 1, 60.0)]
     came = [[[c.peer, c.blob.decode()] for c in pending.wait(60.0)] for pending in under_way]
     counted = exchange.bytes_sent, exchange.bytes_received
     slow = trained(exchange)

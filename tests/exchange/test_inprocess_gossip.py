@@ -147,7 +147,7 @@ class Lane:
 
     island = SimpleNamespace(compute=here)
     inner_step = slow_hash = 0
-    peer, waits_for_all, screen = "a", True, DistanceScreen(on=False)
+    peer, info, screen = "a", InProcessGossip.info, DistanceScreen(on=False)
 
     def __init__(self, weights, of_other_lanes):
         self.exchange, self.slow, self.of_other_lanes = self, {"w": weights}, of_other_lanes

@@ -8,9 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 import outerloop
 from outerloop.config import from_recipe
 from outerloop.exchange.island_replicated import ReplicatedIsland
-from outerloop.exchange.static_membership import StaticMembership
 from outerloop.replica.rank_group import RankGroup
-from outerloop.types import LeaderFailed, QuorumLost, Round, UserError
+from outerloop.types import Capabilities, LeaderFailed, QuorumLost, Round, UserError
 from tests.support import process_group, toy
 
 
@@ -19,10 +18,13 @@ def alone(rank):
     return None if rank else toy.alone()
 
 
-class Narrow(StaticMembership):
+class Narrow:
     """Takes no message at all, and is broken besides."""
 
-    agrees = waits_for_all = lockstep = tells_moving = concurrent = True
+    info = Capabilities(
+        agrees=True, waits_for_all=True, lockstep=True, measures_transfer=True, concurrent=True, replicated=True
+    )
+    late_joiner = False
     peer, rank, size = "one", 0, 1
 
     def start(self, blob, round):

@@ -4,9 +4,9 @@ import pytest
 from torch import distributed as dist
 
 from outerloop.exchange.island_replicated import ReplicatedIsland
-from outerloop.exchange.static_membership import StaticMembership
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import (
+    Capabilities,
     Contribution,
     ExecutorHandoff,
     LeaderFailed,
@@ -20,20 +20,24 @@ from tests.support import process_group
 from tests.support.process_group import Read
 
 
-class Shaky(StaticMembership):
+class Shaky:
     """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third.
 
     In the fourth it still has what was offered before it came back.
     """
 
-    agrees = waits_for_all = lockstep = tells_moving = concurrent = True
-    peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
+    info = Capabilities(
+        agrees=True, waits_for_all=True, lockstep=True, measures_transfer=True, concurrent=True, replicated=True
+    )
+    late_joiner = False
+    peer, rank, size, alive = "one", 0, 1, 1
+    bytes_sent, bytes_received, transfer_s = 5, 0, 0.0
 
     def start(self, blob, round):
         self.blob, self.round = blob, round
         return self
 
-    def once(self, round, read):
+    def decode_shared(self, round, read):
         """Another lane refuses a peer."""
         return read({"two": "two: cut short"})
 
@@ -72,9 +76,11 @@ def told_by_the_leader(rank):
         Contribution("two", Round(2), b""),
     ]
     assert led.start(b"of this one", Round(3)).wait(1.0)[0] == Contribution("one", Round(3), b"of an earlier life")
-    assert led.once(Round(3), lambda refused: Read(rank, dict(refused))) == Read(rank, {"two": "two: cut short"})
+    assert led.decode_shared(Round(3), lambda refused: Read(rank, dict(refused))) == Read(
+        rank, {"two": "two: cut short"}
+    )
     with pytest.raises(RoundFailed, match="nothing can be read"):
-        led.once(Round(4), unreadable)
+        led.decode_shared(Round(4), unreadable)
     with pytest.raises(StateTransferRequired) as outrun:
         led.landed(Round(3), lambda: b"")
     assert outrun.value.state(1) == (Round(3), b"s")

@@ -8,6 +8,7 @@ from outerloop.exchange.island_sharded import OVERHEAD_BYTES, ShardedIsland, bun
 from outerloop.replica.rank_group import RankGroup
 from outerloop.state import canonical
 from outerloop.types import (
+    Capabilities,
     Contribution,
     ExecutorHandoff,
     LeaderFailed,
@@ -39,9 +40,12 @@ STRANGE = {
 class Swarm:
     """The leader's exchange: another island answers each round, whose state is wanted after round 4."""
 
-    agrees = lockstep = tells_moving = concurrent = True
-    waits_for_all = came_late = False
-    peer, rank, size, alive, bytes_sent = "one", 1, 2, 2, 5
+    info = Capabilities(
+        agrees=True, waits_for_all=False, lockstep=True, measures_transfer=True, concurrent=True, replicated=True
+    )
+    late_joiner = False
+    peer, rank, size, alive = "one", 1, 2, 2
+    bytes_sent, bytes_received, transfer_s = 5, 0, 0.0
     given, offered = None, ()
 
     def decided(self, round):
@@ -64,7 +68,7 @@ class Swarm:
         sent = {"one": self.blob, "two": bundle(OTHERS)} | (STRANGE if self.round.number == 5 else {})
         return [Contribution(peer, self.round, blob) for peer, blob in sent.items()]
 
-    def meet(self, blob, number, timeout_s):
+    def all_gather(self, blob, number, timeout_s):
         return [Contribution("one", Round(number), blob), Contribution("two", Round(number), STRANGE["two lanes"])]
 
     def hand_over(self, way, state):
@@ -75,8 +79,8 @@ class Swarm:
         if round.number == 4:
             self.given = state()
 
-    def recovery(self, most_bytes):
-        assert most_bytes == OVERHEAD_BYTES + 20 * LANES
+    def recover(self, max_bytes):
+        assert max_bytes == OVERHEAD_BYTES + 20 * LANES
         return Round(8), bundle(STATE)
 
 
@@ -93,14 +97,14 @@ def rounds_of(bundled, lane):
     with pytest.raises(RoundFailed, match="the link is down"):
         bundled.start(own, Round(6)).wait(1.0)
     with pytest.raises(RoundFailed, match="two did not send a bundle of 3 lanes"):
-        bundled.meet(own, 1, 1.0)
+        bundled.all_gather(own, 1, 1.0)
     if lane == 0:
         assert bundled.exchange.offered[:2] == [bundle([b"ours of %d" % one for one in range(LANES)]), b""]
 
 
 def readings_of(bundled, lane):
     """What one lane cannot read no lane lands, and whom one refuses no lane counts."""
-    assert bundled.once(Round(0), lambda refused: Read(lane, refused)) == Read(lane, {})
+    assert bundled.decode_shared(Round(0), lambda refused: Read(lane, refused)) == Read(lane, {})
 
     def read(refused):
         if lane == 1:
@@ -108,11 +112,11 @@ def readings_of(bundled, lane):
         return Read(lane, refused)
 
     with pytest.raises(InvalidMessage if lane == 1 else RoundFailed, match="nothing of it is a number"):
-        bundled.once(Round(1), read)
+        bundled.decode_shared(Round(1), read)
 
     own = {f"peer {lane}": f"peer {lane}: not for lane {lane}"} if lane else {}
     both = {f"peer {one}": f"peer {one}: not for lane {one}" for one in (1, 2)}
-    assert bundled.once(Round(2), lambda refused: Read(lane, refused or own)) == Read(lane, both)
+    assert bundled.decode_shared(Round(2), lambda refused: Read(lane, refused or own)) == Read(lane, both)
 
 
 def states_of(bundled, lane):
@@ -124,9 +128,9 @@ def states_of(bundled, lane):
     with pytest.raises(StateTransferRequired) as outrun:
         bundled.decided(Round(7))
     assert outrun.value.state(20 + lane) == (Round(9), b"63")  # 20 + 21 + 22
-    assert bundled.recovery(20) == (Round(8), STATE[lane])
+    assert bundled.recover(20) == (Round(8), STATE[lane])
     if lane == 1:
-        assert bundled.recovery(20) == (Round(8), STATE[lane])  # it differs from others' lane 1, and lands nothing
+        assert bundled.recover(20) == (Round(8), STATE[lane])  # it differs from others' lane 1, and lands nothing
     else:
         with pytest.raises(StateTransferRequired) as outrun:
             bundled.landed(Round(5), lambda: b"")

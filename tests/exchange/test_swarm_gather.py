@@ -51,7 +51,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make, tmp_path: Path)
     once = 600_000 + 6 * SEAL_BYTES  # a transfer that stalls is asked for again, which counts as well
     assert all(peer.bytes_received >= once for peer in peers)
     assert sum(peer.bytes_sent for peer in peers) >= 3 * once  # some of a slow peer's copies come from another one
-    assert all(peer.moving_s > 0 for peer in peers)
+    assert all(peer.transfer_s > 0 for peer in peers)
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(runs(daemon.pid) or daemon.folder.exists() for daemon in daemons)
     assert threading.active_count() == threads_before
@@ -96,11 +96,11 @@ def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
 ) -> None:
     monkeypatch.setattr("outerloop.exchange.swarm_waiting.TELL_S", 0.5)
     said: list[str] = []
-    one, two = make(peers=2), make(peers=2)
+    one, two = make(peers=2, on_status=said.append), make(peers=2)
     together([one, two], SwarmGather.join)
     two.abort()
     pending = one.start(b"alone", Round(0))
-    pending._tell = said.append
+    said.clear()
     with pytest.raises(QuorumLost, match=f"no round was decided for 2 s; round 0.*{two.peer}"):
         pending.wait(2)
     assert len(said) == 2 and said[0].startswith("waiting: round 0")
@@ -119,7 +119,7 @@ def test_a_peer_that_returns_is_in_the_same_session(make: Make, tmp_path: Path) 
         assert len(pair[0].wait(30)) == 2 and pair[0].wait(30) == pair[1].wait(30)
     back = make(peers=3, worker=2, identity_path=str(tmp_path / "identity2"))
     back.join(Round(1))
-    assert back.came_late and back.rank == 2 and not trio[0].came_late
+    assert back.late_joiner and back.rank == 2 and not trio[0].late_joiner
     assert eventually(lambda: back.decided(Round(3)), limit_s=20)
     assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
 
@@ -130,7 +130,7 @@ def test_a_late_joiner_gives_up_when_all_others_have_left(make: Make, monkeypatc
     trio, said = [make(peers=3, grace_s=0.2) for _ in range(3)], list[str]()
     together(trio, SwarmGather.join)
     together(trio, lambda one: one.start(b"x", Round(0)).wait(30))
-    newcomer = make(peers=3, patience_s=2.0, tell=said.append)
+    newcomer = make(peers=3, patience_s=2.0, on_status=said.append)
     newcomer.join()
     together(trio, SwarmGather.abort)
     with pytest.raises(StateTransferRequired) as far:
@@ -149,7 +149,7 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
     together(trio, lambda one: one.start(b"x", Round(0)).wait(30))
     newcomer = make(peers=3, grace_s=30.0)
     newcomer.join()
-    assert newcomer.came_late and newcomer.size == 3 and newcomer.rank in range(3)
+    assert newcomer.late_joiner and newcomer.size == 3 and newcomer.rank in range(3)
     with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
     with ThreadPoolExecutor(1) as thread:
@@ -273,7 +273,7 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
     """The first peer waits on; who joined by its address learns at once what to type."""
     said: list[str] = []
     rates = [RunSettings({"inner.lr": rate, "rounds": "5"}) for rate in ("0.002", "0.01")]
-    first = make(peers=2, fingerprint="aaa", settings=rates[0], tell=said.append)
+    first = make(peers=2, fingerprint="aaa", settings=rates[0], on_status=said.append)
     odd = make(peers=2, fingerprint="bbb", settings=rates[1])
     with ThreadPoolExecutor(1) as pool:
         joined = pool.submit(first.join)

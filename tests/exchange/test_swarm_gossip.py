@@ -31,7 +31,7 @@ def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make, tm
     assert sum(peer.counters()["solo_rounds"] for peer in peers) == 6
     once = 12 * 500_000  # a transfer that stalls is asked for again, which counts as well
     assert sum(peer.bytes_sent for peer in peers) >= once and sum(peer.bytes_received for peer in peers) >= once
-    met = together(peers, lambda peer: peer.meet(blobs[peer.rank], 1, 30))
+    met = together(peers, lambda peer: peer.all_gather(blobs[peer.rank], 1, 30))
     assert met[0] == met[1] == met[2] and [one.blob for one in met[0]] == blobs
     assert together(peers, SwarmGossip.close) == [None] * 3
     assert not any(map(runs, daemons)) and threading.active_count() == threads_before

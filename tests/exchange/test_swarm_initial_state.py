@@ -60,10 +60,12 @@ def test_nothing_is_sent_where_all_begin_alike(make: Any) -> None:
     assert [peer.bytes_sent for peer in peers] == [peer.bytes_received for peer in peers] == [0, 0]
 
 
-def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(make: Any) -> None:
-    first, other = peers = [make(peers=2) for _ in range(2)]
+def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outerloop.exchange.swarm_gather.DONATE_S", 0.0)
+    first, other = peers = [make(peers=2, patience_s=2.0) for _ in range(2)]
     together(peers, SwarmGather.join)
-    other._patience_s = 2.0
     gone = threading.Thread(target=first.abort)
     gone.start()
     way = ExecutorHandoff(2, [first.peer], [other.peer], 1 << 20)
@@ -74,10 +76,10 @@ def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(
     gone.join()
 
 
-def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any) -> None:
+def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outerloop.exchange.swarm_gather.DONATE_S", 0.0)
     told: list[str] = []
-    giver, frozen = peers = [make(peers=2, tell=told.append) for _ in range(2)]
+    giver, frozen = peers = [make(peers=2, patience_s=2.0, on_status=told.append) for _ in range(2)]
     together(peers, SwarmGather.join)
-    giver._patience_s = 2.0
     assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
     assert "starting without the peers that have not received the initial weights" in told[-1]

@@ -55,7 +55,7 @@ class Moves(toy.Around):
         self.seconds, self.looks = seconds, 0
 
     @property
-    def moving_s(self):
+    def transfer_s(self):
         self.looks += 1
         return self.seconds * (self.looks - 1)
 

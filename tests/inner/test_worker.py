@@ -1,5 +1,6 @@
 """One worker's run beside others: they begin at the same point, end with equal weights, and give up in time."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from outerloop.core.round import RoundReport
+from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import worker as worker_module
 from outerloop.inner.call_once import only_once
 from outerloop.inner.worker import Plan, Worker
@@ -151,7 +153,12 @@ def test_only_the_last_of_rounds_that_land_together_is_evaluated_and_saved():
 
 def test_a_late_joiner_is_not_asked_for_its_first_step():
     class Late(toy.Around):
-        came_late = True
+        info = replace(InProcess.info, replicated=True)
+        late_joiner = True
+        alive = 1
+
+        def decided(self, round):
+            return False
 
     def work(exchange):
         worker = worker_of(Late(exchange))

@@ -16,7 +16,7 @@ from tests.support import toy
 class Free(InProcessGossip):
     """Threads that are told that they need not wait for each other."""
 
-    lockstep = False
+    info = replace(InProcessGossip.info, lockstep=False)
 
     def __init__(self, *, hub, rank):
         super().__init__(hub=hub, rank=rank, group=2, seed=0)

@@ -149,7 +149,7 @@ def test_impossible_settings_are_refused_with_the_option_to_set(options, typed):
 
 
 def test_gossip_and_weights_and_gradients_are_refused():
-    def refused(method, exchange=toy.InProcess):
+    def refused(method, exchange=toy.InProcess.info):
         with pytest.raises(UserError) as error:
             compatibility.refuse(
                 method=method, compress=Identity(), feedback=NoFeedback(), aggregate=Mean(), exchange=exchange,
@@ -159,7 +159,7 @@ def test_gossip_and_weights_and_gradients_are_refused():
         return str(error.value)
 
     gossip = NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
-    assert "set schedule=every_h, or exchange=swarm_gather" in refused(gossip, InProcessGossip)
+    assert "set schedule=every_h, or exchange=swarm_gather" in refused(gossip, InProcessGossip.info)
     assert "set schedule=every_h, or method=diloco" in refused(gossip)
     assert "set schedule=every_h schedule.sync_every=1" in refused(toy.sgd(reads="gradients"))
 

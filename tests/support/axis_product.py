@@ -3,6 +3,7 @@
 import copy
 import random
 import threading
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -44,7 +45,9 @@ def fitting(rng, point):
     """Other choices for some axes and flags of a point, so that it has a chance."""
     method, weights = made("method", point["method"]), rng.random() < 0.5
     plain = method.sends != "differences" or point["eager"]
-    changed = {"exchange": [e for e in CHOICES["exchange"] if exchange_class(e).agrees == (method.shared or weights)]}
+    changed = {
+        "exchange": [e for e in CHOICES["exchange"] if exchange_class(e).info.agrees == (method.shared or weights)]
+    }
     if plain:
         changed["feedback"] = [f for f in CHOICES["feedback"] if not made("feedback", f).remembers]
         changed["aggregate"] = [a for a in CHOICES["aggregate"] if made("aggregate", a).linear]
@@ -114,7 +117,7 @@ def refusal(point):
         made_parts = parts(point)
         unchecked = ("buffers", "state_dtype")
         checked = {name: part for name, part in made_parts.items() if name not in unchecked}
-        compatibility.refuse(exchange=exchange_class(point["exchange"]), **checked)
+        compatibility.refuse(exchange=exchange_class(point["exchange"]).info, **checked)
     except UserError as error:
         return str(error)
     return ""
@@ -137,7 +140,7 @@ def tiny():
 
 def stand_in(point):
     """The exchange between threads that gives what the chosen one gives."""
-    agrees = exchange_class(point["exchange"]).agrees
+    agrees = exchange_class(point["exchange"]).info.agrees
     return InProcess if agrees else partial(InProcessGossip, group=2, seed=GOSSIP_SEED)
 
 
@@ -146,9 +149,7 @@ class Recorder(toy.Around):
 
     def __init__(self, inner, point):
         super().__init__(inner)
-        real = exchange_class(point["exchange"])
-        for name in ("agrees", "waits_for_all", "lockstep", "tells_moving", "concurrent"):
-            setattr(self, name, getattr(real, name))
+        self.info = replace(exchange_class(point["exchange"]).info, replicated=False)
         self.blobs, self.met = {}, {}
 
     def start(self, blob, round):

@@ -199,7 +199,7 @@ class Definition:
         if run["launched"][round]["compress"] is not None:
             compress.load_state_dict(run["launched"][round]["compress"])
         header, came = wire.read(run["blobs"][round])
-        leads = self.loop.exchange.agrees and not self.eager and rank == (round.number + 1) % peers
+        leads = self.loop.exchange.info.agrees and not self.eager and rank == (round.number + 1) % peers
         decoded = {}
         for (name, value), parts in zip(x.items(), came, strict=False):
             agreed = self.agreed.get((name, round.number))

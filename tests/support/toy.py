@@ -81,7 +81,7 @@ class Around:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def once(self, round, read):
+    def decode_shared(self, round, read):
         return read({})
 
 

@@ -35,7 +35,7 @@ def tell(event: str, **fields: Any) -> None:
 def main(options: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, leave)
     threading.Thread(target=watch_parent, daemon=True).start()
-    exchange = SwarmGather(**options, tell=lambda text: tell("status", text=text))
+    exchange = SwarmGather(**options, on_status=lambda text: tell("status", text=text))
     try:
         tell("address", addresses=exchange.address)
         exchange.join()
@@ -50,7 +50,7 @@ def train(exchange: SwarmGather) -> None:
     """For ever: a pause, a random step, a round."""
     net = toy.model()
     outer = toy.outer(net, exchange, h=1)
-    if exchange.came_late:
+    if exchange.late_joiner:
         outer.find_others()
     while True:
         time.sleep(INNER_S)

@@ -1,7 +1,7 @@
 """Refuse combinations of parts that cannot work, and warn about doubtful ones; each message names the settings to use.
 
 Nothing here refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
-`lockstep`, `tells_moving`, `remembers`), and codecs, feedbacks and methods are tried on a small gaussian tensor
+`lockstep`, `measures_transfer`, `remembers`), and codecs, feedbacks and methods are tried on a small gaussian tensor
 (trials.py). A part may declare what it `requires` of another one.
 """
 
@@ -26,12 +26,11 @@ from outerloop.protocols import (
     Aggregate,
     Compressor,
     CostAware,
-    Exchange,
     Feedback,
     OuterMethod,
     Schedule,
 )
-from outerloop.types import UserError
+from outerloop.types import Capabilities, UserError
 
 LOSSY = 0.3
 """Relative L2 error of a codec on gaussian values above which it needs feedback: 4 bits give 0.1 to 0.2, 2 bits 0.35.
@@ -69,7 +68,7 @@ def refuse(
     compress: Compressor,
     feedback: Feedback,
     aggregate: Aggregate,
-    exchange: Exchange,
+    exchange: Capabilities,
     schedule: Schedule,
     eager: bool,
     merge_local: float | str,
@@ -104,7 +103,7 @@ def refuse_fragments(schedule: Schedule, names: Sequence[str]) -> None:
 
 
 def of_method(
-    method: OuterMethod, compress: Compressor, feedback: Feedback, aggregate: Aggregate, exchange: Exchange
+    method: OuterMethod, compress: Compressor, feedback: Feedback, aggregate: Aggregate, exchange: Capabilities
 ) -> Iterator[str]:
     """Yield the reasons why a method cannot work with the other parts."""
     if method.shared and not exchange.agrees:
@@ -137,7 +136,7 @@ def of_weights(compress: Compressor, feedback: Feedback) -> Iterator[str]:
         )
 
 
-def of_some_weights(compress: Compressor, feedback: Feedback, exchange: Exchange) -> Iterator[str]:
+def of_some_weights(compress: Compressor, feedback: Feedback, exchange: Capabilities) -> Iterator[str]:
     """Yield the reasons why a method that sends a part of the weights cannot work with the other parts."""
     if feedback.remembers:
         yield (
@@ -190,7 +189,7 @@ def of_delay(eager: bool, schedule: Schedule, merge_local: float | str) -> Itera
 
 
 def of_eager(
-    method: OuterMethod, compress: Compressor, feedback: Feedback, aggregate: Aggregate, exchange: Exchange
+    method: OuterMethod, compress: Compressor, feedback: Feedback, aggregate: Aggregate, exchange: Capabilities
 ) -> Iterator[str]:
     """Yield the reasons why eager updates cannot work with another part.
 
@@ -224,7 +223,7 @@ def of_eager(
         )
 
 
-def of_compressor(compress: Compressor, exchange: Exchange) -> Iterator[str]:
+def of_compressor(compress: Compressor, exchange: Capabilities) -> Iterator[str]:
     """Yield the reasons why a compressor cannot work with an exchange."""
     if not exchange.agrees and announces(compress):
         yield (
@@ -236,14 +235,14 @@ def of_compressor(compress: Compressor, exchange: Exchange) -> Iterator[str]:
             "this compressor draws new random values every round, and peers of this exchange meet in rounds with"
             " different numbers: set compress=identity, or exchange=inprocess_gossip"
         )
-    if isinstance(compress, CostAware) and not exchange.tells_moving:
+    if isinstance(compress, CostAware) and not exchange.measures_transfer:
         yield (
             "this compressor adapts to the transfer time of payloads, which this exchange cannot distinguish from"
             " waiting for late peers: set compress=topk, or exchange=swarm_gather"
         )
 
 
-def of_evolving(method: OuterMethod, exchange: Exchange) -> Iterator[str]:
+def of_evolving(method: OuterMethod, exchange: Capabilities) -> Iterator[str]:
     """Yield the reasons why a schedule that adapts H cannot work."""
     if not exchange.agrees:
         yield (

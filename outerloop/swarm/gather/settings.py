@@ -16,18 +16,22 @@ Quorum = Literal["majority", "all", "min_peers"]
 class GatherSettings:
     """Settings of a gather round; gather_policy.py and round_timers.py explain them. Raises UserError if invalid.
 
-    `peers`: number of peers in the run. `grace_s`, `deadline_s`: seconds, which may differ between peers. `min_peers`
-    None: 2, or 1 in a run of one peer. `absent_rounds`: commits missed in a row after which a peer leaves the roster,
-    until it joins again.
+    peers             number of peers in the run
+    quorum            how many peers a round waits for beyond the grace period: "majority", "all" or only "min_peers"
+    min_peers         fewer peers never form a round; None: 2, or 1 in a run of one peer
+    min_fraction      fraction of the roster, 0 .. 1: fewer peers do not close a round before its deadline
+    grace_s           how long a round waits for slower peers once it has enough payloads; may differ between peers
+    deadline_s        how long a round waits for enough payloads after the first; then min_peers are enough
+    absent_rounds     a peer that has missed at least this many rounds in a row is not in the roster until it returns
     """
 
     peers: int
-    quorum: Quorum
-    min_peers: int | None
-    min_fraction: float
-    grace_s: float
-    deadline_s: float
-    absent_rounds: int
+    quorum: Quorum = "majority"
+    min_peers: int | None = None
+    min_fraction: float = 0.0
+    grace_s: float = 3.0
+    deadline_s: float = 120.0
+    absent_rounds: int = 2
 
     def __post_init__(self) -> None:
         if self.quorum not in get_args(Quorum):

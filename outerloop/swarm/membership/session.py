@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
@@ -23,60 +24,96 @@ INTRODUCTIONS_S = 4 * VIEW_S
 """Time to introduce this process to the peers present, and to all members once the swarm has formed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """Options of one peer of a run, whatever its peers exchange.
+
+    run               run id; peers with different run ids never meet
+    peers             number of peers, this one included
+    worker            index of this worker on its machine; ranks follow this order
+    identity_path     file of this peer's key; created if absent. Keep it and the folder next to it to rejoin
+    initial_peers     addresses of running peers, one is enough; empty: this peer is the first
+    host, port        address to listen on; port 0 takes a free one
+    announce          addresses at which other peers reach this one, if not those that it listens on
+    open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
+    allow             allow-list of peer ids, other peers get no answer; empty: all peers may take part
+    join_timeout_s    how long to wait for the other peers at the start
+    fingerprint       hash of all settings that must be equal on every peer
+    settings          those settings by name, so that messages can name a difference; a peer that differs is left out
+    max_blob_bytes    largest payload that is sent, or accepted from a peer; None: 1 GiB
+    max_mbit          upload rate limit for payloads and state, Mbit/s; None: no limit
+    on_status         called with a line that states what this peer is waiting for; None: log it
+    """
+
+    run: str
+    peers: int
+    worker: int = 0
+    identity_path: str
+    initial_peers: Sequence[str] = ()
+    host: str = "127.0.0.1"
+    port: int = 0
+    announce: Sequence[str] = ()
+    open_internet: bool = False
+    allow: Sequence[str] = ()
+    join_timeout_s: float = 120.0
+    fingerprint: str = ""
+    settings: RunSettings | None = None
+    max_blob_bytes: int | None = None
+    max_mbit: float | None = None
+    on_status: Callable[[str], None] | None = None
+
+
 class PeerSession:
     """A running peer. The constructor starts it. Others see it after `appear`; it knows the members after `form`.
 
-    Takes the options of the swarm's exchanges, with the same meaning; `remembers` is that of Formation.
+    `on_status` is called with lines for the user. `remembers` is that of Formation.
     """
 
     def __init__(
         self,
+        options: NodeOptions,
         *,
-        run: str,
-        peers: int,
-        worker: int,
-        identity_path: str,
-        initial_peers: Sequence[str],
-        host: str,
-        port: int,
-        announce: Sequence[str],
-        open_internet: bool,
-        allow: Sequence[str],
-        fingerprint: str,
-        settings: RunSettings | None,
-        tell: Callable[[str], None],
+        on_status: Callable[[str], None],
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
-        path = fit_to_vote(ensure_identity(identity_path), Folder, listed=bool(allow), tell=tell)
+        run, allow = options.run, options.allow
+        path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), tell=on_status)
         life = Life.begin(path)  # before anything is sent in this peer's name
         self.node = Node(
             DaemonOptions(
                 identity_path=path,
-                host=host,
-                port=port,
-                announce=tuple(announce),
-                initial_peers=tuple(initial_peers),
-                open_internet=open_internet,
+                host=options.host,
+                port=options.port,
+                announce=tuple(options.announce),
+                initial_peers=tuple(options.initial_peers),
+                open_internet=options.open_internet,
             ),
             allow=allow,
         )
-        self.name = peer_name(worker, self.node.peer_id)
-        self.incarnations = Incarnations(self.node, run=run, life=life, tell=tell)
-        settings = settings or RunSettings()
+        self.name = peer_name(options.worker, self.node.peer_id)
+        self.incarnations = Incarnations(self.node, run=run, life=life, tell=on_status)
+        self._join_timeout_s = options.join_timeout_s
+        settings = options.settings or RunSettings()
         own = Record(
             self.name,
             self.node.addresses,
-            fingerprint,
+            options.fingerprint,
             time.time(),
             settings=settings.packed,
             incarnation=self.incarnations.own,
         )
         directory = ListedRoster(self.node, self.node.records, run=run)
         self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)
-        joined = [address.rpartition("/p2p/")[2] for address in initial_peers]
-        self.mismatched = MismatchedPeers(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
+        joined = [address.rpartition("/p2p/")[2] for address in options.initial_peers]
+        self.mismatched = MismatchedPeers(self.node, run=run, own=own, settings=settings, joined=joined, tell=on_status)
         self.members = Formation(
-            self.node, self.roster, run=run, peers=peers, own=own, mismatched=self.mismatched, remembers=remembers
+            self.node,
+            self.roster,
+            run=run,
+            peers=options.peers,
+            own=own,
+            mismatched=self.mismatched,
+            remembers=remembers,
         )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
@@ -87,14 +124,14 @@ class PeerSession:
         await self.incarnations.serve()
         await self.roster.publish()
 
-    def form(self, *, timeout_s: float) -> None:
+    def form(self) -> None:
         """Wait until all peers are present and see the same members.
 
         Raises UserError if they do not appear in time, naming those that are missing; if this peer's own settings are
         the wrong ones; if all other peers reject it; or if another machine uses its identity.
         """
-        forming = self.incarnations.unless_stopped(self._form(timeout_s))
-        self.node.call(forming, timeout_s=timeout_s + DHT_S + INTRODUCTIONS_S)
+        forming = self.incarnations.unless_stopped(self._form(self._join_timeout_s))
+        self.node.call(forming, timeout_s=self._join_timeout_s + DHT_S + INTRODUCTIONS_S)
 
     async def _form(self, timeout_s: float) -> None:
         there = sorted(await self.roster.read(), key=lambda record: record.joined)

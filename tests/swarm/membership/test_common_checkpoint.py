@@ -89,7 +89,7 @@ def test_a_malformed_list_of_checkpoints_is_ignored(value: Any) -> None:
 def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: Make) -> None:
     held = [{20: "x", 10: "w"}, {10: "w", 5: "v"}, {7: "u"}]
     said: list[str] = []
-    trio = [make(peers=3, tell=said.append) for _ in range(3)]
+    trio = [make(peers=3, on_status=said.append) for _ in range(3)]
     ends = together(trio, lambda one: one.form(held[trio.index(one)]))
     assert ends[:2] == [10, 10] and "most peers resume from step 10" in str(ends[2])
     assert sum("resumes from step 10 without 002-" in line for line in said) == 2
@@ -142,7 +142,7 @@ def test_peers_form_at_the_newest_checkpoint_that_both_hold_and_a_lost_one_comes
     together(trio, SwarmGather.abort)
     said: list[str] = []
     identity = [str(tmp_path / f"identity{index}") for index in range(3)]
-    a = make(peers=2, worker=0, identity_path=identity[0], initial_peers=[], reform=True, tell=said.append)
+    a = make(peers=2, worker=0, identity_path=identity[0], initial_peers=[], reform=True, on_status=said.append)
     b = make(peers=2, worker=1, identity_path=identity[1], initial_peers=a.address, reform=True)
     steps = together([a, b], lambda one: one.form({20: "x", 10: "w"} if one is a else {10: "w", 5: "v"}))
     assert steps == [10, 10] and "must no longer be running" in said[0]
@@ -151,7 +151,7 @@ def test_peers_form_at_the_newest_checkpoint_that_both_hold_and_a_lost_one_comes
     landed = together([a, b], lambda one: one.start(b"", Round(1)).wait(30))
     assert [one.peer for one in landed[0]] == [a.peer, b.peer]
     c = make(peers=2, worker=2, identity_path=identity[2], initial_peers=a.address, reform=True)
-    assert c.form({20: "x"}) == 20 and c.came_late and c._members.session == a._members.session
+    assert c.form({20: "x"}) == 20 and c.late_joiner and c._members.session == a._members.session
     c.join(Round(2))
     assert not c._rounds.peers, "it remembers another session, so it votes in none before it has the state"
 

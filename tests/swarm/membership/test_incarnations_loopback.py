@@ -32,7 +32,7 @@ def copied(tmp_path: Path, index: int) -> str:
 
 def test_a_copy_of_a_running_peer_stops_and_the_run_goes_on(make: Make, tmp_path: Path) -> None:
     told: list[str] = []
-    trio = [make(peers=3), make(peers=3), make(peers=3, tell=told.append)]
+    trio = [make(peers=3), make(peers=3), make(peers=3, on_status=told.append)]
     together(trio, SwarmGather.join)
     landed(trio, 0)
     twin = make(peers=3, worker=2, identity_path=copied(tmp_path, 2))

@@ -116,7 +116,7 @@ def test_status_shows_two_live_peers_and_is_not_seen(
 ) -> None:
     monkeypatch.setattr(roster, "ROSTER_LEAST_S", 0.1)
     first, second = make(peers=2), make(peers=2)
-    first.show(Status(round=7, peers=2, loss=2.25, tokens_per_s=1000.0))
+    first.publish_status(Status(round=7, peers=2, loss=2.25, tokens_per_s=1000.0))
     before = left_here()
     seen: list[Any] = []
 

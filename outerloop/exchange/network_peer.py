@@ -1,0 +1,34 @@
+"""Protocol of an exchange between processes that find each other over a network, as the launcher uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from outerloop.swarm.membership.status import Status  # imports hivemind, which other exchanges do not need
+
+
+@runtime_checkable
+class NetworkPeer(Protocol):
+    """An exchange that is visible to peers on other machines from its construction until it is closed."""
+
+    @property
+    def address(self) -> list[str]:
+        """Full addresses of this peer; other peers can use each as an initial peer."""
+        ...
+
+    def form(self, held: Mapping[int, str]) -> int | None:
+        """Wait for the other peers, then return the inner step of the checkpoint to resume from; None for none.
+
+        `held`: inner step -> hash of the slow weights, for each checkpoint of this peer. Raises UserError.
+        """
+        ...
+
+    def publish_status(self, status: Status) -> None:
+        """Show this peer's status to other machines."""
+        ...
+
+    def on_close(self, act: Callable[[], None]) -> None:
+        """Call `act` once this peer has left."""
+        ...

@@ -1,0 +1,215 @@
+"""Optional protocols of an exchange, and what the outer loop does with an exchange that lacks one.
+
+Replicated     a majority decides rounds; peers may miss rounds, join late and take over the state of the others
+Meeting        all peers exchange bytes outside of rounds
+StateSender    sends the initial state to some peers more cheaply than through a meeting
+Metered        counts bytes and transfer time
+SharedDecode   peers of one process, or the ranks of an island, share the interpretation of a round
+RejectsPeers   excludes peers whose messages are unusable
+Counted        counts what is particular to it, such as rejections
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+from outerloop.protocols import Exchange
+from outerloop.types import Contribution, ExecutorHandoff, Refusals, Round, UserError
+
+
+class Replicated(Protocol):
+    """An exchange with `info.replicated`: a majority of the peers decides which messages form a round."""
+
+    @property
+    def late_joiner(self) -> bool:
+        """True when the run had already started when this peer joined; valid after `join`."""
+        ...
+
+    @property
+    def alive(self) -> int:
+        """Number of peers expected in the next round; valid after `join`."""
+        ...
+
+    def decided(self, round: Round) -> bool:
+        """Return whether the other peers have already decided a round without waiting for this peer's message.
+
+        Raises StateTransferRequired.
+        """
+        ...
+
+    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
+        """Report that the replica has landed a round.
+
+        `state` packs the state that all replicas share. It is called if other peers want that state as of this round.
+        """
+        ...
+
+    def recover(self, max_bytes: int) -> tuple[Round, bytes]:
+        """Fetch the state of the other peers, as `StateTransferRequired.state` does. Raises QuorumLost."""
+        ...
+
+
+def replicated(exchange: Exchange) -> Replicated | None:
+    """Return the exchange if a majority decides its rounds. Otherwise no peer is ever late or left behind: None."""
+    return cast(Replicated, exchange) if exchange.info.replicated else None
+
+
+def decided(exchange: Exchange, round: Round) -> bool:
+    """Return whether the other peers have decided a round without this peer. Raises StateTransferRequired."""
+    majority = replicated(exchange)
+    return majority is not None and majority.decided(round)
+
+
+def report_landed(exchange: Exchange, round: Round, state: Callable[[], bytes]) -> None:
+    """Report a landed round, and the state that replicas share, to an exchange whose peers may ask for it."""
+    if majority := replicated(exchange):
+        majority.landed(round, state)
+
+
+def late_joiner(exchange: Exchange) -> bool:
+    """Return whether the run had already started when this peer joined."""
+    majority = replicated(exchange)
+    return majority is not None and majority.late_joiner
+
+
+@runtime_checkable
+class Meeting(Protocol):
+    """An exchange whose peers can exchange bytes outside of rounds."""
+
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+        """Return the bytes that all live peers brought to one meeting, this peer's included, in peer-name order.
+
+        All peers must call it, with the same increasing numbers. Raises RoundFailed.
+        """
+        ...
+
+
+def meeting(exchange: Exchange) -> Meeting:
+    """Return the exchange. Raises UserError if its peers cannot meet."""
+    if not isinstance(exchange, Meeting):
+        raise UserError(
+            f"{type(exchange).__name__} has no all_gather, which peers use to compare their states: add it, or set"
+            " exchange=swarm_gather"
+        )
+    return exchange
+
+
+@runtime_checkable
+class StateSender(Protocol):
+    """An exchange with its own way to send the initial state from peers that hold it to those that take it."""
+
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+        """Return the givers' state on a peer that takes it; return nothing on a giver, or if there are no takers.
+
+        All peers must call it with the same `way`, after a meeting. `state` packs this peer's state and is called only
+        if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
+        """
+        ...
+
+
+def hand_over(exchange: Exchange, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    """Return what `StateSender.hand_over` returns; without it, the first giver brings its state to a meeting."""
+    if isinstance(exchange, StateSender):
+        return exchange.hand_over(way, state)
+    if not way.takers:
+        return b""
+    own = state() if exchange.peer == way.givers[0] else b""
+    met = {c.peer: bytes(c.blob) for c in meeting(exchange).all_gather(own, way.number, way.timeout_s)}
+    return met[way.givers[0]] if exchange.peer in way.takers else b""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """An exchange that counts what it transfers."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that this peer has sent, every copy counted."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload bytes that this peer has received."""
+        ...
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds so far during which at least one payload was being transferred to or from this peer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unmetered:
+    """The counters of an exchange that counts nothing."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    transfer_s: float = 0.0
+
+
+def metered(exchange: Exchange) -> Metered:
+    """Return the exchange, whose counters keep changing, or zeros if it counts nothing."""
+    return exchange if isinstance(exchange, Metered) else Unmetered()
+
+
+class Reading(Protocol):
+    """The interpretation of the messages of a round."""
+
+    @property
+    def refused(self) -> Refusals:
+        """The messages that do not count, by peer."""
+        ...
+
+
+Read = TypeVar("Read", bound=Reading)
+
+
+@runtime_checkable
+class SharedDecode(Protocol):
+    """An exchange that lets several peers or ranks share the interpretation of a round."""
+
+    def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """Return what `read` returns for the messages of a round.
+
+        `read` is given the refusals that another rank of this peer has already found.
+
+        If several peers share this process and get the same contributions, `read` is called once and all of them get
+        the same object, which must not be modified. Raises what `read` raises.
+        """
+        ...
+
+
+def decode_shared(exchange: Exchange, round: Round, read: Callable[[Refusals], Read]) -> Read:
+    """Return what `SharedDecode.decode_shared` returns; without it, this peer reads for itself."""
+    return exchange.decode_shared(round, read) if isinstance(exchange, SharedDecode) else read({})
+
+
+@runtime_checkable
+class RejectsPeers(Protocol):
+    """An exchange between peers that need not trust each other."""
+
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """Report that the replica has landed a round without the messages of these peers, which no peer can use."""
+        ...
+
+
+def report_refused(exchange: Exchange, round: Round, refusals: Refusals) -> None:
+    """Report the unusable messages of a landed round, if any, to an exchange that rejects peers."""
+    if refusals and isinstance(exchange, RejectsPeers):
+        exchange.refused(round, refusals)
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """An exchange with counters of its own."""
+
+    def counters(self) -> dict[str, float]:
+        """Return further counters since the start; their names contain their units."""
+        ...
+
+
+def counters(exchange: Exchange) -> dict[str, float]:
+    """Return the counters that are particular to the exchange; none if it has none."""
+    return exchange.counters() if isinstance(exchange, Counted) else {}
