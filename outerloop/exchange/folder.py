@@ -1,0 +1,216 @@
+"""All-gather through files in a folder that all peers share, such as a network file system: no daemon, no connections.
+
+    put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
+
+`join` agrees on a session: the hash of a random token of each peer. It is part of every file name, so no peer reads a
+message of an earlier attempt. A file appears as a whole, is read up to a limit, and is deleted by its peer a few rounds
+later; the files of the last rounds stay until the next run of this name. An object store needs the same four operations
+as `Files`.
+
+There is no agreement when a peer is missing. Its round fails at the time limit, and so do all later rounds of this
+peer, because another peer may have landed that round. The run ends with its checkpoints and must be resumed everywhere.
+No peer can join late. A process that can write to the folder can write in the name of any peer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from outerloop.state.checkpoint import write_atomically
+from outerloop.types import FIRST, Capabilities, Contribution, Round, RoundFailed, UserError
+
+RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
+LOOK_S = 0.02
+"""Seconds between two looks at the folder."""
+KEPT = 4
+"""Number of files of each kind that a peer keeps. When it writes one, all peers have read the one two before."""
+MEETING_BYTES = 16 << 20
+"""What the size limit of a meeting exceeds twice that of a round by: peers start by sending settings and shapes."""
+TOKEN_BYTES = 16
+
+
+class SharedFolder:
+    """One peer's end of the folder.
+
+    Args:
+        folder: a folder that all peers share; created if absent.
+        run: name of the run: letters, digits, - and _. It is a folder inside `folder`.
+        peers: number of peers of the run, on all machines.
+        worker: index of this worker on its machine.
+        first_worker: number of workers on the machines before this one; worker + first_worker is the rank.
+        join_timeout_s: how long to wait for the other peers at the start.
+        max_blob_bytes: largest message of a round that is read.
+
+    Raises:
+        UserError: if an option is invalid.
+    """
+
+    info = Capabilities(agrees=True, waits_for_all=True, lockstep=True, measures_transfer=True, concurrent=True)
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        peers: int,
+        run: str = "default",
+        worker: int = 0,
+        first_worker: int = 0,
+        join_timeout_s: float = 120.0,
+        max_blob_bytes: int = 1 << 30,
+    ) -> None:
+        if not RUN.fullmatch(run):
+            raise UserError(f"exchange.run={run!r} must be of letters, digits, - and _: set exchange.run=mine")
+        if not 0 <= worker + first_worker < peers:
+            raise UserError(
+                f"exchange.first_worker={first_worker} makes this peer number {worker + first_worker} of {peers}: set"
+                " exchange.peers to the workers of all machines, exchange.first_worker to those of earlier machines"
+            )
+        self.files = Files(Path(folder) / run)
+        self.rank, self.size = worker + first_worker, peers
+        self.names = [f"{rank:06d}" for rank in range(peers)]
+        self.peer = self.names[self.rank]
+        self.join_timeout_s, self.max_blob_bytes = join_timeout_s, max_blob_bytes
+        self.session = self.failure = ""
+        self.own: defaultdict[str, deque[str]] = defaultdict(deque)
+        self.bytes_sent = self.bytes_received = 0
+        self.write_s = self.read_s = 0.0
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds spent writing and reading files."""
+        return self.write_s + self.read_s
+
+    def join(self, first: Round = FIRST) -> None:
+        """Agree on a session with all peers. Raises UserError if they do not appear in time."""
+        self.files.put(f"hello.{self.peer}", secrets.token_bytes(TOKEN_BYTES))
+        if absent := until(self.join_timeout_s, self.unagreed):
+            raise UserError(
+                f"exchange.folder={self.files.folder.parent}: no session with {', '.join(absent)} within"
+                f" {self.join_timeout_s:g} s: start every rank once, with the same exchange.run and exchange.peers"
+            )
+        self.files.delete_all_but(self.session, self.peer)
+
+    def unagreed(self) -> list[str]:
+        """Return the peers that have not appeared, or do not confirm the session that this peer sees."""
+        if absent := self.lacking("hello"):
+            return absent
+        tokens = [self.files.get(f"hello.{name}", TOKEN_BYTES) for name in self.names]
+        session = hashlib.sha256(b"".join(tokens)).hexdigest()[:16]
+        if session != self.session:
+            self.session = session
+            self.files.put(f"ready.{self.peer}", session.encode())
+        if absent := self.lacking("ready"):
+            return absent
+        return [name for name in self.names if self.files.get(f"ready.{name}", len(session)) != session.encode()]
+
+    def lacking(self, step: str) -> list[str]:
+        """Return the peers whose file of this step does not exist."""
+        return [name for name in self.names if not self.files.has(f"{step}.{name}")]
+
+    def start(self, blob: bytes, round: Round) -> PendingRound:
+        """Write the message of this peer, unless one of its rounds has failed."""
+        kind = f"round-{round.fragment}"
+        if not self.failure:
+            began_s = time.monotonic()
+            self.put(kind, round.number, blob)
+            self.write_s += time.monotonic() - began_s
+            self.bytes_sent += len(blob)
+        return PendingRound(self, f"{self.session}.{kind}.{round.number}", round)
+
+    def put(self, kind: str, number: int, blob: bytes) -> None:
+        """Write a message, and delete the one that this peer wrote KEPT messages of this kind before."""
+        own, name = self.own[kind], f"{self.session}.{kind}.{number}.{self.peer}"
+        self.files.put(name, blob)
+        if name not in own:
+            own.append(name)
+        if len(own) > KEPT:
+            self.files.delete(own.popleft())
+
+    def read(self, step: str, timeout_s: float, max_bytes: int) -> dict[str, bytes]:
+        """Return the messages of all peers at one step, by rank. Raises RoundFailed, from then on always."""
+        if not self.failure and (absent := until(timeout_s, lambda: self.lacking(step))):
+            self.failure = f"no message of {', '.join(absent)} within {timeout_s:g} s: resume the run on all peers"
+        if self.failure:
+            raise RoundFailed(self.failure)
+        began_s = time.monotonic()
+        messages = {name: self.files.get(f"{step}.{name}", max_bytes) for name in self.names}
+        self.read_s += time.monotonic() - began_s
+        return messages
+
+    def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+        """Return the bytes of all peers. They are not counted as traffic: a meeting is not part of training."""
+        self.put("meeting", number, blob)
+        limit = 2 * self.max_blob_bytes + MEETING_BYTES
+        messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)
+        return [Contribution(name, Round(number), message) for name, message in messages.items()]
+
+    def close(self) -> None:
+        """Do nothing: the other peers can read the files of a peer that has left."""
+
+    def abort(self) -> None:
+        """Do the same as `close`."""
+
+
+class PendingRound:
+    """A round whose messages appear in the folder."""
+
+    def __init__(self, exchange: SharedFolder, step: str, round: Round) -> None:
+        self.exchange, self.step, self.round = exchange, step, round
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        """Return the messages of all peers, by rank. Raises RoundFailed."""
+        messages = self.exchange.read(self.step, timeout_s, self.exchange.max_blob_bytes)
+        self.exchange.bytes_received += sum(len(x) for name, x in messages.items() if name != self.exchange.peer)
+        return [Contribution(name, self.round, message) for name, message in messages.items()]
+
+    def arrived(self) -> bool:
+        """Return whether the messages of all peers exist, or never will for this peer."""
+        return bool(self.exchange.failure) or not self.exchange.lacking(self.step)
+
+
+class Files:
+    """Messages as files of one folder, which is created if absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, name: str, blob: bytes) -> None:
+        """Write a file, which appears as a whole."""
+        write_atomically(self.folder / name, blob)
+
+    def has(self, name: str) -> bool:
+        """Return whether the file exists."""
+        return (self.folder / name).is_file()
+
+    def get(self, name: str, max_bytes: int) -> bytes:
+        """Return the content of a file. Raises RoundFailed if it is larger than `max_bytes`."""
+        with (self.folder / name).open("rb") as file:
+            blob = file.read(max_bytes + 1)
+        if len(blob) > max_bytes:
+            raise RoundFailed(f"{self.folder / name} has more than {max_bytes} bytes, the limit of its kind")
+        return blob
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it exists."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def delete_all_but(self, session: str, peer: str) -> None:
+        """Delete the messages that a peer wrote in other sessions."""
+        for path in self.folder.glob(f"*.*.*.{peer}"):
+            if not path.name.startswith(session):
+                path.unlink(missing_ok=True)
+
+
+def until(timeout_s: float, lacking: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """Call `lacking` until nothing is lacking or the time is up. Return what it returned last."""
+    until_s = time.monotonic() + timeout_s
+    while (absent := lacking()) and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+    return absent
