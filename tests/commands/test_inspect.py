@@ -19,9 +19,9 @@ from outerloop.inner.models import llama
 from outerloop.inner.worker import Plan
 from outerloop.inner.worker_checkpoint import keep_payload
 from outerloop.schedule.streaming import Streaming
-from tests.inner.test_worker import report, worker_of
 from tests.support import forged_payloads, payload_checks, toy
 from tests.support.inspect_command import inspect, payload
+from tests.support.toy_workers import report, worker_of
 
 LLAMA = {
     "vocab_size": 32, "hidden_size": 8, "intermediate_size": 16, "layers": 3, "heads": 2, "kv_heads": 1,

@@ -11,8 +11,8 @@ from outerloop.compress.identity import Identity
 from outerloop.compress.powersgd import PowerSgd
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.types import CodecContext
-from tests.core.test_left_out import LATE, WithoutLate
 from tests.support import toy
+from tests.support.late_peer import LATE, WithoutLate
 
 SHAPE = torch.Size([40, 30])
 

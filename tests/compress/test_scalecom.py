@@ -25,8 +25,8 @@ from outerloop.methods.average import Average
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import CodecContext, Round, UserError
-from tests.core.test_loop import Failing
 from tests.support import toy
+from tests.support.failing_exchange import Failing
 
 CHUNK, K = 16, 4
 

@@ -35,8 +35,8 @@ from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Requirement, UserError
-from tests.core.test_left_out import LATE, WithoutLate
 from tests.support import toy
+from tests.support.late_peer import LATE, WithoutLate
 from tests.support.tensors import same_tensors
 
 OTHER_MEANS = [Senders(), Weighted(), RDA(), MedianClip(of=Mean())]

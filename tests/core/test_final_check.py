@@ -9,8 +9,8 @@ from outerloop.core.initial_state import Standing
 from outerloop.launcher.local_pool import error_event
 from outerloop.launcher.supervisor import Supervisor, WorkerCrashed
 from outerloop.types import Contribution, Outvoted, ReplicasDiverged, Round
-from tests.inner.test_worker import outcomes, worker_of
 from tests.support import toy
+from tests.support.toy_workers import outcomes, worker_of
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 

@@ -24,9 +24,9 @@ from outerloop.replica.island import Island
 from outerloop.replica.rank_group import RankGroup
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from tests.core.test_left_out import fused
-from tests.inner.test_trainer import trainer_of
 from tests.support import tiny_gpt, toy
+from tests.support.late_peer import fused
+from tests.support.small_trainer import trainer_of
 from tests.support.tensors import same_tensors
 
 H, DELAY, STEPS = 4, 2, 18

@@ -13,44 +13,18 @@ from outerloop.exchange.inprocess import InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
-from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Contribution, ReplicasDiverged, Round, UserError
-from tests.support import forged_payloads, toy, toy_pipelines
+from tests.support import forged_payloads, toy
+from tests.support.late_peer import LATE, WithoutLate, fused
 from tests.support.tensors import same_tensors
 from tests.support.toy_pipelines import FUSED
-
-LATE = "001"
-
-
-class WithoutLate(toy.Around):
-    """Everybody gets the messages of all but one worker, in the rounds that are given."""
-
-    info = replace(InProcess.info, waits_for_all=False)
-
-    def __init__(self, inner, rounds):
-        super().__init__(inner)
-        self.rounds = rounds
-
-    def start(self, blob, round):
-        pending = self.inner.start(blob, round)
-        return toy.Changed(pending, without_late) if round.number in self.rounds else pending
-
-
-def without_late(messages):
-    return [one for one in messages if one.peer != LATE]
 
 
 def topk():
     return TopK(chunk=16, k=3, values=TwoBit(chunk=None), index=Rice())
-
-
-def fused(recipe):
-    make, feedback, aggregate = FUSED[recipe]
-    parts = {"method": OuterOptimizer(optimizer=make), "aggregate": aggregate, "compress": toy_pipelines.topk(recipe)}
-    return parts | {"feedback": copy.deepcopy(feedback)}
 
 
 def streaming():

@@ -19,8 +19,9 @@ from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.replica.island import Island
 from outerloop.state.checkpoint import on_device
-from outerloop.types import Contribution, ReplicasDiverged, Round, RoundFailed, Stopped, UserError
+from outerloop.types import Contribution, ReplicasDiverged, Round, Stopped, UserError
 from tests.support import toy
+from tests.support.failing_exchange import Failing, NeverComes
 from tests.support.tensors import same_tensors
 
 
@@ -162,22 +163,6 @@ def same_state(a, b):
     if isinstance(a, list):
         return len(a) == len(b) and all(map(same_state, a, b))
     return a == b
-
-
-class Failing(toy.Around):
-    """An exchange whose rounds fail when it is told so, for all workers alike."""
-
-    def __init__(self, inner, failing):
-        super().__init__(inner)
-        self.failing = failing
-
-    def start(self, blob, round):
-        return NeverComes() if round.number in self.failing else self.inner.start(blob, round)
-
-
-class NeverComes:
-    def wait(self, timeout_s):
-        raise RoundFailed("told so")
 
 
 @pytest.mark.parametrize("parts", [dict, sparse], ids=["dense", "sparse"])

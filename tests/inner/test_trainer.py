@@ -1,27 +1,15 @@
 """The inner trainer: accumulation, clipping, the learning rate by step, what the last step of a run leaves."""
 
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
-from outerloop.config import build, load
-from outerloop.exchange.inprocess import Hub
+from outerloop.config import load
 from outerloop.launcher import local_pool
 from outerloop.launcher.local_pool import SingleWorkerPool
 from outerloop.launcher.supervisor import train
-
-README = Path(__file__).parents[2] / "README.md"
-SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
-
-
-def trainer_of(*overrides, exchange=None):
-    settings = load.load([*SMALL, *overrides])
-    if exchange is None:
-        exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
-        exchange.join()
-    return build.trainer_of(settings, build.make(settings.data), exchange, 0)
+from tests.support.small_trainer import SMALL, trainer_of
 
 
 def weights_after(trainer, steps):

@@ -1,53 +1,18 @@
 """One worker's run beside others: they begin at the same point, end with equal weights, and give up in time."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from outerloop.core.round import RoundReport
 from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import worker as worker_module
 from outerloop.inner.call_once import only_once
-from outerloop.inner.worker import Plan, Worker
+from outerloop.inner.worker import Plan
 from outerloop.launcher.validation_merge import Shares
-from outerloop.replica.rank_group import RankGroup
-from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
+from outerloop.types import ReplicasDiverged, RoundFailed, UserError
 from tests.support import toy
-
-PLAN = Plan(
-    index=0, local_workers=1, run_dir=Path("runs/x"), rounds=4, eval_every=0, eval_batch=1, checkpoint_every=0,
-    keep_payload_rounds=0, log_every=1, max_failed_rounds=3, resume_step=None,
-)  # fmt: skip
-
-
-def worker_of(exchange, events=None):
-    outer = toy.outer(toy.model(), exchange)
-    emit = events.append if events is not None else lambda event: None
-    trainer = SimpleNamespace(outer=outer, ranks=RankGroup(None), tokens=0)
-    return Worker(
-        PLAN,
-        trainer=trainer,
-        outer=outer,
-        exchange=exchange,
-        validation=torch.zeros(0, 2),
-        emit=emit,
-        check_stop=lambda: None,
-    )
-
-
-def outcomes(work):
-    """What each of two workers returns or raises."""
-
-    def caught(exchange):
-        try:
-            return work(exchange)
-        except (UserError, ReplicasDiverged) as error:
-            return error
-
-    return toy.run_workers(2, caught)
+from tests.support.toy_workers import PLAN, outcomes, report, worker_of
 
 
 def test_peers_that_resume_at_different_steps_are_told_at_which():
@@ -101,13 +66,6 @@ def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
 @pytest.mark.parametrize("call", ["begin_together", "finish"])
 def test_equal_peers_go_on(call):
     assert outcomes(lambda exchange: getattr(worker_of(exchange), call)()) == [None, None]
-
-
-def report(number, failed):
-    return RoundReport(
-        round=Round(number), samples=1, payload_bytes=10, launch_s=0.0, wait_s=0.5, delta_norm=1.0, slow_hash=0,
-        failed=failed,
-    )  # fmt: skip
 
 
 def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():

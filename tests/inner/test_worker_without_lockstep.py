@@ -9,8 +9,8 @@ from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.inner.worker import Worker
 from outerloop.methods.noloco import NoLoCo
 from outerloop.replica.rank_group import RankGroup
-from tests.inner.test_worker import PLAN, report
 from tests.support import toy
+from tests.support.toy_workers import PLAN, report
 
 
 class Free(InProcessGossip):

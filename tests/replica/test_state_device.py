@@ -21,8 +21,8 @@ from outerloop.replica.sharding import local_of
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
-from tests.core.test_left_out import WithoutLate, fused
 from tests.support import process_group, toy
+from tests.support.late_peer import WithoutLate, fused
 
 CPU = torch.device("cpu")
 

@@ -20,9 +20,9 @@ from outerloop.methods.noloco import NoLoCo
 from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
-from tests.core.test_left_out import WithoutLate, fused
-from tests.core.test_shared_state import loop_of
 from tests.support import toy
+from tests.support.decided_rounds import loop_of
+from tests.support.late_peer import WithoutLate, fused
 
 
 def adaptive(sync_every=4, sync_min=2, sync_max=9, low=0.2, high=0.5, delay=0):

@@ -11,9 +11,9 @@ from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
-from tests.core.test_left_out import fused
-from tests.inner.test_worker import report, worker_of
 from tests.support import toy
+from tests.support.late_peer import fused
+from tests.support.toy_workers import report, worker_of
 
 
 class InAfter(toy.Around):

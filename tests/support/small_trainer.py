@@ -1,0 +1,17 @@
+"""A trainer of a small model, built from settings."""
+
+from pathlib import Path
+
+from outerloop.config import build, load
+from outerloop.exchange.inprocess import Hub
+
+README = Path(__file__).parents[2] / "README.md"
+SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
+
+
+def trainer_of(*overrides, exchange=None):
+    settings = load.load([*SMALL, *overrides])
+    if exchange is None:
+        exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
+        exchange.join()
+    return build.trainer_of(settings, build.make(settings.data), exchange, 0)
