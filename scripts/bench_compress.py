@@ -101,7 +101,7 @@ def quality(case: Case) -> Row:
     index = bits = kept = 0
     error = whole = 0.0
     for name, parts in case.launch().items():
-        piece, context = case.pieces[name], case.route.payload.context(ROUND, name)
+        piece, context = case.pieces[name], case.route.codec.context(ROUND, name)
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
         _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k)
         _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), context), context)

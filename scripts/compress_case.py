@@ -17,8 +17,8 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.core.codec import UpdateCodec
-from outerloop.core.pipeline_dense import DensePipeline
-from outerloop.core.pipeline_fused import FusedPipeline, SparseUpdates
+from outerloop.core.pipeline.dense import DensePipeline
+from outerloop.core.pipeline.fused import FusedPipeline, SparseUpdates
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.threads import share
 from outerloop.methods.outer_optimizer import OuterOptimizer
@@ -95,14 +95,12 @@ class Case:
 
     def fused(self) -> FusedPipeline:
         """Return the pipeline for top-k, error feedback, mean over senders and plain SGD."""
-        feedback, payload = ErrorFeedback(beta=BETA), UpdateCodec(self.topk, seed=0)
+        feedback, codec = ErrorFeedback(beta=BETA), UpdateCodec(self.topk, seed=0)
         for name, piece in self.pieces.items():
             feedback.residual.put(name, piece.residual)
         method = OuterOptimizer(optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.0))
         method.init(self.slow)
-        plain = DensePipeline(
-            method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0]
-        )
+        plain = DensePipeline(method=method, feedback=feedback, aggregate=Senders(), codec=codec, peer=self.peers[0])
         return FusedPipeline(plain, on_copy=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
@@ -110,7 +108,7 @@ class Case:
         header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
         parts = {}
         for name, slow in self.slow.items():
-            parts[name] = self.route.payload.encode(ROUND, name, noise(kind, len(slow), generator, real), leads=False)
+            parts[name] = self.route.codec.encode(ROUND, name, noise(kind, len(slow), generator, real), leads=False)
         return wire.Message(header, parts)
 
     def launch(self) -> dict[str, Parts]:

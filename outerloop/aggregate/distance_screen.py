@@ -44,7 +44,7 @@ Who = TypeVar("Who")
 class DistanceScreen(NormScreen):
     """The screen of weights in gossip: the rules above.
 
-    The measured norms are distances from this peer's slow weights (core/pipeline_dense.py). `landed` holds the
+    The measured norms are distances from this peer's slow weights (core/pipeline/dense.py). `landed` holds the
     distances of accepted partners, which differ from peer to peer.
     """
 

@@ -21,8 +21,8 @@ from outerloop.config import load
 from outerloop.config.build import capabilities, make
 from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.core.outer_loop import STATE_DTYPES
-from outerloop.core.pipeline_dense import DensePipeline
-from outerloop.core.pipeline_fused import FusedPipeline
+from outerloop.core.pipeline.dense import DensePipeline
+from outerloop.core.pipeline.fused import FusedPipeline
 from outerloop.plan.scenario import Method
 from outerloop.replica.state_size import bytes_of, momentum_share, residual_share
 from outerloop.types import Tensors, UserError
@@ -143,7 +143,7 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         method=make(settings.method),
         feedback=make(settings.feedback),
         aggregate=make(settings.aggregate),
-        payload=UpdateCodec(compress, seed=0),
+        codec=UpdateCodec(compress, seed=0),
         peer="",
     )
     late = 0 < schedule.delay < schedule.sync_every
@@ -151,7 +151,7 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     fused = FusedPipeline(dense, on_copy=on_copy, slow_moves=schedule.delay >= schedule.sync_every)
     if not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments + FLOAT * late
-    codec = fused.codec(x)
+    codec = fused.codec_of(x)
     copies = on_copy + (fused.begin_memory is not None)
     return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
 

@@ -45,7 +45,7 @@ def build_loop(
         method=method,
         feedback=feedback,
         aggregate=aggregate,
-        payload=codec,
+        codec=codec,
         peer=exchange.peer,
         delay=schedule.delay,
         sync_every=schedule.sync_every,

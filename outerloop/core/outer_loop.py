@@ -91,7 +91,7 @@ class OuterLoop:
             eager=eager,
             merge_local=merge_local,
         )
-        self.warnings = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.warnings = compatibility.warnings(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.method, self.feedback = model, method, feedback
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
         self.shared = exchange.info.agrees and method.shared and not eager

@@ -2,7 +2,7 @@
 
 Compressor, feedback, aggregate and method may each have a method with the name and the arguments of one of the last
 four functions in this file, which returns a description. If all four parts return one, `kernels.select` and
-`kernels.land` run a round of the described tensors (core/pipeline_fused.py). If one lacks the method or returns None,
+`kernels.land` run a round of the described tensors (core/pipeline/fused.py). If one lacks the method or returns None,
 the parts are called themselves, in the dense pipeline. A subclass that computes something else must return None.
 
 M kept values of a tensor, P peers.

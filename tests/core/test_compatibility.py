@@ -19,7 +19,7 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
-from outerloop.core.compatibility import doubts
+from outerloop.core.compatibility import warnings
 from outerloop.core.compatibility.trials import aligned
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
@@ -166,9 +166,9 @@ def test_gradients_know_nothing_of_the_fast_weights():
     ],
 )
 def test_a_sparse_codec_needs_a_feedback_that_offers_again_what_was_not_sent(feedback, told):
-    lines = doubts(method=toy.sgd(), compress=TOPK, feedback=feedback, schedule=EveryH(sync_every=3))
+    lines = warnings(method=toy.sgd(), compress=TOPK, feedback=feedback, schedule=EveryH(sync_every=3))
     assert bool(lines) == told and all("set feedback=ef" in line for line in lines)
-    assert not doubts(
+    assert not warnings(
         method=toy.sgd(), compress=Uniform(bits=4, chunk=256), feedback=feedback, schedule=EveryH(sync_every=3)
     )
 

@@ -10,7 +10,7 @@ import torch
 from outerloop.aggregate.weighted import Weighted
 from outerloop.config import load
 from outerloop.core import round_scheduler
-from outerloop.core.compatibility import doubts
+from outerloop.core.compatibility import warnings
 from outerloop.core.round_scheduler import StepClock
 from outerloop.launcher.supervisor import train
 from outerloop.schedule.every_h import EveryH
@@ -111,7 +111,7 @@ def test_seconds_must_be_positive(seconds):
 def test_a_gradient_method_is_refused_and_momentum_is_not_doubted():
     parts = {"compress": toy.Identity(), "feedback": toy.NoFeedback()}
     schedule = EverySeconds(seconds=60.0, sync_every=1)
-    assert not doubts(method=toy.sgd(momentum=0.9), schedule=schedule, **parts)
+    assert not warnings(method=toy.sgd(momentum=0.9), schedule=schedule, **parts)
     with pytest.raises(UserError, match=r"every single step: set schedule=every_h schedule\.sync_every=1"):
         toy.run_workers(1, lambda e: toy.outer(toy.model(), e, method=toy.sgd(reads="gradients"), schedule=schedule))
 

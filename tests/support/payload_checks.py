@@ -25,7 +25,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
 from outerloop.core.codec import UpdateCodec
-from outerloop.core.pipeline_fused import decode_kept
+from outerloop.core.pipeline.fused import decode_kept
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.positions import elias_fano_decode, rice_decode
 from outerloop.kernels.two_bit import two_bit_decode

@@ -47,7 +47,7 @@ TRIED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
 """Property that a part may require without any part declaring it -> its trial."""
 
 
-def doubts(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
+def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
     """Return one line for each setting that is allowed but probably not intended."""
     lines = []
     if method.shared and lossiness(compress) > LOSSY and recalled(feedback) < RECALLED:

@@ -51,19 +51,19 @@ class DensePipeline:
         method: OuterMethod,
         feedback: Feedback,
         aggregate: Aggregate,
-        payload: UpdateCodec,
+        codec: UpdateCodec,
         peer: str,
         slow: Tensors | None = None,
     ) -> None:
         self.method, self.feedback, self.aggregate = method, feedback, aggregate
-        self.payload, self.peer = payload, peer
+        self.codec, self.peer = codec, peer
         self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
         """Compute the difference, add feedback, compress. Changes no lasting state."""
         delta = self.method.outgoing(slow, read)
         update = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
-        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in update.items()}
+        parts = {name: self.codec.encode(number, name, x, leads=leads) for name, x in update.items()}
         return LocalUpdate(parts, update, squares(delta))
 
     def combine(
@@ -85,14 +85,14 @@ class DensePipeline:
         def sent(name: str, x: Tensor) -> list[Tensor]:
             return self.scaled(name, self.contributions(messages, name, x), factors)
 
-        return {name: self.payload.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
+        return {name: self.codec.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
 
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
         """Return each message's contribution to one tensor, in the form in which it is aggregated.
 
         Raises InvalidMessage.
         """
-        return [self.payload.contribution(message, name, like) for message in messages]
+        return [self.codec.contribution(message, name, like) for message in messages]
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
@@ -101,10 +101,10 @@ class DensePipeline:
         own = {}
         if included:
             [message] = [m for m in messages if m.header.peer == self.peer]
-            own = {name: self.payload.decode(message, name, update[name]) for name in mean}
+            own = {name: self.codec.decode(message, name, update[name]) for name in mean}
             for name, sent in own.items():
                 self.feedback.keep(name, update[name], sent)
-                self.payload.landed_own(message, name, update[name])
+                self.codec.landed_own(message, name, update[name])
         if mean:
             self.method.update(slow, mean, own)
         return squares(mean)
@@ -112,7 +112,7 @@ class DensePipeline:
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
         """Return Σ x² of each tensor of one message, in the form in which it is aggregated. Raises InvalidMessage."""
         return {
-            name: self.sum_of_squares(name, self.payload.contribution(message, name, x), of=x.numel())
+            name: self.sum_of_squares(name, self.codec.contribution(message, name, x), of=x.numel())
             for name, x in like.items()
         }
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.core.codec import UpdateCodec, blaming, on
-from outerloop.core.pipeline_dense import DensePipeline, LocalUpdate, finite
+from outerloop.core.pipeline.dense import DensePipeline, LocalUpdate, finite
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import absolute, select
 from outerloop.kernels.specs import (
@@ -70,7 +70,7 @@ class FusedPipeline:
     """
 
     def __init__(self, dense: DensePipeline, *, on_copy: bool, slow_moves: bool = False) -> None:
-        self.payload, self.peer, self.on_copy = dense.payload, dense.peer, on_copy
+        self.codec, self.peer, self.on_copy = dense.codec, dense.peer, on_copy
         specs = sgd_spec(dense.method), residual_spec(dense.feedback), aggregate_rule(dense.aggregate)
         self.fits = None not in specs and not slow_moves
         self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if it fits
@@ -80,7 +80,7 @@ class FusedPipeline:
 
         It takes no empty tensors, and none whose chunks do not consist of whole blocks of the residual.
         """
-        codec = sparse_codec(self.payload.compress, slow.shape) if self.fits else None
+        codec = sparse_codec(self.codec.compress, slow.shape) if self.fits else None
         return (
             codec is not None
             and codec.chunk % self.residual.block == 0
@@ -102,10 +102,10 @@ class FusedPipeline:
 
         def encode(name: str) -> tuple[Parts, float]:
             x = slow[name]
-            codec, context = self.codec(x), self.payload.context(number, name)
-            rows = codec.rows_at(x.numel(), context)
+            sparse, context = self.codec_of(x), self.codec.context(number, name)
+            rows = sparse.rows_at(x.numel(), context)
             position_M, value_M, squares = select(x, fast[name], *self.residual.at_launch(name), rows.chunk, rows.k)
-            return codec.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
+            return sparse.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
 
         parts = of_each(encode, slow)
         squares = sum(squares for _, squares in parts.values())
@@ -115,14 +115,14 @@ class FusedPipeline:
         """Return positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
 
         def decode(name: str) -> SparseUpdates:
-            return SparseUpdates(*decode_kept(self.payload, self.codec(like[name]), messages, name, like[name]))
+            return SparseUpdates(*decode_kept(self.codec, self.codec_of(like[name]), messages, name, like[name]))
 
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
         """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
         for name, k in kept.items():
-            rows = self.codec(like[name]).rows_at(like[name].numel(), self.payload.context(number, name))
+            rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
             chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
@@ -175,7 +175,7 @@ class FusedPipeline:
 
         def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
-            rows = self.codec(x).rows_at(x.numel(), self.payload.context(number, name))
+            rows = self.codec_of(x).rows_at(x.numel(), self.codec.context(number, name))
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
@@ -183,9 +183,9 @@ class FusedPipeline:
 
         return sum(of_each(land_tensor, like).values())
 
-    def codec(self, x: Tensor) -> SparseCodec:
+    def codec_of(self, x: Tensor) -> SparseCodec:
         """Return the codec of a tensor that this pipeline takes."""
-        codec = sparse_codec(self.payload.compress, x.shape)
+        codec = sparse_codec(self.codec.compress, x.shape)
         assert codec is not None
         return codec
 
@@ -199,15 +199,15 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 
 
 def decode_kept(
-    payload: UpdateCodec, codec: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
+    codec: UpdateCodec, sparse: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return positions and values (P, M) of a tensor with this codec. Raises InvalidMessage naming peer and tensor."""
-    context = payload.context(messages[0].header.round, name)
-    rows = codec.rows_at(like.numel(), context)
+    """Return positions and values (P, M) of a tensor. Raises InvalidMessage naming peer and tensor."""
+    context = codec.context(messages[0].header.round, name)
+    rows = sparse.rows_at(like.numel(), context)
     try:
-        return codec.unpack([on(like.device, message.parts[name]) for message in messages], rows, context)
+        return sparse.unpack([on(like.device, message.parts[name]) for message in messages], rows, context)
     except (ValueError, KeyError):
         for message in messages:  # one of them is invalid: decode each alone to find its sender
             with blaming(message, name):
-                codec.unpack([on(like.device, message.parts[name])], rows, context)
+                sparse.unpack([on(like.device, message.parts[name])], rows, context)
         raise

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.core.codec import UpdateCodec, on
-from outerloop.core.pipeline_dense import DensePipeline, LocalUpdate
-from outerloop.core.pipeline_fused import FusedPipeline, SparseUpdates
+from outerloop.core.pipeline.dense import DensePipeline, LocalUpdate
+from outerloop.core.pipeline.fused import FusedPipeline, SparseUpdates
 from outerloop.kernels.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.replica.buffers import Buffers
@@ -70,7 +70,8 @@ class RoundPipeline:
         island: the fast weights.
         slow: the slow weights by parameter name; updated in place.
         buffers: of the same model.
-        method, feedback, aggregate, payload: the axes.
+        method, feedback, aggregate: the axes.
+        codec: encodes the tensors of this peer and decodes those of all peers.
         peer: this peer's name.
         delay, sync_every: of the schedule, in inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
@@ -86,7 +87,7 @@ class RoundPipeline:
         method: OuterMethod,
         feedback: Feedback,
         aggregate: Aggregate,
-        payload: UpdateCodec,
+        codec: UpdateCodec,
         peer: str,
         delay: int,
         sync_every: int,
@@ -94,13 +95,13 @@ class RoundPipeline:
         concurrent: bool,
     ) -> None:
         self.concurrent = concurrent
-        self.island, self.slow, self.buffers, self.payload = island, slow, buffers, payload
+        self.island, self.slow, self.buffers, self.codec = island, slow, buffers, codec
         self.carry = merge_local == "carry" and delay > 0
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
         self.copies: Tensors = {}
         self.dense = DensePipeline(
-            method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer, slow=slow
+            method=method, feedback=feedback, aggregate=aggregate, codec=codec, peer=peer, slow=slow
         )
         on_copy = bool(delay or self.merge_local or not island.in_place)
         self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
@@ -155,7 +156,7 @@ class RoundPipeline:
     def decode(self, received: Iterable[Contribution], like: Tensors, *, measured: bool) -> DecodedRound:
         """Check what all peers sent, and decode the fused tensors. Raises InvalidMessage; changes nothing."""
         in_order = sorted(received, key=lambda contribution: contribution.peer)
-        messages = [self.payload.unpack(contribution, like) for contribution in in_order]
+        messages = [self.codec.unpack(contribution, like) for contribution in in_order]
         kept = self.fused.combine(messages, self.split(like)[0])
         measured |= self.dense.aggregate.needs_norms
         return DecodedRound(messages, kept, self.norms(messages, kept, like) if measured else [])
