@@ -68,7 +68,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
         await stream.write(END_MARK)
         await stream.ended()
 
-    peer._node.call(peer._node.serve(PLAIN, allowed=lambda peer_id: True, handler=plain), timeout_s=WAIT_S)
+    peer.node.call(peer.node.serve(PLAIN, allowed=lambda peer_id: True, handler=plain), timeout_s=WAIT_S)
     messages.put(peer.address)
     peer.join()
     for number in range(100000):
@@ -81,13 +81,13 @@ def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
     """Return the seconds that a transfer over one stream takes, neither hashed nor stored."""
 
     async def fetch() -> None:
-        async with peer._node.open_stream(donor, PLAIN) as stream:
+        async with peer.node.open_stream(donor, PLAIN) as stream:
             await stream.send_object({})
             async for _ in stream.pieces(size_bytes):
                 pass
 
     began = time.monotonic()
-    peer._node.call(fetch(), timeout_s=WAIT_S)
+    peer.node.call(fetch(), timeout_s=WAIT_S)
     return time.monotonic() - began
 
 
@@ -95,7 +95,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
     """Run the newcomer: put the received bytes into `messages` while it downloads, then one row."""
     peer = peer_of(args.donors, args, folder, first)
     peer.join()
-    row: Row = {"plain_s": stream_s(peer, next(iter(peer._members.names)), int(args.megabytes * 1e6))}
+    row: Row = {"plain_s": stream_s(peer, next(iter(peer.members.names)), int(args.megabytes * 1e6))}
     try:
         peer.decided(Round(0))
     except StateTransferRequired as others:
@@ -108,7 +108,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
         row["state_s"] = time.monotonic() - began
         row["transfer_s"] = time.monotonic() - next(iter(moving), began)
     once = len(content) + len(Manifest.of(content, number=landed.number, head=bytes(32)).to_bytes())
-    row["again_megabytes"] = (peer._handover.taken.bytes_received - once) / 1e6
+    row["again_megabytes"] = (peer.state_transfer.taken.bytes_received - once) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
     messages.put(row)
     peer.abort()
@@ -117,7 +117,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
 def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
     """Report the received bytes until `done`; put the time at which they first exceed the manifest's into `moving`."""
     while not done.wait(LOOK_S):
-        received = peer._handover.taken.bytes_received
+        received = peer.state_transfer.taken.bytes_received
         messages.put({"received": received})
         if received > manifest and not moving:
             moving.append(time.monotonic())

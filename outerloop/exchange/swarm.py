@@ -47,6 +47,8 @@ class SwarmExchange(ABC):
     options     of this peer
     on_status   called with a line that states what this peer is waiting for
     remembers   as for Formation
+
+    `node` is this peer in the network; `members` are the peers of the run that it knows.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class SwarmExchange(ABC):
         self._rate = pace_of(options.max_mbit)
         presence = PeerSession(options, on_status=on_status, remembers=remembers)
         self.peer = presence.name
-        self._presence, self._node, self._members = presence, presence.node, presence.members
+        self._presence, self.node, self.members = presence, presence.node, presence.members
         self._max_blob_bytes = options.max_blob_bytes or MAX_BLOB_BYTES
         self._on_status = on_status
         self._pending: list[SwarmPending] = []
@@ -73,7 +75,7 @@ class SwarmExchange(ABC):
         parts: list[Part] = []
         try:
             yield parts
-            self._node.call(self._appear(parts), timeout_s=2 * DHT_S)
+            self.node.call(self._appear(parts), timeout_s=2 * DHT_S)
         except BaseException:
             self.abort()
             raise
@@ -81,11 +83,11 @@ class SwarmExchange(ABC):
     @property
     def address(self) -> list[str]:
         """Full multiaddrs of this peer; other peers can use each as an initial peer."""
-        return self._node.addresses
+        return self.node.addresses
 
     @property
     def size(self) -> int:
-        return len(self._members.names)
+        return len(self.members.names)
 
     @property
     def bytes_sent(self) -> int:
@@ -118,7 +120,7 @@ class SwarmExchange(ABC):
     def publish_status(self, status: Status) -> None:
         """Publish this peer's status in its roster record. Byte counts and the last commit are filled in."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
-        self._node.spawn(self._presence.roster.show(status))
+        self.node.spawn(self._presence.roster.show(status))
 
     def on_close(self, act: Callable[[], None]) -> None:
         """Call `act` once this peer has left."""
@@ -151,7 +153,7 @@ class SwarmExchange(ABC):
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Start work in the network thread. It fails with a UserError if this peer's identity is used twice."""
-        return self._node.spawn(self._presence.incarnations.unless_stopped(work))
+        return self.node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
         """Remember a round, to drop it at the end if it is still under way."""

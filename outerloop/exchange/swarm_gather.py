@@ -77,7 +77,7 @@ class GatherOptions(NodeOptions, GatherSettings):
 class SwarmGather(SwarmExchange):
     """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
 
-    Takes the fields of GatherOptions by name.
+    Takes the fields of GatherOptions by name. `state_transfer` gives and takes the state of late joiners.
     """
 
     info = Capabilities(
@@ -97,15 +97,15 @@ class SwarmGather(SwarmExchange):
         self._fragments = options.fragments
         with self.appearing() as parts:
             self._build(options, Path(options.identity_path))
-            parts += [self._rounds, self._meetings, self._opening, self._handover]
-            self._node.member = self._counts_on
-            self._carriers = self._rounds.bulk, self._handover.given, self._handover.taken
+            parts += [self._rounds, self._meetings, self._opening, self.state_transfer]
+            self.node.member = self._counts_on
+            self._carriers = self._rounds.bulk, self.state_transfer.given, self.state_transfer.taken
 
     def _build(self, options: GatherOptions, identity: Path) -> None:
         """Construct the services of this peer."""
         run = {"run": options.run, "own": self.peer}
         self._rounds = GatherRunner(
-            self._node,
+            self.node,
             **run,
             names=self._names,
             disk=Folder(folder_of(identity)).cleared(),
@@ -115,17 +115,17 @@ class SwarmGather(SwarmExchange):
             incarnations=self._presence.incarnations,
         )
         self._meetings = Rendezvous(
-            self._node,
+            self.node,
             **run,
-            allowed=self._members.__contains__,
+            allowed=self.members.__contains__,
             max_bytes=max(self._max_blob_bytes, MEETING_BYTES),
         )
-        self._opening = OpeningStatements(self._node, **run, allowed=self._members.__contains__)
-        self._handover = StateTransfer(
-            self._node,
+        self._opening = OpeningStatements(self.node, **run, allowed=self.members.__contains__)
+        self.state_transfer = StateTransfer(
+            self.node,
             self._rounds,
             **run,
-            session=lambda: self._members.session,
+            session=lambda: self.members.session,
             allowed=lambda peer_id: peer_id in self._names(),
             disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
             pace=self._rate,
@@ -134,7 +134,7 @@ class SwarmGather(SwarmExchange):
     @property
     def rank(self) -> int:
         """Index among the members, once joined. A late joiner shares an index with a member."""
-        members = list(self._members.names.values())
+        members = list(self.members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
     @property
@@ -149,7 +149,7 @@ class SwarmGather(SwarmExchange):
 
     @property
     def late_joiner(self) -> bool:
-        return self._members.came_late
+        return self.members.came_late
 
     def form(self, held: Held | None = None) -> int | None:
         """Wait until all peers are present and see the same members, or the run has continued without this peer.
@@ -167,12 +167,12 @@ class SwarmGather(SwarmExchange):
         patience_s = max(self._join_timeout_s, MEET_S)
         choosing = self._opening.common_checkpoint(
             own,
-            session=self._members.session,
-            members=self._members.names.values(),
+            session=self.members.session,
+            members=self.members.names.values(),
             patience_s=patience_s,
             tell=self._on_status,
         )
-        chosen = self._node.call(
+        chosen = self.node.call(
             self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S
         )
         return chosen[0] if chosen else None
@@ -184,7 +184,7 @@ class SwarmGather(SwarmExchange):
         """
         if not self._formed:
             self.form()
-        self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
+        self.node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
         """Return whether a majority has decided a round. Raises StateTransferRequired if it is too far behind."""
@@ -196,12 +196,12 @@ class SwarmGather(SwarmExchange):
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Copy the state if a peer wants it. It is hashed and served in the network thread, alongside training."""
         place = self._place(round)
-        self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
+        self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each of these peers (swarm/gather/readmission.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
-        self._node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
+        self.node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
 
     def start(self, blob: bytes, round: Round) -> PatientPending:
         self._check_size(blob)
@@ -224,7 +224,7 @@ class SwarmGather(SwarmExchange):
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
-        met = self._node.call(meeting, timeout_s=patience_s + CALL_S)
+        met = self.node.call(meeting, timeout_s=patience_s + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
@@ -235,14 +235,16 @@ class SwarmGather(SwarmExchange):
         if self.peer in way.takers:
             content = self._start_from(way)
         else:
-            self._node.call(self._handover.give_start(state()), timeout_s=STATE_S)
+            self.node.call(self.state_transfer.give_start(state()), timeout_s=STATE_S)
         self._until_all_have_it(way.number)
         return content
 
     def _start_from(self, way: ExecutorHandoff) -> bytes:
         progress = progress_to(self._on_status)
         try:
-            return self._while_heard(self._handover.take_start(way.givers, at_most=way.most_bytes, progress=progress))
+            return self._while_heard(
+                self.state_transfer.take_start(way.givers, at_most=way.most_bytes, progress=progress)
+            )
         except QuorumLost as error:
             raise QuorumLost(
                 f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
@@ -258,18 +260,18 @@ class SwarmGather(SwarmExchange):
             self._on_status(
                 "starting without the peers that have not received the initial weights: no data has moved for too long"
             )
-        self._node.call(self._handover.end_start(), timeout_s=CALL_S)
+        self.node.call(self.state_transfer.end_start(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
         """Return the number of rejections, by kind (swarm/access/rejection_log.py)."""
-        return self._node.trust.refusals.counters()
+        return self.node.trust.refusals.counters()
 
     def linger(self) -> None:
         """Wait until the other peers have received the message of the last meeting, for LINGER_S at most."""
-        self._node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
+        self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:
-        members = self._members
+        members = self.members
         if not members.came_late:
             await self._rounds.begin(run=members.session, roster=members.names.values(), number=place)
         elif self._remembers(members.session) and (
@@ -280,9 +282,9 @@ class SwarmGather(SwarmExchange):
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
         self._on_status("out of step with the other peers: taking over the state of the run")
-        work = self._handover.take_over(
+        work = self.state_transfer.take_over(
             lambda: self._names().values(),
-            session=self._members.session,
+            session=self.members.session,
             at_most=max_bytes,
             progress=progress_to(self._on_status),
         )
@@ -291,21 +293,21 @@ class SwarmGather(SwarmExchange):
 
     def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
-        self._handover.listen()
+        self.state_transfer.listen()
         return state_from_others(
             self._under_way(work),
-            silent_s=self._handover.silent_s,
+            silent_s=self.state_transfer.silent_s,
             patience_s=self._give_up_after_s,
             on_status=self._on_status,
         )
 
     def _names(self) -> dict[str, str]:
         """Return peer id -> name of all peers that may take part: known to this peer, or in a roster of the run."""
-        return self._members.known | {id_of(name): name for name in self._rounds.roster}
+        return self.members.known | {id_of(name): name for name in self._rounds.roster}
 
     def _counts_on(self, peer_id: str) -> bool:
         """Return whether this is the id of a peer that was present at the start, or that decides rounds."""
-        return peer_id in self._members.names or peer_id in map(id_of, self._rounds.roster)
+        return peer_id in self.members.names or peer_id in map(id_of, self._rounds.roster)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):

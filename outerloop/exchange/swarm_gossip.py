@@ -80,8 +80,8 @@ class SwarmGossip(SwarmExchange):
         self._clock = _Clock()
         with self.appearing() as parts:
             store = ContentStore()
-            bulk = Bulk(self._node, store, run=options.run, allowed=self._members.__contains__, pace=self._rate)
-            shared = self._node, self._members, store, bulk
+            bulk = Bulk(self.node, store, run=options.run, allowed=self.members.__contains__, pace=self._rate)
+            shared = self.node, self.members, store, bulk
             run, limit = options.run, self._max_blob_bytes
             self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=limit)
             self._final_gather = FinalGather(*shared, run=run, wait_s=self._meeting_s, max_blob_bytes=limit)
@@ -91,7 +91,7 @@ class SwarmGossip(SwarmExchange):
     @property
     def rank(self) -> int:
         """Index among the members, once joined."""
-        return list(self._members.names.values()).index(self.peer)
+        return list(self.members.names.values()).index(self.peer)
 
     def counters(self) -> dict[str, float]:
         """Return the counters of GossipRunner and of rejections.
@@ -103,21 +103,21 @@ class SwarmGossip(SwarmExchange):
             "dropped_pairs": self._gossip.dropped_pairs,
             "one_sided_rounds": self._gossip.one_sided_rounds,
             "idle_s": self._gossip.idle_s,
-            **self._node.trust.refusals.counters(),
+            **self.node.trust.refusals.counters(),
         }
 
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are present and see the same members. Raises UserError, which names missing peers."""
         self._presence.form()
-        if self.peer not in self._members.names.values():
+        if self.peer not in self.members.names.values():
             raise UserError("this gossip run has started without this peer and accepts no new peers: set exchange.run=")
-        self._node.call(self._begin(), timeout_s=DHT_S)
+        self.node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
 
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record each other peer whose payload was unusable, and exclude it as a partner for some rounds."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
-        self._node.spawn(self._strike(round, reasons))
+        self.node.spawn(self._strike(round, reasons))
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
@@ -133,27 +133,27 @@ class SwarmGossip(SwarmExchange):
         """Return the shares of all members that arrived in time, fetched by this peer, including its own share."""
         self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
-            return self._node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
+            return self.node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
         except TimeoutError as error:
             raise RoundFailed(f"final gather {number} did not finish in time") from error
 
     def linger(self) -> None:
         """Wait until the peers that are present have all shares."""
-        self._node.call(self._final_gather.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
+        self.node.call(self._final_gather.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
         for peer, reason in reasons.items():
-            self._node.trust.refusals.note("payloads", peer, f"round {round.number}: {reason}")
+            self.node.trust.refusals.note("payloads", peer, f"round {round.number}: {reason}")
             self._gossip.strike(id_of(peer))
 
     async def _begin(self) -> None:
         self._gossip.begin(self._partners())
 
     def _partners(self) -> Partners:
-        peers = list(self._members.names)
+        peers = list(self.members.names)
         if self._scheduled_wait_s is not None:
-            return ScheduledPartners(peers, self._node.peer_id, seed=self._seed)
-        return RandomPartners([peer for peer in peers if peer != self._node.peer_id])
+            return ScheduledPartners(peers, self.node.peer_id, seed=self._seed)
+        return RandomPartners([peer for peer in peers if peer != self.node.peer_id])
 
 
 class _Clock:

@@ -66,7 +66,7 @@ def test_a_launch_waits_for_nothing(make: Make) -> None:
     async def block() -> None:
         busy.wait(20)
 
-    blocked = peer._node.spawn(block())
+    blocked = peer.node.spawn(block())
     assert not peer.decided(Round(0))
     pending = peer.start(b"x", Round(0))
     assert not blocked.done()
@@ -154,7 +154,7 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
         newcomer.decided(Round(0))
     with ThreadPoolExecutor(1) as thread:
         taking = thread.submit(far.value.state, 1 << 20)
-        assert eventually(lambda: all(one._handover.wants(1) for one in trio), limit_s=20)
+        assert eventually(lambda: all(one.state_transfer.wants(1) for one in trio), limit_s=20)
         for number in (1, 2):
             together(trio, lambda one, number=number: one.start(b"%d" % number, Round(number)).wait(30))
             for one in trio:
@@ -239,7 +239,7 @@ def test_an_unlisted_peer_is_refused_by_name_and_told_which_option_to_set(make: 
 def test_streams_of_a_stranger_that_are_held_keep_nobody_from_leaving(make: Make, tmp_path: Path) -> None:
     one = make(peers=1, allow=[Signatures.of(ensure_identity(tmp_path / "identity0")).peer_id])
     victim = PeerID.from_base58(one.peer.partition("-")[2])
-    daemon, threads_before = one._node._daemon.pid, threading.active_count()  # type: ignore[union-attr]
+    daemon, threads_before = daemon_of(tmp_path / "identity0").pid, threading.active_count()
 
     async def scene() -> None:
         stranger = await P2P.create(
@@ -284,7 +284,7 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
         second.join()
         joined.result(30)
     assert said == [f"left out for different settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
-    assert first.size == second.size == 2 and odd.peer not in first._members.names.values()
+    assert first.size == second.size == 2 and odd.peer not in first.members.names.values()
     late = make(peers=2, fingerprint="ccc", settings=RunSettings({"inner.lr": "0.002", "rounds": "9"}))
     with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: set rounds=5 or another exchange\.run"):
         late.join()

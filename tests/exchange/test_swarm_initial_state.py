@@ -48,10 +48,10 @@ def test_those_who_begin_otherwise_get_the_weights_of_the_first_from_all_who_hol
     models = [wide(0), wide(0), wide(1)]
     begun(peers, models)
     assert all(toy.same_weights(model, wide(0)) for model in models)
-    gave = [peer._handover.given.bytes_sent for peer in peers]
+    gave = [peer.state_transfer.given.bytes_sent for peer in peers]
     assert min(gave[:2]) >= CHUNK_BYTES and gave[2] == 0, "both who hold them give"
-    assert 2 * CHUNK_BYTES < peers[2]._handover.taken.bytes_received == sum(gave) < 3 * CHUNK_BYTES
-    assert all(peer._handover._donor._held.number == -1 for peer in peers), "nobody keeps a copy"
+    assert 2 * CHUNK_BYTES < peers[2].state_transfer.taken.bytes_received == sum(gave) < 3 * CHUNK_BYTES
+    assert all(peer.state_transfer._donor._held.number == -1 for peer in peers), "nobody keeps a copy"
 
 
 def test_nothing_is_sent_where_all_begin_alike(make: Any) -> None:

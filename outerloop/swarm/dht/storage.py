@@ -32,7 +32,7 @@ class BoundedDhtStorage(DHTLocalStorage):
 
     def __init__(self, member: Callable[[Any], bool]) -> None:
         super().__init__()
-        self._member = member
+        self.is_member = member
 
     def get(self, key: DHTID) -> Any:
         """Return a stored value, cut to the size limit first, because hivemind's searches write into stored values."""
@@ -64,8 +64,8 @@ class BoundedDhtStorage(DHTLocalStorage):
             return False
         if key in self or len(self) < MAX_KEYS:
             return True
-        strangers = [key for key in self.data if not any(map(self._member, self._owners(key).data))]
-        if not strangers or not self._member(subkey):
+        strangers = [key for key in self.data if not any(map(self.is_member, self._owners(key).data))]
+        if not strangers or not self.is_member(subkey):
             return False
         del self[strangers[-1]]
         return True
@@ -77,7 +77,7 @@ class BoundedDhtStorage(DHTLocalStorage):
 
     def _make_room(self, records: DictionaryDHTValue) -> None:
         over = size_of(records) - MAX_KEY_BYTES
-        for owner in sorted(reversed(records.data), key=self._member) if over > 0 else ():
+        for owner in sorted(reversed(records.data), key=self.is_member) if over > 0 else ():
             if over > 0:
                 over -= _size(records.data[owner].value)
                 del records[owner]

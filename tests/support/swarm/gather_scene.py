@@ -79,7 +79,7 @@ class Node:
             max_blob_bytes=16 * MAX_BYTES if self.oversized else MAX_BYTES,
         )
         if self.corrupt:
-            self.rounds.bulk.uploads.source = Corrupt(self.rounds._store)
+            self.rounds.bulk.uploads.source = Corrupt(self.rounds.bulk.uploads.source)
         await self.rounds.serve()
 
     async def start(self) -> None:

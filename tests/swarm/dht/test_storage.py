@@ -107,5 +107,5 @@ def test_the_same_again_leaves_no_trace() -> None:
 def test_a_peer_has_such_a_shelf_and_counts_on_its_members(make: Make) -> None:
     peer = make(peers=1)
     peer.join()
-    held = peer._node.dht.protocol.storage
-    assert isinstance(held, BoundedDhtStorage) and held._member(peer._node.peer_id) and not held._member("stranger")
+    held = peer.node.dht.protocol.storage
+    assert isinstance(held, BoundedDhtStorage) and held.is_member(peer.node.peer_id) and not held.is_member("stranger")

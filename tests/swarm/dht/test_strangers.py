@@ -80,12 +80,12 @@ def stranger() -> Iterator[tuple[Stranger, NetworkThread]]:
 
 def largest_answer(full: SwarmGather, reader: SwarmGather) -> bytes:
     """What a peer reads of a key that is full at another."""
-    shelf, protocol = full._node.dht.protocol.storage, reader._node.dht.protocol
+    shelf, protocol = full.node.dht.protocol.storage, reader.node.dht.protocol
     for number in range(200):
         shelf.store_subkey(KEY, f"{number}", bytes(8000), time.time() + 60)
     request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-    asked = protocol.get_stub(PeerID.from_base58(full._node.peer_id)).rpc_find(request, timeout=PATIENCE_S)
-    return reader._node.call(asked, timeout_s=PATIENCE_S).results[0].value
+    asked = protocol.get_stub(PeerID.from_base58(full.node.peer_id)).rpc_find(request, timeout=PATIENCE_S)
+    return reader.node.call(asked, timeout_s=PATIENCE_S).results[0].value
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "open"])
@@ -101,7 +101,7 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
         assert len(refused) == NODES + 1 and all(why.startswith("NotListed") for why in refused), refused
     else:
         assert refused[:-1] == [""] * NODES and "one valid key" in refused[-1], refused
-    nodes = first._node.dht.protocol.routing_table.uid_to_peer_id
+    nodes = first.node.dht.protocol.routing_table.uid_to_peer_id
     assert len(nodes) == (0 if listed else 1)
     pair = [first, make(**options)]
     assert together(pair, lambda peer: peer.join()) == [None, None]

@@ -132,9 +132,9 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
         await swarm.until(HONEST, 1)
         hard_state = swarm["a"].rounds.context.chain.hard_state
         assert hard_state.number == LED_BY_D and swarm.leader(HONEST) == "d"
-        older = swarm["a"].rounds.outcomes._commits[hard_state.number - 1].participants[0]
+        older = hard_state.head.participants[0]
         assert older.peer == "000-a"
-        liar.held[older.digest] = swarm["a"].rounds._store.take(hard_state.number - 1, older)
+        liar.held[older.digest] = swarm["a"].rounds.bulk.uploads.source.get(older.digest)
         own = Participant("003-d", *liar.offer(liar.seal(b"d", hard_state.number)))
         lie = Commit(hard_state.number, hard_state.head.digest, 0, (older, own), hard_state.roster)
         for letter in HONEST:

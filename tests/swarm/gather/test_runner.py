@@ -1,6 +1,9 @@
 """Rounds in memory, on a virtual clock: who dies, freezes, lags or is cut off costs the others little."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -8,6 +11,7 @@ from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
+from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.timeouts import GONE_AFTER_S, LEAD_S
@@ -186,12 +190,12 @@ async def test_a_peer_with_a_commit_whose_payloads_are_gone_is_told_so() -> None
 
 @virtual
 async def test_later_commits_stay_known_when_the_trainer_skips_to_an_earlier_one() -> None:
-    outcomes = CommittedRounds(RoundStore(MemoryDisk()), None, own="a")  # type: ignore[arg-type]
+    downloads = SimpleNamespace(drop_all_but=lambda number, participants: None)
+    outcomes = CommittedRounds(RoundStore(MemoryDisk()), cast(PayloadDownloads, downloads), own="a")
     first = genesis("r", "a")
     outcomes.begin(HardState("r", "a", (CommitCertificate(first, 0, ()),)))
     for number in range(1, 5):
-        outcomes._commits[number] = first
-    outcomes._open = 5
+        outcomes.add(replace(first, number=number))
     outcomes.skip_to(2)
     assert [outcomes.decided(number) for number in (3, 4, 5)] == [True, True, False]
     outcomes.skip_to(9)

@@ -138,7 +138,7 @@ def test_peers_form_at_the_newest_checkpoint_that_both_hold_and_a_lost_one_comes
     trio = [make(peers=3) for _ in range(3)]
     together(trio, SwarmGather.join)
     together(trio, lambda one: one.start(one.peer.encode(), Round(0)).wait(30))
-    old = trio[0]._members.session
+    old = trio[0].members.session
     together(trio, SwarmGather.abort)
     said: list[str] = []
     identity = [str(tmp_path / f"identity{index}") for index in range(3)]
@@ -147,13 +147,13 @@ def test_peers_form_at_the_newest_checkpoint_that_both_hold_and_a_lost_one_comes
     steps = together([a, b], lambda one: one.form({20: "x", 10: "w"} if one is a else {10: "w", 5: "v"}))
     assert steps == [10, 10] and "must no longer be running" in said[0]
     together([a, b], lambda one: one.join(Round(1)))
-    assert a._members.session == b._members.session != old
+    assert a.members.session == b.members.session != old
     landed = together([a, b], lambda one: one.start(b"", Round(1)).wait(30))
     assert [one.peer for one in landed[0]] == [a.peer, b.peer]
     c = make(peers=2, worker=2, identity_path=identity[2], initial_peers=a.address, reform=True)
-    assert c.form({20: "x"}) == 20 and c.late_joiner and c._members.session == a._members.session
+    assert c.form({20: "x"}) == 20 and c.late_joiner and c.members.session == a.members.session
     c.join(Round(2))
-    assert not c._rounds.peers, "it remembers another session, so it votes in none before it has the state"
+    assert c.alive == 0, "it remembers another session, so it votes in none before it has the state"
 
 
 @pytest.mark.slow

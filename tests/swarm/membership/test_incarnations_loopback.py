@@ -12,7 +12,7 @@ from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.hard_state_file import folder_of
 from outerloop.swarm.access.identity import Identity
 from outerloop.types import Round, UserError
-from tests.support.swarm.loopback import Make, eventually, together
+from tests.support.swarm.loopback import Make, daemon_of, eventually, together
 
 LIMIT_S = 60
 
@@ -61,7 +61,7 @@ def test_a_crashed_peer_returns_at_once_and_counts(make: Make, tmp_path: Path) -
     trio = [make(peers=3) for _ in range(3)]
     together(trio, SwarmGather.join)
     landed(trio, 0)
-    crash(trio[2])
+    crash(trio[2], tmp_path / "identity2")
     back = make(peers=3, worker=2, identity_path=str(tmp_path / "identity2"))
     back.join(Round(1))
     assert Identity.read(tmp_path / "identity2").starts == 2
@@ -71,10 +71,8 @@ def test_a_crashed_peer_returns_at_once_and_counts(make: Make, tmp_path: Path) -
     assert eventually(lambda: Identity.read(tmp_path / "identity2").voted == 2, limit_s=LIMIT_S), "it votes again"
 
 
-def crash(peer: SwarmGather) -> None:
+def crash(peer: SwarmGather, identity: Path) -> None:
     """Its daemon and its network thread end at once: nothing is withdrawn, nobody is told."""
-    daemon = peer._node._daemon
-    assert daemon is not None
-    os.kill(daemon.pid, signal.SIGKILL)
-    peer._node.close()
+    os.kill(daemon_of(identity).pid, signal.SIGKILL)
+    peer.node.close()
     peer._closed = True

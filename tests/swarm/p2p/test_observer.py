@@ -74,7 +74,7 @@ def test_doctor_against_a_live_peer(make: Make, outerloop: Command) -> None:
     code, out, _ = outerloop("doctor", "--peer", peer.address[0], "--peer", nobody)
     lines = out.splitlines()
     assert code == 1 and lines[-1] == "failed checks: 1", out
-    for line in ("daemon    p2pd started", "port      a second daemon", f"peer      {peer._node.peer_id}", "clock"):
+    for line in ("daemon    p2pd started", "port      a second daemon", f"peer      {peer.node.peer_id}", "clock"):
         assert any(said.startswith(f"✓ {line}") for said in lines), out
     assert any(said.startswith("✗ peer") and "peer id mismatch" in said for said in lines), out
     assert left_here() <= before
@@ -129,10 +129,10 @@ def test_status_shows_two_live_peers_and_is_not_seen(
     assert code == 0 and "run r: 2 peers, 2 took part in round 7" in out, out
     rows = [line.split() for line in out.splitlines() if "-…" in line]
     assert [row[:7] for row in rows if row[0].startswith("000")] == [
-        [f"000-…{first._node.peer_id[-8:]}", first.address[0].partition("/p2p/")[0], "7", "2", "peers", "2.25", "1,000"]
+        [f"000-…{first.node.peer_id[-8:]}", first.address[0].partition("/p2p/")[0], "7", "2", "peers", "2.25", "1,000"]
     ]
     assert len(rows) == 2 and "ago" in rows[1]
-    assert len(first._node.call(first._presence.roster.read(), timeout_s=10)) == 2, "an observer is in no roster"
+    assert len(first.node.call(first._presence.roster.read(), timeout_s=10)) == 2, "an observer is in no roster"
     code, _, err = outerloop("status", first.address[0], "--run", "other", "--once")
     assert code == 2 and "exchange.run" in err
     assert left_here() <= before

@@ -17,7 +17,7 @@ SIZE = 16_000_000
 
 
 def test_a_transfer_outlives_a_killed_holder(make: Make, tmp_path: Path) -> None:
-    asker, first, second = (make(peers=3)._node for _ in range(3))
+    asker, first, second = (make(peers=3).node for _ in range(3))
     content, stores = some_bytes(SIZE), [ContentStore(), ContentStore(), ContentStore()]
     bulks = [
         Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, pace=RateLimiter(cap))
