@@ -13,6 +13,7 @@ from outerloop.config import build, load
 from outerloop.config.peer_check import begin_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.swarm.state_transfer.join import START
 from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES
 from outerloop.types import ExecutorHandoff, QuorumLost
 from tests.support import toy
@@ -51,7 +52,7 @@ def test_those_who_begin_otherwise_get_the_weights_of_the_first_from_all_who_hol
     gave = [peer.state_transfer.given.bytes_sent for peer in peers]
     assert min(gave[:2]) >= CHUNK_BYTES and gave[2] == 0, "both who hold them give"
     assert 2 * CHUNK_BYTES < peers[2].state_transfer.taken.bytes_received == sum(gave) < 3 * CHUNK_BYTES
-    assert all(peer.state_transfer._donor._held.number == -1 for peer in peers), "nobody keeps a copy"
+    assert not any(peer.state_transfer.donor.holds(START) for peer in peers), "nobody keeps a copy"
 
 
 def test_nothing_is_sent_where_all_begin_alike(make: Any) -> None:

@@ -154,8 +154,8 @@ class FakeP2P:
         if self.failures > 0:
             self.failures -= 1
             raise full(errno.EMFILE)
-        near, _, _, _ = stream_pair()
-        return None, near._reader, near._writer
+        _, _, there, back = stream_pair()
+        return None, back.reader, there
 
 
 def peer_over(p2p: FakeP2P) -> Node:

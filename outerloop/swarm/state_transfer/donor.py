@@ -90,9 +90,13 @@ class Donor(RpcService):
         self._hold_on()
         self._wake_waiting()
 
+    def holds(self, number: int) -> bool:
+        """Return whether the state as of this commit is being served."""
+        return self._held.number == number
+
     def release(self, number: int) -> None:
         """Stop serving the state as of this commit, if it is the one that is held."""
-        if self._held.number == number:
+        if self.holds(number):
             self._held.clear()
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:

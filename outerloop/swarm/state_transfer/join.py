@@ -44,7 +44,7 @@ class StateTransfer:
     """Both sides of state transfer. `own`: this peer's name; `session`: returns the session that donors sign for;
     `disk`: holds nothing but chunks; `pace`: rate limit of uploads.
 
-    `given` and `taken` transfer the bytes and count them.
+    `given` and `taken` transfer the bytes and count them. `donor` serves states.
     """
 
     def __init__(
@@ -62,23 +62,23 @@ class StateTransfer:
         self._trust = transport.trust
         self._rounds = rounds
         self._own = own
-        self._donor = Donor(transport, run=run, session=session, allowed=allowed, pace=pace)
+        self.donor = Donor(transport, run=run, session=session, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, session=session, disk=disk)
-        self.given, self.taken = self._donor.bulk, self._download.bulk
+        self.given, self.taken = self.donor.bulk, self._download.bulk
         self._heard_s, self._moved = time.monotonic(), 0
         self._turns = count()
         self._warned = ""
 
     async def serve(self) -> None:
-        await self._donor.serve()
+        await self.donor.serve()
 
     def wants(self, number: int) -> bool:
         """Return whether a peer waits for the state as of this commit. Called from the trainer's thread."""
-        return self._donor.wants(number)
+        return self.donor.wants(number)
 
     async def give_start(self, content: bytes) -> None:
         """Serve the run's initial state."""
-        self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
+        self.donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
 
     async def take_start(self, givers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
         """Return the initial state, at most `at_most` bytes, from these peers (names).
@@ -95,7 +95,7 @@ class StateTransfer:
 
     async def end_start(self) -> None:
         """Drop the initial state once all peers have it."""
-        self._donor.release(START)
+        self.donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
         """Note that the trainer has landed a commit, and serve `content`, its copied state, if one was wanted.
@@ -103,12 +103,12 @@ class StateTransfer:
         This peer's next payload names that state.
         """
         head = self._rounds.head_of(number)
-        self._donor.landed(number, copied=content is not None and head is not None)
+        self.donor.landed(number, copied=content is not None and head is not None)
         if content is not None and head is not None:
             with self._rounds.roots.hashing():
                 manifest = await asyncio.to_thread(Manifest.of, content, number=number, head=head)
                 self._rounds.roots.name(number, manifest.sha)
-            self._donor.hold(content, manifest)
+            self.donor.hold(content, manifest)
 
     def silent_s(self) -> float:
         """Return the seconds since a peer last answered about the run, or state was last received or sent."""

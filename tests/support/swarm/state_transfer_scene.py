@@ -45,7 +45,7 @@ def landing(node: Node, handover: StateTransfer) -> Any:
     """What the trainer does at a landing; hashed at once, since a thread knows no virtual clock."""
 
     async def land(number: int) -> int:
-        after_it, donor = await Node.land(node, number), handover._donor
+        after_it, donor = await Node.land(node, number), handover.donor
         wanted, head = donor.wants(number), node.rounds.head_of(number)
         donor.landed(number, copied=wanted)
         if wanted and head is not None:

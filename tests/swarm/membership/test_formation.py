@@ -310,8 +310,7 @@ async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list
     await machines.tell("003-d", [["003-d", 4.0]])
     trio, forming = [], []
     for i, one in enumerate("abc"):
-        trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
-        machines.links[one].trust.allow._peers = frozenset("abcd")
+        trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4, allow="abcd"))
         forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
         await asyncio.sleep(3)
     await asyncio.gather(*forming)

@@ -51,11 +51,11 @@ class Door:
         self.answer_bytes = 0
 
     async def serve(self) -> Door:
-        await self.link.serve("public", allowed=anybody, handler=self._answer)
-        await self.link.serve("run", allowed=lambda peer: True, handler=self._answer)
+        await self.link.serve("public", allowed=anybody, handler=self.answer)
+        await self.link.serve("run", allowed=lambda peer: True, handler=self.answer)
         return self
 
-    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+    async def answer(self, remote: str, request: Request, stream: Stream) -> None:
         self.asked.append(remote)
         await stream.send(bytes(self.answer_bytes))
         await stream.send_object({"answered": True})
@@ -132,8 +132,8 @@ class ListedDoor(Door):
         self.link = MemoryTransport(self.network, "b", allow=["m"])
 
     async def serve(self) -> ListedDoor:
-        await self.link.serve("run", allowed=lambda peer: False, handler=self._answer)
-        await self.link.serve("public", allowed=anybody, handler=self._answer)
+        await self.link.serve("run", allowed=lambda peer: False, handler=self.answer)
+        await self.link.serve("public", allowed=anybody, handler=self.answer)
         return self
 
     async def answers(self, peer: str, protocol: str = "run") -> str:
@@ -333,7 +333,7 @@ async def test_a_handler_that_finds_no_file_to_open_is_asked_again(code: int) ->
     async def read(remote: str, request: Request, stream: Stream) -> None:
         if failures:
             raise failures.pop()
-        await door._answer(remote, request, stream)
+        await door.answer(remote, request, stream)
 
     await door.link.serve("run", allowed=lambda peer: True, handler=read)
     assert not await door.ask("m", "run") and await door.ask("m", "run")

@@ -132,7 +132,8 @@ def test_status_shows_two_live_peers_and_is_not_seen(
         [f"000-…{first.node.peer_id[-8:]}", first.address[0].partition("/p2p/")[0], "7", "2", "peers", "2.25", "1,000"]
     ]
     assert len(rows) == 2 and "ago" in rows[1]
-    assert len(first.node.call(first._presence.roster.read(), timeout_s=10)) == 2, "an observer is in no roster"
+    code, out, _ = outerloop("status", first.address[0], "--run", "r", "--once")
+    assert code == 0 and "run r: 2 peers" in out, "an observer is in no roster"
     code, _, err = outerloop("status", first.address[0], "--run", "other", "--once")
     assert code == 2 and "exchange.run" in err
     assert left_here() <= before
