@@ -6,7 +6,7 @@ StateSender    sends the initial state to some peers more cheaply than through a
 Metered        counts bytes and transfer time
 SharedDecode   peers of one process, or the ranks of an island, share the interpretation of a round
 RejectsPeers   excludes peers whose messages are unusable
-Counted        counts what is particular to it, such as rejections
+Counted        reports counts of its own, such as rejections
 """
 
 from __future__ import annotations

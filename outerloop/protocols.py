@@ -265,7 +265,7 @@ class Pending(Protocol):
 class Exchange(Protocol):
     """AXIS exchange: sends this peer's message of a round and returns those of other peers.
 
-    exchange_protocols.py has what an exchange may offer besides.
+    exchange_protocols.py holds the optional protocols.
     """
 
     info: Capabilities

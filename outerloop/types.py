@@ -123,8 +123,9 @@ class Capabilities:
 class ExecutorHandoff:
     """The peers that send their state, and those that receive it, before the first inner step.
 
-    `number`: of the meeting that this counts as, which waits for `timeout_s`. `givers`, `takers`: peer names in order.
-    All givers hold equal states of at most `most_bytes`, and the first giver is the first peer of the run.
+    `number`: the handoff counts as the meeting of this number, which waits for `timeout_s`. `givers`, `takers`: peer
+    names in order. All givers hold equal states of at most `most_bytes`, and the first giver is the first peer of the
+    run.
     """
 
     number: int

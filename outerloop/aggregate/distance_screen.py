@@ -35,7 +35,7 @@ GROWTH = 4.0
 """Multiple of r. A partner's distance is about √2 times that of equal work, and more if machines differ in speed: a
 peer that takes five rounds in the time of one is five rounds away when they meet."""
 REFUSED = 32.0
-"""Multiple of r. No machine is that much faster than its partners; weights of another scale are hundreds of r away."""
+"""Multiple of r. No machine is that much faster than its partners; weights of another scale are far beyond it."""
 DRIFT = 8.0
 """Multiple of D: a partner's clipped distance, 4 r, is at most 32 times this peer's own longest round."""
 Who = TypeVar("Who")

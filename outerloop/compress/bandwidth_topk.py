@@ -98,7 +98,7 @@ class Auto(BySize):
         """Return the log line that explains a change of k."""
         mbit = f" ({8e-6 * cost.bytes_sent / cost.transfer_s:.3g} Mbit/s)" if cost.transfer_s else ""
         return (
-            f"compress: k {before} -> {self.chosen.k} of a chunk: {cost.bytes_sent / 1e6:.3g} MB out took"
+            f"compress: k {before} -> {self.chosen.k} per chunk: sending {cost.bytes_sent / 1e6:.3g} MB took"
             f" {cost.transfer_s:.3g} s{mbit}; with {cost.compute_s:.3g} s of inner steps, {limit_s:.3g} s are allowed"
             f" at utilization {self.utilization:g}"
         )

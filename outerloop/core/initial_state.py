@@ -1,6 +1,6 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
-    all meet:          rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects bits
+    all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects bits
     another position:  a peer at another round or step, or with other layouts or hardware than more than half of those
                        that meet, is left out by name; without such a majority no peer begins
     unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, those of the

@@ -3,7 +3,7 @@
 compare    slow weights of the peers that sent messages: a replica in the minority applies nothing
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
 observe    schedule, codec and screen adapt, equally on all replicas; a compressor adapts to what the round cost
-publish    the exchange may offer the new shared state to other peers, and hears which messages were unusable
+publish    the exchange may offer the new shared state to other peers, and learns which messages were unusable
 """
 
 from __future__ import annotations

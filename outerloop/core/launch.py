@@ -2,7 +2,7 @@
 
     blocking    inner steps stop for all of this
     async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or
-                continue until the weights are about to change, if the caller notifies of updates
+                continue until the weights are about to change, if the caller announces updates of the model
 
 The thread also reads slow weights, residual and what the compressor agreed on. These change only at landings, and no
 round lands, and no other round launches, before the thread is done. So both ways produce the same bytes.

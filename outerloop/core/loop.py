@@ -31,7 +31,7 @@ class RoundLoop:
     """Runs the rounds of one replica between its inner steps. `inner_step`: the position in the run.
 
     Args:
-        scheduler, launcher, lander: say what is due, launch rounds, apply rounds.
+        scheduler, launcher, lander: determine the work that is due, launch rounds, apply rounds.
         timeout_s: the longest time that a landing waits for its exchange.
     """
 

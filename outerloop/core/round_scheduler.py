@@ -53,7 +53,7 @@ class RoundScheduler:
 
         Args:
             decided: returns whether the other peers have decided a round without this peer.
-            replayed: rounds that were just replayed, which are due no more.
+            replayed: rounds that were just replayed, which are no longer due.
         """
         due = self.schedule.due(step)
         launches = [round for round in due.launch if round not in replayed]

@@ -27,11 +27,11 @@ from outerloop.types import FIRST, Capabilities, Contribution, Round, RoundFaile
 
 RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
-"""Seconds between two looks at the folder."""
+"""Seconds between two reads of the folder."""
 KEPT = 4
 """Number of files of each kind that a peer keeps. When it writes one, all peers have read the one two before."""
 MEETING_BYTES = 16 << 20
-"""What the size limit of a meeting exceeds twice that of a round by: peers start by sending settings and shapes."""
+"""A meeting's size limit is twice that of a round plus this: peers start by sending settings and shapes."""
 TOKEN_BYTES = 16
 
 

@@ -19,7 +19,7 @@ class NetworkPeer(Protocol):
         ...
 
     def form(self, held: Mapping[int, str]) -> int | None:
-        """Wait for the other peers, then return the inner step of the checkpoint to resume from; None for none.
+        """Wait for the other peers, then return the inner step of the checkpoint to resume from, or None.
 
         `held`: inner step -> hash of the slow weights, for each checkpoint of this peer. Raises UserError.
         """

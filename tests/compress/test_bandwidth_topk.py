@@ -37,7 +37,7 @@ def test_it_goes_by_seconds_by_hand():
         chosen.append(one.chosen.k)
     assert chosen == [4, 8, 8]
     assert one.observe(cost(8.0)) == "" and one.chosen.k == 8  # s = (.5 + 1) / 2 = .75: 6 s of 8
-    assert one.observe(cost(12.0)).startswith("compress: k 8 -> 4 of a chunk")  # s = (.75 + 1.5) / 2: 9 s of 8
+    assert one.observe(cost(12.0)).startswith("compress: k 8 -> 4 per chunk")  # s = (.75 + 1.5) / 2: 9 s of 8
     assert one.seconds_per_k == 1.125
 
 

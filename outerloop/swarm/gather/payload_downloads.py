@@ -84,7 +84,7 @@ class PayloadDownloads:
         return (number, participant) in self._store
 
     def has_wrong_hash(self, participant: Participant) -> bool:
-        """Return whether the owner of this payload has sent other bytes than those that it stated the hash of."""
+        """Return whether the owner of this payload has sent bytes that do not match the hash that it stated."""
         return self._bulk.reputation.sent_wrong_bytes(id_of(participant.peer), participant.digest)
 
     def is_rejected(self, number: int, participant: Participant) -> bool:
