@@ -49,9 +49,9 @@ TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s
 """Rate of streams that are refused with a message: of one peer that is not on the allow-list, and of all such peers.
 Each costs about 1 ms. Streams beyond that are held for HOLD_S.
 """
-HELD_AT_ONCE = 512
+HELD_AT_ONCE = 320
 """Maximum number of streams held at a time; further ones are closed. Each takes two open files of this process's limit
-and p2pd's, and up to 0.1 MB of memory."""
+and p2pd's, and 0.2 MB of p2pd's memory: 64 MB in all."""
 REQUEST_BYTES = 1024
 """Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
