@@ -45,7 +45,7 @@ def test_it_comes_down_at_once():
     one = auto()
     one.load_state_dict({"step": 3, "seconds_per_k": 0.1})
     why = one.observe(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
-    assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB out took 94.4 s (0.847 Mbit/s)" in why
+    assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB took 94.4 s (0.847 Mbit/s)" in why
     assert "with 36 s of inner steps, 8 s are allowed at utilization 0.8" in why
 
 

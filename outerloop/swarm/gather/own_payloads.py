@@ -48,7 +48,7 @@ class OwnPayloads:
                 self._rpc.own.post(known, participant)
 
     def begin_round(self, number: int) -> None:
-        """Tell peers that request a payload of an earlier round that none follows, if this peer had none."""
+        """Notify peers that request a payload of an earlier round that none follows, if this peer had none."""
         self._rpc.own.over(number - 1)
 
     def restart(self, number: int) -> None:
