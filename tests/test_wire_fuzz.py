@@ -22,7 +22,7 @@ from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
 from outerloop.core import replica_average
 from outerloop.exchange.inprocess import InProcess
-from outerloop.replica.island import here
+from outerloop.replica.island import run_inline
 from outerloop.types import CodecContext, Contribution, Round
 from tests.support import forged_payloads, payload_checks
 
@@ -155,7 +155,7 @@ def test_samples_of_64_bits_are_a_weight_like_any_other():
 class Meeting:
     """As much of an outer loop as a meeting of replicas needs; the other peer is not honest."""
 
-    island = SimpleNamespace(compute=here)
+    island = SimpleNamespace(compute=run_inline)
 
     def __init__(self, parts):
         self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0

@@ -36,7 +36,7 @@ from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
 from outerloop.replica.gathered import Gathered
-from outerloop.replica.island import Island, here, trainable
+from outerloop.replica.island import Island, run_inline, trainable_parameters
 from outerloop.state.checkpoint import opened
 from outerloop.types import Capabilities, Round, UserError
 
@@ -189,7 +189,7 @@ def trainer_of(
     exchange: Exchange,
     index: int,
     seat: RankLayout = ALONE,
-    compute: Callable[..., Any] = here,
+    compute: Callable[..., Any] = run_inline,
 ) -> Trainer[OuterLoop | GatheredFollower]:
     """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
     inner, ranks = config.inner, seat.ranks
@@ -306,7 +306,7 @@ def check_parts(config: DictConfig) -> Module:
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
-    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
+    compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
     return model
 
 
@@ -317,7 +317,7 @@ def limit_payloads(config: DictConfig, model: Module) -> None:
     state_dtype=float64 has larger values.
     """
     if "max_blob_bytes" in config.exchange:
-        shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}
+        shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
         tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
         most = 2 * (wire.size_limit(shapes) + LANES * tables)
         config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or most, most)

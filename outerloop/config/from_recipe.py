@@ -20,7 +20,7 @@ from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
 from outerloop.replica.island import Island
 from outerloop.replica.rank_group import RankGroup
-from outerloop.replica.sharding import copies_of, group_of, lanes_of, processes_of, shards_of
+from outerloop.replica.sharding import num_processes, num_shards, process_group, replica_group, shard_group
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,14 @@ def from_recipe(
     """
     settings = load.load([f"recipe={recipe}", *options])
     plain = getattr(model, "_orig_mod", model)  # torch.compile prefixes the names of parameters
-    refuse_for_many(settings, processes_of(plain))
+    refuse_for_many(settings, num_processes(plain))
     build.limit_payloads(settings, plain)
     if gathered:
-        island = Gathered(plain, RankGroup(group_of(plain)), state_device=build.state_device(settings))
-        return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
-    copies, lanes = copies_of(plain), lanes_of(plain)
+        island = Gathered(plain, RankGroup(process_group(plain)), state_device=build.state_device(settings))
+        if not island.ranks.is_leader:
+            return following(island)
+        return led(settings, island, plain, exchange, Path(run_dir), state)
+    copies, lanes = replica_group(plain), num_shards(plain)
     if exchange is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
             f"the model is cut into {lanes} shards, each exchanged in its own lane: pass"
@@ -79,7 +81,7 @@ def from_recipe(
         return joined(settings, Path(run_dir), state, leads_others=copies is not None, lanes=lanes)
 
     def join() -> Exchange:
-        return exchange or (ShardedIsland.joining(own, ranks=RankGroup(shards_of(plain))) if lanes > 1 else own())
+        return exchange or (ShardedIsland.joining(own, ranks=RankGroup(shard_group(plain))) if lanes > 1 else own())
 
     return begun(settings, plain, ReplicatedIsland.joining(join, ranks=RankGroup(copies)) if copies else join(), state)
 
@@ -95,7 +97,7 @@ def led(
     settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
 ) -> OuterLoop:
     """Return the outer loop on the leader of a gathered island. Meanwhile the other ranks serve the leader."""
-    with island.at_work():
+    with island.followers_serving():
         exchange = exchange or joined(settings, run_dir, state, leads_others=True)
         return begun(settings, model, exchange, state, island)
 

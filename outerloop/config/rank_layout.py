@@ -57,7 +57,7 @@ class RankLayout:
     @property
     def follows(self) -> bool:
         """Return whether another rank holds the outer state of this one."""
-        return self.kind == "gathered" and not self.ranks.leads
+        return self.kind == "gathered" and not self.ranks.is_leader
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module for the forward pass. Shards the model in place if the island holds shards of it."""

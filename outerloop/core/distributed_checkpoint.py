@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.feedback.residual_storage import dense
-from outerloop.replica.sharding import global_of, group_of, local_of
+from outerloop.replica.sharding import process_group, to_global, to_local
 from outerloop.state import canonical
 from outerloop.state.dcp_files import Planner, Reader, Writer
 from outerloop.state.dcp_index import dtype_of
@@ -131,7 +131,7 @@ def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
 
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
     """Write `state`; called by all processes that hold the model."""
-    group = group_of(model)
+    group = process_group(model)
     checkpoint.save(state, storage_writer=Writer(folder), process_group=group, no_dist=group is None)
 
 
@@ -140,7 +140,7 @@ def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
 
     Raises UserError for invalid content.
     """
-    group, reader = group_of(model), Reader(Path(folder))
+    group, reader = process_group(model), Reader(Path(folder))
     try:
         checkpoint.load(state, storage_reader=reader, planner=Planner(), process_group=group, no_dist=group is None)
     except CheckpointException as error:  # of any rank
@@ -156,7 +156,7 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
     x = dense(tree)
     if isinstance(x, Tensor) and name and x.shape == outer.slow[name].shape:
-        shards["/".join(map(str, path))] = global_of(x, outer.island.params[name]).to(x.device)
+        shards["/".join(map(str, path))] = to_global(x, outer.island.params[name]).to(x.device)
         return {SHARD: name, "dtype": str(x.dtype).removeprefix("torch.")}
     return x
 
@@ -175,7 +175,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
     if SHARD in tree:
         like = outer.slow[tree[SHARD]]
         x = torch.zeros_like(like, dtype=dtype_of(tree["dtype"]))
-        shards["/".join(map(str, path))] = global_of(x, outer.island.params[tree[SHARD]]).to(x.device)
+        shards["/".join(map(str, path))] = to_global(x, outer.island.params[tree[SHARD]]).to(x.device)
         return
     for key, below in tree.items():
         prepare(below, outer, shards, (*path, key))
@@ -186,5 +186,5 @@ def put_together(tree: Any, shards: Tensors, path: tuple[Any, ...] = ()) -> Any:
     if not isinstance(tree, dict):
         return tree
     if SHARD in tree:
-        return local_of(shards["/".join(map(str, path))])
+        return to_local(shards["/".join(map(str, path))])
     return {key: put_together(below, shards, (*path, key)) for key, below in tree.items()}

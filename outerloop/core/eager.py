@@ -29,7 +29,7 @@ class EagerUpdates:
         mean, replica = {name: x / peers for name, x in flight.update.items()}, self.launcher.replica
         self.method.update(replica.slow, mean, {})
         self.launcher.pipeline.write(mean)
-        replica.rehash(mean)
+        replica.update_hashes(mean)
 
     def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:
         """Return the aggregate with this peer's contribution replaced by that of the next round, which is in flight."""

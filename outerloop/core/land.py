@@ -84,7 +84,7 @@ class RoundLander:
         if self.eager:
             aggregated = self.eager.refreshed(aggregated, flight)
         squares = self.pipeline.land(aggregated, flight.update, flight.fast_at_launch, included=included)
-        self.replica.rehash(flight.update)
+        self.replica.update_hashes(flight.update)
         if included:
             self.launcher.waiting[flight.round.fragment] -= flight.samples
         return squares

@@ -49,7 +49,7 @@ class RoundLoop:
         """Count one inner step of this many training samples; launch and land what is due. Raises ReplicasDiverged."""
         self.launcher.add_samples(samples)
         self.reports = []
-        with self.lander.meter.between_steps(), self.island.at_work():
+        with self.lander.meter.between_steps(), self.island.followers_serving():
             try:
                 self.advance()
             except StateTransferRequired as transfer:

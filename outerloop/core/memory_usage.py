@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.replica.island import Island
-from outerloop.replica.sharding import local_of
+from outerloop.replica.sharding import to_local
 from outerloop.replica.state_size import SIDE, bytes_of
 from outerloop.types import Tensors
 
@@ -82,7 +82,7 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
     return MemoryUsage(
         {
             "parameters": bytes_of(outer.model.parameters()),
-            "gradients": sum(local_of(p.detach()).nbytes for p in trained),
+            "gradients": sum(to_local(p.detach()).nbytes for p in trained),
             "inner optimizer": sum(state_bytes(one) for one in parts_of(optimizer)),
             "slow": slow,
             "residual": round(slow * outer.residual_share),
@@ -127,7 +127,7 @@ def state_bytes(optimizer: Optimizer) -> int:
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
-            x = local_of(p.detach())
+            x = to_local(p.detach())
             kind = number, x.dim(), x.dtype
             if kind not in known:
                 known[kind] = tried(optimizer, group, x)

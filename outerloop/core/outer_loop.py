@@ -27,7 +27,7 @@ from outerloop.protocols import (
 )
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.island import Island
-from outerloop.replica.sharding import unwrapped
+from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
 from outerloop.state.checkpoint import on_device, opened, whole_parts
@@ -102,7 +102,7 @@ class OuterLoop:
         compatibility.refuse_fragments(schedule, list(self.slow))
         self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
         method.init(self.slow)
-        self.buffers = Buffers(unwrapped(model), kind=buffers)
+        self.buffers = Buffers(unwrap(model), kind=buffers)
         self.codec = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
         self.loop = build_loop(
             self.replica,

@@ -65,8 +65,8 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     others, unfit = outer.island.compute(read, met, outer.slow)
     names = sorted(one.peer for one in met)
     apart = outer.island.compute(squared_distances, others, outer.slow)
-    lacking = lanes.sum([float(peer in unfit) for peer in names])
-    squares = lanes.sum([apart.get(peer, 0.0) for peer in names])
+    lacking = lanes.all_reduce([float(peer in unfit) for peer in names])
+    squares = lanes.all_reduce([apart.get(peer, 0.0) for peer in names])
     refused = {
         peer: unfit.get(peer, f"{peer}: its weights do not fit in another lane")
         for peer, count in zip(names, lacking, strict=True)
@@ -82,7 +82,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     kept = {own: outer.slow} | outer.island.compute(drawn_near, near_weights, outer.slow, factors)
     peers = tuple(sorted(kept))
     mean, variance = outer.island.compute(mean_and_variance, [kept[peer] for peer in peers], outer.slow)
-    variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
+    variance, values = lanes.all_reduce([variance, sum(x.numel() for x in mean.values())])
     shortened = {peer: factor for peer, factor in factors.items() if factor < 1}
     return Average(mean, (variance / values) ** 0.5, peers, refused, shortened)
 
@@ -110,7 +110,7 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
     """Return r, over the weights of all lanes; infinite if distances are not screened."""
     usual = outer.screen.usual_of_replicas()
-    return usual if math.isinf(usual) else math.sqrt(lanes.sum([usual**2])[0])
+    return usual if math.isinf(usual) else math.sqrt(lanes.all_reduce([usual**2])[0])
 
 
 @torch.no_grad()

@@ -100,7 +100,7 @@ class SharedState:
         self.screen.load_state_dict(state.get("screen", {}))
         if self.schedule:
             self.schedule.load_state_dict(state["schedule"])
-        self.buffers.land(state["buffers"], counted=True)
+        self.buffers.land(state["buffers"], included=True)
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
     def check(self, state: Any) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 from torch import distributed as dist
 
-from outerloop.replica.rank_group import RankGroup, tensor_of
+from outerloop.replica.rank_group import RankGroup, uint8_tensor
 from outerloop.types import FIRST, Capabilities, Contribution, ExecutorHandoff, Round, RoundFailed, UserError
 
 Returned = TypeVar("Returned")
@@ -84,7 +84,7 @@ class Distributed:
 
     def gather(self, blob: bytes) -> dict[int, bytes]:
         """Return the messages of all processes, in the order of ranks."""
-        own = tensor_of(blob)
+        own = uint8_tensor(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
         longest = max(int(size) for size in sizes)
@@ -102,7 +102,7 @@ class Distributed:
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
-        content = self.ended(self.network.submit(RankGroup(self.group).spread, own))
+        content = self.ended(self.network.submit(RankGroup(self.group).broadcast, own))
         return content if self.peer in way.takers else b""
 
     def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:

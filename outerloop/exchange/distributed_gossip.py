@@ -18,7 +18,7 @@ from torch import distributed as dist
 
 from outerloop.exchange.distributed import Distributed
 from outerloop.gossip_groups import checked_group, group_of
-from outerloop.replica.rank_group import tensor_of
+from outerloop.replica.rank_group import uint8_tensor
 from outerloop.types import Round
 
 
@@ -52,7 +52,7 @@ class DistributedGossip(Distributed):
         sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
         self.pass_on(torch.tensor([len(blob)]), sizes)
         messages = {rank: torch.empty(int(size), dtype=torch.uint8) for rank, size in sizes.items()}
-        self.pass_on(tensor_of(blob), messages)
+        self.pass_on(uint8_tensor(blob), messages)
         return {rank: blob if rank == self.rank else messages[rank].numpy().tobytes() for rank in partners}
 
     def pass_on(self, own: Tensor, theirs: Mapping[int, Tensor]) -> None:

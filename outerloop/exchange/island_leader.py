@@ -15,7 +15,7 @@ from outerloop.exchange_protocols import (
     report_refused,
 )
 from outerloop.protocols import Exchange
-from outerloop.replica.rank_group import RankGroup, tensor_of
+from outerloop.replica.rank_group import RankGroup, uint8_tensor
 from outerloop.state import canonical
 from outerloop.types import (
     FIRST,
@@ -46,19 +46,19 @@ class LeaderExchange:
     """
 
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
-        self.ranks, self.exchange = ranks, exchange if ranks.leads else None
+        self.ranks, self.exchange = ranks, exchange if ranks.is_leader else None
         self.behind: StateTransferRequired | None = None
         info, self.peer, self.rank, self.size, self.late_joiner = self.at_leader(
             lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x)]
         )
-        self.info = Capabilities(**info | {"concurrent": info["concurrent"] and ranks.threads})
-        self.launch_ranks = ranks.apart() if self.info.concurrent else ranks
+        self.info = Capabilities(**info | {"concurrent": info["concurrent"] and ranks.supports_tags})
+        self.launch_ranks = ranks.with_tag() if self.info.concurrent else ranks
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: RankGroup) -> Self:
         """Let the leader join an exchange and wrap it. If the leader fails to join, all processes raise."""
         try:
-            exchange = join() if ranks.leads else None
+            exchange = join() if ranks.is_leader else None
         except Exception as error:
             broadcast_error(error, ranks)
             raise
@@ -124,7 +124,7 @@ class LeaderExchange:
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
-            return self.answer_of(canonical.unpack(ranks.spread(b"")))
+            return self.answer_of(canonical.unpack(ranks.broadcast(b"")))
         try:
             value = work(self.exchange)
         except StateTransferRequired as behind:
@@ -134,7 +134,7 @@ class LeaderExchange:
         except Exception as error:
             broadcast_error(error, ranks)
             raise
-        ranks.spread(canonical.pack({"raised": "", "value": value}))
+        ranks.broadcast(canonical.pack({"raised": "", "value": value}))
         return value
 
     def answer_of(self, answer: dict[str, Any]) -> Any:
@@ -156,12 +156,12 @@ def replicas_of(exchange: Exchange) -> Replicated:
 def broadcast_error(error: Exception, ranks: RankGroup) -> None:
     """Send the other processes the error that the leader is about to raise."""
     kind = type(error).__name__
-    ranks.spread(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
+    ranks.broadcast(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
 
 
 def to_tree(contributions: Sequence[Contribution]) -> list[Any]:
     """Convert contributions to a tree of plain values and tensors."""
-    return [[c.peer, c.round.number, c.round.fragment, tensor_of(c.blob)] for c in contributions]
+    return [[c.peer, c.round.number, c.round.fragment, uint8_tensor(c.blob)] for c in contributions]
 
 
 def from_tree(tree: list[Any]) -> list[Contribution]:

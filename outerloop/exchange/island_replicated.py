@@ -16,7 +16,7 @@ from typing import Any
 from outerloop.exchange.island_leader import LeaderExchange, from_tree, replicas_of, to_tree
 from outerloop.exchange_protocols import Read, decode_shared, hand_over, meeting
 from outerloop.protocols import Exchange, Pending
-from outerloop.replica.rank_group import tensor_of
+from outerloop.replica.rank_group import uint8_tensor
 from outerloop.types import Contribution, ExecutorHandoff, Refusals, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import InvalidMessage
 
@@ -73,14 +73,14 @@ class ReplicatedIsland(LeaderExchange):
 
         if not way.takers:
             return b""
-        return self.at_leader(lambda exchange: tensor_of(hand_over(exchange, way, state))).numpy().tobytes()
+        return self.at_leader(lambda exchange: uint8_tensor(hand_over(exchange, way, state))).numpy().tobytes()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return the state of the other peers, the same at all processes."""
 
         def fetch(exchange: Exchange) -> list[Any]:
             round, content = self.fetch_state(exchange, max_bytes)
-            return [round.number, round.fragment, tensor_of(content)]
+            return [round.number, round.fragment, uint8_tensor(content)]
 
         number, fragment, content = self.at_leader(fetch)
         return Round(number, fragment), content.numpy().tobytes()

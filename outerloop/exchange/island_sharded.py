@@ -24,7 +24,7 @@ from torch import Tensor
 from outerloop.exchange.island_leader import LeaderExchange, from_tree, replicas_of, to_tree
 from outerloop.exchange_protocols import Read, hand_over, meeting, replicated
 from outerloop.protocols import Exchange, Pending
-from outerloop.replica.rank_group import RankGroup, tensor_of
+from outerloop.replica.rank_group import RankGroup, uint8_tensor
 from outerloop.state import canonical
 from outerloop.types import (
     Contribution,
@@ -136,7 +136,7 @@ class ShardedIsland(LeaderExchange):
             content.extend(parts_or_nothing(hand_over(exchange, whole, lambda: bundle(own)), self.ranks.size))
 
         self.at_leader(hand)
-        return self.ranks.deal(content) if self.peer in takers else b""
+        return self.ranks.scatter(content) if self.peer in takers else b""
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return this lane's part of the other peers' state. Lanes that request anything else take it, too."""
@@ -151,7 +151,7 @@ class ShardedIsland(LeaderExchange):
             number, fragment = self.request(RECOVERY, b"%d" % max_bytes, fetch)
         except StateTransferRequired:
             return self.recover(max_bytes)
-        return Round(number, fragment), self.ranks.deal(content)
+        return Round(number, fragment), self.ranks.scatter(content)
 
     def request(
         self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: RankGroup | None = None
@@ -162,7 +162,7 @@ class ShardedIsland(LeaderExchange):
         needs the other peers' state, otherwise ReplicasDiverged or LeaderFailed.
         """
         ranks = ranks or self.ranks
-        requests = [canonical.unpack(blob) for blob in ranks.gather(canonical.pack([what, tensor_of(blob)]))]
+        requests = [canonical.unpack(blob) for blob in ranks.gather(canonical.pack([what, uint8_tensor(blob)]))]
 
         def checked_work(exchange: Exchange) -> Any:
             self.check_same_request({words for words, _ in requests}, exchange)
@@ -181,11 +181,11 @@ class ShardedIsland(LeaderExchange):
     def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
         """Return this lane's part of the leader's bundles. If one is not a bundle of L lanes, its part is empty."""
         apart = [(message, parts_or_nothing(bytes(message.blob), self.ranks.size)) for message in bundles]
-        lanes = range(self.ranks.size if self.ranks.leads else 0)
+        lanes = range(self.ranks.size if self.ranks.is_leader else 0)
         of_lanes = [
             canonical.pack(to_tree([replace(message, blob=blobs[lane]) for message, blobs in apart])) for lane in lanes
         ]
-        return from_tree(canonical.unpack(self.ranks.deal(of_lanes)))
+        return from_tree(canonical.unpack(self.ranks.scatter(of_lanes)))
 
 
 class PendingBundle:
@@ -221,7 +221,7 @@ class PendingBundle:
 
 def bundle(blobs: Sequence[bytes]) -> bytes:
     """Pack L blobs into one message. Equal blobs give equal bytes."""
-    return blobs[0] if len(blobs) == 1 else canonical.pack([tensor_of(blob) for blob in blobs])
+    return blobs[0] if len(blobs) == 1 else canonical.pack([uint8_tensor(blob) for blob in blobs])
 
 
 def parts_of(content: bytes, lanes: int) -> Blobs:

@@ -52,7 +52,7 @@ class Attached:
         sole_writer: bool = False,
     ) -> None:
         optimizer = with_hooks(optimizer)
-        outer.island.check_whole()
+        outer.island.check_parameters()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         outer.notifies_updates = sole_writer

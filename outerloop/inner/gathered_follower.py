@@ -1,9 +1,9 @@
-"""A non-leading rank of a gathered island. It follows the orders of the leader and holds no outer state.
+"""A non-leading rank of a gathered island. It follows the commands of the leader and holds no outer state.
 
-leader's order     action of this rank
+leader's command   action of this rank
 gather, scatter    contributes or receives its shards (gathered.py)
 step, evaluate     computes together with the other ranks, on its part of the batch
-save, load         saves or loads its shards of the model and inner optimizer; a load order carries the data position
+save, load         saves or loads its shards of the model and inner optimizer; a load command carries the data position
 leave              ends
 """
 
@@ -50,15 +50,15 @@ class GatheredFollower:
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, plan: Plan) -> None:
-    """Follow the leader's orders until its run ends. Raises UserError or LeaderFailed if the leader failed."""
+    """Follow the leader's commands until its run ends. Raises UserError or LeaderFailed if the leader failed."""
     follower = Follower(outer.island)
-    while (order := follower.hear())["do"] != "leave":
-        if order["do"] == "step":
-            outer.inner_step = order["inner_step"]
+    while (command := follower.recv_command())["do"] != "leave":
+        if command["do"] == "step":
+            outer.inner_step = command["inner_step"]
             trainer.step()
-        elif order["do"] == "evaluate":
+        elif command["do"] == "evaluate":
             trainer.nats(validation, plan.eval_batch)
-        elif order["do"] == "save":
-            save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index, slow_hash="")
-        elif order["do"] == "load":
-            load_inner(trainer, order["position"], run_dir=plan.run_dir, step=order["step"], worker=plan.index)
+        elif command["do"] == "save":
+            save(trainer, {}, run_dir=plan.run_dir, step=command["step"], worker=plan.index, slow_hash="")
+        elif command["do"] == "load":
+            load_inner(trainer, command["position"], run_dir=plan.run_dir, step=command["step"], worker=plan.index)

@@ -95,7 +95,7 @@ class Trainer(Generic[Outer]):
     def step(self) -> StepReport:
         """Take one inner step, then launch and land the rounds that are due after it."""
         began = time.perf_counter()
-        self.outer.island.call("step", inner_step=self.outer.inner_step)
+        self.outer.island.run_on_followers("step", inner_step=self.outer.inner_step)
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
@@ -113,7 +113,7 @@ class Trainer(Generic[Outer]):
         Returns the mean loss before the step, the learning rate, and the seconds spent waiting until the outer loop had
         read the weights.
         """
-        [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
+        [loss] = self.ranks.all_reduce([sum(self.backward(window) for window in windows) / self.ranks.size])
         stall_s = self.outer.before_update()
         return loss, self.update(), stall_s
 
@@ -145,8 +145,8 @@ class Trainer(Generic[Outer]):
         With several ranks each rank has separate windows, the same number on each, and the sum is over all of them.
         """
         self.outer.before_update()
-        with self.outer.island.holding(weights):
-            self.outer.island.call("evaluate")
+        with self.outer.island.temporary_weights(weights):
+            self.outer.island.run_on_followers("evaluate")
             return self.outer.island.compute(self.nats, windows, batch)
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class Trainer(Generic[Outer]):
             for window in windows.split(batch):
                 nats += float(next_token_loss(self.model, window.to(self.device))) * window[:, 1:].numel()
         self.model.train()
-        return self.ranks.sum([nats])[0]
+        return self.ranks.all_reduce([nats])[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""

@@ -79,7 +79,7 @@ class Worker:
         self.replicated, self.traffic = replicated(exchange), metered(exchange)
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.ranks = trainer.ranks
-        self.lanes = trainer.ranks if outer.island.in_lanes else ALONE
+        self.lanes = trainer.ranks if outer.island.is_sharded else ALONE
         self.failed_in_a_row = 0
         self.to_be_saved = False
         self.divergence = ""
@@ -187,7 +187,7 @@ class Worker:
         than the round then, so it is neither evaluated nor saved.
         """
         self.account(of_all_lanes(report, self.lanes) if self.lanes.size > 1 else report)
-        if self.plan.keep_payload_rounds and report.blob and self.ranks.leads:
+        if self.plan.keep_payload_rounds and report.blob and self.ranks.is_leader:
             folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
             keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
         if report.round.fragment < self.outer.schedule.fragments - 1 or not now:
@@ -298,20 +298,20 @@ class Worker:
     def resume(self, step: int) -> None:
         """Restore this worker's state at `step`. The random generators of an island's other ranks start fresh."""
         rest = load(self.trainer, run_dir=self.plan.run_dir, step=step, worker=self.plan.index)
-        if self.ranks.leads:
+        if self.ranks.is_leader:
             rng.set_state(rest["rng"])
         self.base |= rest["counters"]
         self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
 
     def counters(self) -> dict[str, Any]:
         """Return totals since the run began, including earlier sessions, with the bytes of all lanes."""
-        moved = [int(total) for total in self.lanes.sum([self.traffic.bytes_sent, self.traffic.bytes_received])]
+        moved = [int(total) for total in self.lanes.all_reduce([self.traffic.bytes_sent, self.traffic.bytes_received])]
         counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **counters(self.exchange)}
         return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
     def emit(self, event: str, **fields: Any) -> None:
         """Emit one event; on all ranks of an island but the first, do nothing."""
-        if self.ranks.leads:
+        if self.ranks.is_leader:
             self.emit_event({"event": event, "worker": self.plan.index, "step": self.step, **fields})
 
 
@@ -323,5 +323,5 @@ def is_due(done: int, every: int) -> bool:
 def of_all_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
     """Return the report of a round with payload bytes and norms combined over all lanes of an island."""
     of_lane = [report.payload_bytes, report.delta_norm**2, report.mean_norm**2]
-    payload_bytes, delta, mean = ranks.sum(of_lane)
+    payload_bytes, delta, mean = ranks.all_reduce(of_lane)
     return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))

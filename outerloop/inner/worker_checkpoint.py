@@ -17,7 +17,7 @@ from typing import Any
 
 from outerloop.core.round import RoundReport
 from outerloop.inner.trainer import Trainer
-from outerloop.replica.sharding import is_cut
+from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
 
 State = dict[str, Any]
@@ -29,17 +29,17 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
     `slow_hash`: of the slow weights, 16 hexadecimal digits; used on the leader.
     """
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
-    outer.island.call("save", step=step)
-    if not is_cut(trainer.model):
+    outer.island.run_on_followers("save", step=step)
+    if not is_sharded(trainer.model):
         state = trainer.state_dict()
-    elif outer.island.in_lanes:
+    elif outer.island.is_sharded:
         resharding().save(folder, trainer.optimizer, outer)
         state = trainer.position()
     else:
         resharding().save_inner(folder, trainer.optimizer, trainer.model)
         state = trainer.position() | {"outer": outer.evolved()}
-    if trainer.ranks.leads:
-        shards = folder if is_cut(trainer.model) else None
+    if trainer.ranks.is_leader:
+        shards = folder if is_sharded(trainer.model) else None
         checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards, slow_hash=slow_hash)
 
 
@@ -47,14 +47,14 @@ def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
     """Restore the state of a trainer, and return the whole content of the file, including `rest` from `save`."""
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
     state = checkpoint.load(run_dir, step, worker)
-    if not is_cut(trainer.model):
+    if not is_sharded(trainer.model):
         trainer.load_state_dict(state["trainer"])
-    elif outer.island.in_lanes:
+    elif outer.island.is_sharded:
         resharding().load(folder, trainer.optimizer, outer)
         trainer.resume_from(state["trainer"])
     else:
         position = {key: part for key, part in state["trainer"].items() if key != "outer"}
-        outer.island.call("load", step=step, position=position)
+        outer.island.run_on_followers("load", step=step, position=position)
         load_inner(trainer, position, run_dir=run_dir, step=step, worker=worker)
         outer.load_state_dict(state["trainer"]["outer"])
     return state

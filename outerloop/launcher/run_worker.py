@@ -22,8 +22,8 @@ from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.launcher import cpu_share
 from outerloop.protocols import Exchange
-from outerloop.replica.island import here
-from outerloop.replica.sharding import is_cut
+from outerloop.replica.island import run_inline
+from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
 
 
@@ -46,7 +46,7 @@ def live(
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
     seat: RankLayout = ALONE,
-    compute: Callable[..., Any] = here,
+    compute: Callable[..., Any] = run_inline,
 ) -> None:
     """Run one worker to its last event. The exchange must have joined."""
     corpus = make(config.data)
@@ -76,7 +76,7 @@ def live(
         worker.emit("status", text=f"note: {warning}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
-    outer.island.call("leave")
+    outer.island.run_on_followers("leave")
     hand_in(config, corpus, outer, run_dir)
     worker.raise_if_diverged()
 
@@ -84,7 +84,7 @@ def live(
 def hand_in(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
     """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
     first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
-    slow = outer.island.complete(outer.slow, keep=first)
+    slow = outer.island.full_tensors(outer.slow, keep=first)
     if not first:
         return
     with only_once(run_dir / ".model", f"{outer.slow_hash:016x}") as mine:
@@ -94,7 +94,7 @@ def hand_in(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path)
 
 def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
     """Return the model itself, or for a sharded model an unsharded one with the same buffers."""
-    if not is_cut(model):
+    if not is_sharded(model):
         return model
     whole, names = model_of(config, corpus), dict(model.named_buffers())
     whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)

@@ -23,7 +23,7 @@ from outerloop.kernels.portable import divided
 from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
-RIDE_WITH = 0
+BUFFER_FRAGMENT = 0
 """The fragment whose messages carry the buffers."""
 
 
@@ -50,7 +50,7 @@ class Buffers:
 
     def schema(self, fragment: int) -> wire.Schema:
         """Return names and shapes of the buffers that are sent with a fragment."""
-        return {name: b.shape for name, b in self.mean.items() if fragment == RIDE_WITH}
+        return {name: b.shape for name, b in self.mean.items() if fragment == BUFFER_FRAGMENT}
 
     def parts(self, fragment: int) -> dict[str, Parts]:
         """Return copies of the buffers that are sent with a fragment, as they are now."""
@@ -59,14 +59,14 @@ class Buffers:
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
         """Return the mean of what all peers sent, in peer-name order. Raises InvalidMessage; changes nothing."""
         names = self.schema(messages[0].header.fragment)
-        return {name: mean_of([value_of(m, name, self.mean[name]) for m in messages]) for name in names}
+        return {name: mean_buffer([checked_buffer(m, name, self.mean[name]) for m in messages]) for name in names}
 
     @torch.no_grad()
-    def land(self, mean: Tensors, *, counted: bool) -> None:
-        """Remember the mean, and write it to the model if this peer's message `counted`."""
+    def land(self, mean: Tensors, *, included: bool) -> None:
+        """Remember the mean, and write it to the model if this peer's message `included`."""
         for name, b in mean.items():
             self.mean[name].copy_(b)
-            if counted:
+            if included:
                 self.model.get_buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,10 +75,10 @@ class Buffers:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.land(state, counted=False)
+        self.land(state, included=False)
 
 
-def value_of(message: wire.Message, name: str, like: Tensor) -> Tensor:
+def checked_buffer(message: wire.Message, name: str, like: Tensor) -> Tensor:
     """Return one peer's buffer. Raises InvalidMessage unless it has the shape and dtype of `like` and is finite."""
     x = message.parts[name].get("value")
     if x is None or (x.shape, x.dtype) != (like.shape, like.dtype) or not bool(x.isfinite().all()):
@@ -87,6 +87,6 @@ def value_of(message: wire.Message, name: str, like: Tensor) -> Tensor:
     return x
 
 
-def mean_of(sent: list[Tensor]) -> Tensor:
+def mean_buffer(sent: list[Tensor]) -> Tensor:
     """Return the mean of P tensors. If all are equal, the mean equals them bit for bit."""
     return divided(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)

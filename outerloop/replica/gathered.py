@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from outerloop.replica.island import Island, widened
+from outerloop.replica.island import Island, to_float32
 from outerloop.replica.rank_group import RankGroup
-from outerloop.replica.sharding import shard_of, whole
+from outerloop.replica.sharding import full_tensor, shard_like
 from outerloop.types import LeaderFailed, Tensors, UserError
 
 
@@ -38,15 +38,15 @@ class Gathered(Island):
         UserError: if the model has no trainable parameter.
     """
 
-    in_place = in_lanes = False
+    in_place = False
 
     def __init__(self, model: Module, ranks: RankGroup, *, state_device: torch.device | None = None) -> None:
         super().__init__(model, state_device=state_device)
-        self.ranks = ranks
+        self.ranks, self.is_sharded = ranks, False
 
-    def local(self, name: str) -> Tensor:
+    def read_parameter(self, name: str) -> Tensor:
         """Return a parameter in the model's own precision, whole."""
-        return self.pick([name])[name]
+        return self.read_raw([name])[name]
 
     def layouts(self) -> dict[str, str]:
         """Return the shapes only; how an island is sharded does not concern other islands."""
@@ -54,27 +54,27 @@ class Gathered(Island):
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
         """Return fast weights or gradients as float32 or wider, whole."""
-        self.tell("gather", names=list(names), what=what)
-        return {name: widened(x) for name, x in self.gather(names, what).items()}
+        self.send_command("gather", names=list(names), what=what)
+        return {name: to_float32(x) for name, x in self.gather(names, what).items()}
 
-    def pick(self, names: Iterable[str]) -> Tensors:
+    def read_raw(self, names: Iterable[str]) -> Tensors:
         """Return fast weights in the model's own precision, whole."""
         names = list(names)
-        self.tell("gather", names=names, what="weights")
+        self.send_command("gather", names=names, what="weights")
         return self.gather(names, "weights")
 
     def write(self, slow: Tensors, *, merge_local: float) -> None:
         """Compute θ ← merge_local · θ + (1 − merge_local) · φ on every rank."""
-        self.tell("scatter", types={name: str(x.dtype) for name, x in slow.items()}, merge_local=merge_local)
+        self.send_command("scatter", types={name: str(x.dtype) for name, x in slow.items()}, merge_local=merge_local)
         self.scatter(slow, merge_local)
 
-    def add(self, tensors: Tensors, *, times: float) -> None:
+    def add(self, tensors: Tensors, *, alpha: float) -> None:
         """Compute θ ← θ + times · x on every rank."""
-        now = self.pick(tensors)
-        self.write({name: torch.add(now[name], x, alpha=times) for name, x in tensors.items()}, merge_local=0.0)
+        current = self.read_raw(tensors)
+        self.write({name: torch.add(current[name], x, alpha=alpha) for name, x in tensors.items()}, merge_local=0.0)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def followers_serving(self) -> Iterator[None]:
         """Have the other ranks serve meanwhile.
 
         Afterwards they continue with inner steps, or raise because this rank did.
@@ -82,39 +82,39 @@ class Gathered(Island):
         try:
             yield
         except Exception as error:
-            self.tell("stop", reason=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
+            self.send_command("stop", reason=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
             raise
-        self.tell("continue")
+        self.send_command("continue")
 
-    def call(self, work: str, **details: Any) -> None:
+    def run_on_followers(self, work: str, **details: Any) -> None:
         """Have the other ranks do their part of this work; on those ranks this method does nothing."""
-        if self.ranks.leads:
-            self.tell(work, **details)
+        if self.ranks.is_leader:
+            self.send_command(work, **details)
 
-    def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
+    def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
         """Return the tensors, which are whole already, on the CPU."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
 
-    def tell(self, order: str, **details: Any) -> None:
-        """Send one order to the followers."""
-        self.ranks.spread(json.dumps({"do": order} | details).encode())
+    def send_command(self, command: str, **details: Any) -> None:
+        """Send one command to the followers."""
+        self.ranks.broadcast(json.dumps({"do": command} | details).encode())
 
     @torch.no_grad()
     def gather(self, names: Iterable[str], what: str) -> Tensors:
         """Gather full tensors. All ranks call it; the leader gets the tensors, the other ranks nothing."""
-        kept = {}
+        gathered = {}
         for name in names:
-            full = whole(self.params[name], of_gradient=what == "gradients")
-            if self.ranks.leads:
-                kept[name] = self.brought(full)
-        return kept
+            full = full_tensor(self.params[name], of_gradient=what == "gradients")
+            if self.ranks.is_leader:
+                gathered[name] = self.to_state_device(full)
+        return gathered
 
     @torch.no_grad()
     def scatter(self, tensors: Tensors, merge_local: float) -> None:
         """Write tensors to the model. All ranks call it; only the leader's `tensors` have meaningful values."""
         for name, x in tensors.items():
             p = self.params[name]
-            part = shard_of(x, p) if hasattr(p, "device_mesh") else self.ranks.same(x.to(p.device))
+            part = shard_like(x, p) if hasattr(p, "device_mesh") else self.ranks.broadcast_tensor(x.to(p.device))
             super().write({name: part}, merge_local=merge_local)
 
 
@@ -136,23 +136,23 @@ class Follower:
         return []
 
     def serve(self) -> None:
-        """Take part in what the leader reads and writes, until it lets this rank continue. Raises as `hear` does."""
-        while self.hear()["do"] != "continue":
+        """Take part in what the leader reads and writes until it lets this rank continue. Raises as `recv_command`."""
+        while self.recv_command()["do"] != "continue":
             pass
 
-    def hear(self) -> dict[str, Any]:
-        """Return the leader's next order; an order to read or write has already been carried out.
+    def recv_command(self) -> dict[str, Any]:
+        """Return the leader's next command; a command to read or write has already been carried out.
 
         Raises UserError if the leader has raised one, LeaderFailed if it has raised anything else.
         """
-        order = json.loads(self.island.ranks.spread(b""))
-        if order["do"] == "gather":
-            self.island.gather(order["names"], order["what"])
-        elif order["do"] == "scatter":
-            for name, dtype in order["types"].items():
+        command = json.loads(self.island.ranks.broadcast(b""))
+        if command["do"] == "gather":
+            self.island.gather(command["names"], command["what"])
+        elif command["do"] == "scatter":
+            for name, dtype in command["types"].items():
                 p = self.island.params[name]
-                space = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
-                self.island.scatter({name: space}, order["merge_local"])
-        elif order["do"] == "stop":
-            raise (UserError if order["mistake"] else LeaderFailed)(order["reason"])
-        return order
+                buffer = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
+                self.island.scatter({name: buffer}, command["merge_local"])
+        elif command["do"] == "stop":
+            raise (UserError if command["mistake"] else LeaderFailed)(command["reason"])
+        return command

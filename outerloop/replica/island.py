@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from outerloop.replica.sharding import cut_again, is_cut, layout_of, local_of, unwrapped, whole_of
+from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, reshard, to_local, unwrap
 from outerloop.types import Made, Tensors, UserError
 
 
-def here(work: Callable[..., Made], *args: Any) -> Made:
+def run_inline(work: Callable[..., Made], *args: Any) -> Made:
     """Call work(*args) in this thread."""
     return work(*args)
 
@@ -37,31 +37,33 @@ class Island:
         state_device: of the outer state, if it is not the model's: "cpu".
         compute: calls work(*args) in the thread that computes for this model, and returns the result.
 
+    `is_sharded`: True if the model is under `fully_shard`, even with one process: processes then exchange their shards.
+
     Raises:
         UserError: if the model has no trainable parameter.
     """
 
     def __init__(
-        self, model: Module, *, state_device: torch.device | None = None, compute: Callable[..., Any] = here
+        self, model: Module, *, state_device: torch.device | None = None, compute: Callable[..., Any] = run_inline
     ) -> None:
-        model = unwrapped(model)
+        model = unwrap(model)
         self.compute = compute
-        cut_again(model)
-        self.model, self.params = model, trainable(model)
+        self.is_sharded = is_sharded(model)
+        self.model, self.params = model, trainable_parameters(model)
         if not self.params:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
-        there = next(iter(self.params.values())).device
-        self.state_device = None if state_device == torch.device(there.type) else state_device
+        device = next(iter(self.params.values())).device
+        self.state_device = None if state_device == torch.device(device.type) else state_device
 
-    def check_whole(self) -> None:
+    def check_parameters(self) -> None:
         """Check that no trainable parameter was added or replaced, since it would not be exchanged.
 
         Raises UserError naming it.
         """
-        cut_again(self.model)
-        for name, p in trainable(self.model).items():
+        reshard(self.model)
+        for name, p in trainable_parameters(self.model).items():
             if self.params.get(name) is not p:
                 how = "was replaced" if name in self.params else "was added"
                 raise UserError(
@@ -71,99 +73,91 @@ class Island:
 
     @property
     def in_place(self) -> bool:
-        """True if `pick` returns the model's own memory, so that kernels may write into it; False if it copies."""
+        """True if `read_raw` returns the model's own memory, so that kernels may write into it; False if it copies."""
         return self.state_device is None
 
-    def held(self, name: str) -> Tensor:
+    def local_shard(self, name: str) -> Tensor:
         """Return a parameter as this process holds it, in the model's memory: whole, or a shard."""
-        return local_of(self.params[name].detach())
+        return to_local(self.params[name].detach())
 
-    def brought(self, x: Tensor) -> Tensor:
+    def to_state_device(self, x: Tensor) -> Tensor:
         """Return x on the device of the outer state: itself, or a copy on another device."""
-        return x if self.state_device is None else copied(x, device=self.state_device)
+        return x if self.state_device is None else copy_to(x, device=self.state_device)
 
-    def local(self, name: str) -> Tensor:
+    def read_parameter(self, name: str) -> Tensor:
         """Return a parameter in its own precision, on the device of the outer state: whole, or this lane's shard."""
-        return self.brought(self.held(name))
+        return self.to_state_device(self.local_shard(name))
 
     def layouts(self) -> dict[str, str]:
         """Return what lanes that exchange must have in common, by name: shapes, and which shard of them this is."""
-        return {name: layout_of(p) + self.order_of(name) for name, p in self.params.items()}
-
-    def order_of(self, name: str) -> str:
-        """Describe the memory order of a tensor that the kernels do not take, since it is rounded differently.
-
-        Lanes with different orders may therefore not exchange.
-        """
-        return "" if self.held(name).is_contiguous() else ", not contiguous"
+        # the kernels skip tensors that are not contiguous, which are rounded differently: such lanes may not exchange
+        return {
+            name: describe_layout(p) + ("" if self.local_shard(name).is_contiguous() else ", not contiguous")
+            for name, p in self.params.items()
+        }
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
         """Return fast weights or gradients as float32 or wider; a view if the model's precision and device allow it."""
         if what == "weights":
-            return {name: widened(self.local(name)) for name in names}
-        return {name: widened(self.brought(gradient_of(self.params[name]))) for name in names}
+            return {name: to_float32(self.read_parameter(name)) for name in names}
+        return {name: to_float32(self.to_state_device(gradient(self.params[name]))) for name in names}
 
-    def pick(self, names: Iterable[str]) -> Tensors:
+    def read_raw(self, names: Iterable[str]) -> Tensors:
         """Return fast weights in the model's own precision."""
-        return {name: self.local(name) for name in names}
+        return {name: self.read_parameter(name) for name in names}
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:
         """Compute θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
         for name, x in slow.items():
-            fast = self.held(name)
+            fast = self.local_shard(name)
             if merge_local:
                 x = torch.lerp(x.to(fast.device), fast.to(x.dtype), merge_local)
             fast.copy_(x)
-        cut_again(self.model)
+        reshard(self.model)
 
     @torch.no_grad()
-    def add(self, tensors: Tensors, *, times: float) -> None:
+    def add(self, tensors: Tensors, *, alpha: float) -> None:
         """Compute θ ← θ + times · x, in place, rounded once to the model's precision."""
         for name, x in tensors.items():
-            fast = self.held(name)
-            fast.add_(x.to(fast.device), alpha=times)
-        cut_again(self.model)
+            fast = self.local_shard(name)
+            fast.add_(x.to(fast.device), alpha=alpha)
+        reshard(self.model)
 
     @contextmanager
-    def holding(self, tensors: Tensors) -> Iterator[None]:
+    def temporary_weights(self, tensors: Tensors) -> Iterator[None]:
         """Put other weights (φ, for example) into the model temporarily, to evaluate or export."""
-        fast = {name: x.clone() for name, x in self.pick(tensors).items()}
+        fast = {name: x.clone() for name, x in self.read_raw(tensors).items()}
         self.write(tensors, merge_local=0.0)
         try:
             yield
         finally:
             self.write(fast, merge_local=0.0)
 
-    @property
-    def in_lanes(self) -> bool:
-        """True if the model is under `fully_shard`, even with one process: processes then exchange their shards."""
-        return is_cut(self.model)
-
-    def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
+    def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
         """Return sharded tensors whole and on the CPU, on ranks that `keep` them. A collective in lanes."""
-        return whole_of(slow, self.params, keep=keep)
+        return full_tensors(slow, self.params, keep=keep)
 
-    def call(self, work: str, **details: Any) -> None:
+    def run_on_followers(self, work: str, **details: Any) -> None:
         """Have the other ranks do this work. Here a no-op: all ranks do it independently, or there are no others."""
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def followers_serving(self) -> Iterator[None]:
         """Surround what the outer loop does after an inner step; here a no-op."""
         yield
 
 
-def trainable(model: Module) -> dict[str, Parameter]:
+def trainable_parameters(model: Module) -> dict[str, Parameter]:
     """Return trainable parameters by name; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def gradient_of(p: Tensor) -> Tensor:
+def gradient(p: Tensor) -> Tensor:
     """Return the gradient, or zeros if this step did not reach the parameter."""
-    return local_of(torch.zeros_like(p) if p.grad is None else p.grad).detach()
+    return to_local(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 
-def copied(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def copy_to(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return a contiguous copy on a device.
 
     A CPU copy of a GPU tensor is page-locked, so that copying it back is direct.
@@ -172,6 +166,6 @@ def copied(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None)
     return torch.empty(x.shape, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
 
 
-def widened(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """Return half-precision tensors as float32, others unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -24,58 +24,58 @@ class RankGroup:
     def __init__(self, group: dist.ProcessGroup | None, *, tag: int = 0) -> None:
         self.group, self.tag = group, tag
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        self.leads = self.rank == 0
+        self.is_leader = self.rank == 0
         on_cpu = group is None or "cpu:" in dist.get_backend_config(group)
         self.device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
 
     @property
-    def threads(self) -> bool:
-        """True if another thread may communicate via `apart`: over gloo; nccl has no tags."""
+    def supports_tags(self) -> bool:
+        """True if another thread may communicate via `with_tag`: over gloo; nccl has no tags."""
         return self.device == torch.device("cpu")
 
-    def apart(self) -> Self:
-        """Return the same group for another thread: all its messages except sums are point-to-point."""
+    def with_tag(self) -> Self:
+        """Return the same group for another thread: all its messages except `all_reduce` are point-to-point."""
         return type(self)(self.group, tag=1)
 
-    def spread(self, data: bytes) -> bytes:
+    def broadcast(self, data: bytes) -> bytes:
         """Broadcast the leader's bytes to all ranks; the argument of the other ranks is ignored."""
         if self.group is None:
             return data
         if self.tag:
-            return self.deal([data] * self.size)
+            return self.scatter([data] * self.size)
         size = torch.tensor([len(data)], device=self.device)
         dist.broadcast(size, group=self.group, group_src=0)
-        content = tensor_of(data) if self.leads else torch.empty(int(size), dtype=torch.uint8)
+        content = uint8_tensor(data) if self.is_leader else torch.empty(int(size), dtype=torch.uint8)
         content = content.to(self.device)
         dist.broadcast(content, group=self.group, group_src=0)
         return content.cpu().numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every rank's bytes in rank order on the leader, nothing on other ranks."""
-        if self.leads:
-            return [data, *(self.taken(rank) for rank in range(1, self.size))]
-        self.give(data, 0)
+        if self.is_leader:
+            return [data, *(self.recv(rank) for rank in range(1, self.size))]
+        self.send(data, 0)
         return []
 
-    def deal(self, parts: Sequence[bytes]) -> bytes:
+    def scatter(self, parts: Sequence[bytes]) -> bytes:
         """Send each rank its part and return this rank's part.
 
         The argument of ranks other than the leader is ignored.
         """
-        if not self.leads:
-            return self.taken(0)
+        if not self.is_leader:
+            return self.recv(0)
         for rank in range(1, self.size):
-            self.give(parts[rank], rank)
+            self.send(parts[rank], rank)
         return parts[0]
 
-    def give(self, data: bytes, rank: int) -> None:
-        """Send bytes to one rank, which must call `taken`."""
+    def send(self, data: bytes, rank: int) -> None:
+        """Send bytes to one rank, which must call `recv`."""
         dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank, tag=self.tag)
         if data:
-            dist.send(tensor_of(data).to(self.device), group=self.group, group_dst=rank, tag=self.tag)
+            dist.send(uint8_tensor(data).to(self.device), group=self.group, group_dst=rank, tag=self.tag)
 
-    def taken(self, rank: int) -> bytes:
-        """Receive the bytes that a rank gives."""
+    def recv(self, rank: int) -> bytes:
+        """Receive bytes from one rank, which must call `send`."""
         size = torch.empty(1, dtype=torch.int64, device=self.device)
         dist.recv(size, group=self.group, group_src=rank, tag=self.tag)
         content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -83,7 +83,7 @@ class RankGroup:
             dist.recv(content, group=self.group, group_src=rank, tag=self.tag)
         return content.cpu().numpy().tobytes()
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
         """Return the elementwise sum over all ranks, in float64, on all ranks."""
         if self.group is None:
             return list(values)
@@ -91,7 +91,7 @@ class RankGroup:
         dist.all_reduce(total, group=self.group)
         return total.tolist()
 
-    def same(self, x: Tensor) -> Tensor:
+    def broadcast_tensor(self, x: Tensor) -> Tensor:
         """Broadcast the leader's tensor; other ranks pass one of the same shape and dtype, which is overwritten."""
         x = x.contiguous()
         if self.group is not None:
@@ -99,6 +99,6 @@ class RankGroup:
         return x
 
 
-def tensor_of(data: bytes | memoryview) -> Tensor:
+def uint8_tensor(data: bytes | memoryview) -> Tensor:
     """Return a copy of the bytes as (n,) uint8."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

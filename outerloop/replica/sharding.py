@@ -24,34 +24,34 @@ GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 """
 
 
-def unwrapped(model: Module) -> Module:
+def unwrap(model: Module) -> Module:
     """Return the model inside any DDP and torch.compile wrappers.
 
     Its parameter names are those of an island of one process.
     """
     if isinstance(model, DistributedDataParallel):
-        return unwrapped(model.module)
-    inside = getattr(model, "_orig_mod", None)
-    return model if inside is None else unwrapped(inside)
+        return unwrap(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return model if inner is None else unwrap(inner)
 
 
-def cut_again(model: Module) -> None:
+def reshard(model: Module) -> None:
     """Reshard modules under `fully_shard` that have kept gathered parameters, as after a forward pass without backward.
 
     An evaluation leaves them like that. Afterwards their parameters are the shards again; the gathered copies would
     hide changes of the shards.
     """
     for module in model.modules():
-        reshard: Any = getattr(module, "reshard", None)
-        if reshard is not None:
-            reshard()
+        reshard_module: Any = getattr(module, "reshard", None)
+        if reshard_module is not None:
+            reshard_module()
 
 
-def group_of(model: Module) -> dist.ProcessGroup | None:
+def process_group(model: Module) -> dist.ProcessGroup | None:
     """Return the processes that hold this model together, as shards or copies; None if only this process holds it."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group
-    mesh, _ = cut_of(model)
+    mesh, _ = mesh_and_placements(model)
     if mesh is None or mesh.ndim == 1:
         return None if mesh is None else mesh.get_group()
     if model not in GROUPS:
@@ -59,60 +59,60 @@ def group_of(model: Module) -> dist.ProcessGroup | None:
     return GROUPS[model]
 
 
-def processes_of(model: Module) -> int:
+def num_processes(model: Module) -> int:
     """Return the number of processes that hold this model together, as shards or copies."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group.size()
-    mesh, _ = cut_of(model)
+    mesh, _ = mesh_and_placements(model)
     return mesh.size() if mesh is not None else 1
 
 
-def copies_of(model: Module) -> dist.ProcessGroup | None:
+def replica_group(model: Module) -> dist.ProcessGroup | None:
     """Return the processes that hold the same tensors as this one; None if each process holds something different.
 
     These are all ranks of a DDP model, or the copies of a shard in HSDP.
     """
     if isinstance(model, DistributedDataParallel):
         return model.process_group
-    mesh, placements = cut_of(model)
-    copied = [i for i, placement in enumerate(placements) if mesh.size(i) > 1 and placement.is_replicate()]
-    return mesh.get_group(copied[0]) if copied else None
+    mesh, placements = mesh_and_placements(model)
+    replicated_dims = [i for i, placement in enumerate(placements) if mesh.size(i) > 1 and placement.is_replicate()]
+    return mesh.get_group(replicated_dims[0]) if replicated_dims else None
 
 
-def shards_of(model: Module) -> dist.ProcessGroup | None:
+def shard_group(model: Module) -> dist.ProcessGroup | None:
     """Return the processes that together hold one copy of the model, one shard each, this one included.
 
     Raises UserError.
     """
-    mesh, placements = cut_of(model)
-    cuts = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
-    if len(cuts) > 1:
+    mesh, placements = mesh_and_placements(model)
+    sharded_dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if len(sharded_dims) > 1:
         raise UserError(
-            f"the model is sharded along {len(cuts)} dimensions of its mesh; a swarm allows one, as fully_shard makes"
-            " it, with or without copies of the shards: set exchange=distributed, or shard it once"
+            f"the model is sharded along {len(sharded_dims)} dimensions of its mesh; a swarm allows one, as fully_shard"
+            " makes it, with or without copies of the shards: set exchange=distributed, or shard it once"
         )
-    return mesh.get_group(cuts[0]) if cuts else None
+    return mesh.get_group(sharded_dims[0]) if sharded_dims else None
 
 
-def is_cut(model: Module) -> bool:
+def is_sharded(model: Module) -> bool:
     """Return whether the model is under `fully_shard`, even with a single process."""
-    return cut_of(model)[0] is not None
+    return mesh_and_placements(model)[0] is not None
 
 
-def lanes_of(model: Module) -> int:
+def num_shards(model: Module) -> int:
     """Return the number of processes that hold different parts of the model: 1 if a process holds all of it."""
-    mesh, placements = cut_of(model)
+    mesh, placements = mesh_and_placements(model)
     return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
 
 
-def cut_of(model: Module) -> tuple[Any, Sequence[Any]]:
+def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
     """Return the mesh of a model's processes and the placements of its first parameter; None and () if plain."""
-    cut_again(model)
+    reshard(model)
     p = next(model.parameters(), None)
     return getattr(p, "device_mesh", None), getattr(p, "placements", ())
 
 
-def local_of(x: Tensor) -> Tensor:
+def to_local(x: Tensor) -> Tensor:
     """Return this lane's part of a DTensor, which shares its memory; other tensors unchanged.
 
     A DTensor is recognized by its method: importing the class takes a second, which processes without shards save.
@@ -120,7 +120,7 @@ def local_of(x: Tensor) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x
 
 
-def whole(p: Any, *, of_gradient: bool) -> Tensor:
+def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
     """Return a parameter or its gradient as a separate contiguous tensor of the global shape.
 
     A collective if it is sharded.
@@ -131,26 +131,26 @@ def whole(p: Any, *, of_gradient: bool) -> Tensor:
         return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
     x = p.grad if of_gradient else p.detach()
     full = x.full_tensor() if hasattr(x, "full_tensor") else x
-    gathered = full.numel() > local_of(x).numel()
+    gathered = full.numel() > to_local(x).numel()
     return full.contiguous() if gathered else full.clone(memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()
-def whole_of(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
+def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
     """Return tensors that are sharded as these parameters, whole and on the CPU, on processes that `keep` them.
 
     A collective if they are sharded: one tensor after another is gathered.
     """
-    kept = {}
+    gathered = {}
     for name, x in slow.items():
-        full = global_of(x, params[name])
+        full = to_global(x, params[name])
         full = full.full_tensor() if hasattr(full, "full_tensor") else full
         if keep:
-            kept[name] = full.cpu()
-    return kept
+            gathered[name] = full.cpu()
+    return gathered
 
 
-def shard_of(x: Tensor, p: Any) -> Tensor:
+def shard_like(x: Tensor, p: Any) -> Tensor:
     """Return this process's part of a full tensor that the first process has, sharded as p is.
 
     A collective if p is sharded.
@@ -160,23 +160,23 @@ def shard_of(x: Tensor, p: Any) -> Tensor:
     return import_module("torch.distributed.tensor").distribute_tensor(x, p.device_mesh, p.placements).to_local()
 
 
-def global_of(x: Tensor, p: Any) -> Tensor:
+def to_global(x: Tensor, p: Any) -> Tensor:
     """Turn a tensor with the shape of this process's part of p into one of the global shape, on the device of p."""
     if not hasattr(p, "device_mesh"):
         return x
-    of_shards = import_module("torch.distributed.tensor").DTensor.from_local
-    return of_shards(x, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+    from_local = import_module("torch.distributed.tensor").DTensor.from_local
+    return from_local(x, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
 
 
-def layout_of(p: Tensor) -> str:
+def describe_layout(p: Tensor) -> str:
     """Return "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and how it is sharded.
 
     Copies are ignored.
     """
     mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
-    cuts = [
+    shards = [
         f", {placement!r} part {mesh.get_local_rank(i)} of {mesh.size(i)}"
         for i, placement in enumerate(placements)
         if mesh is not None and mesh.size(i) > 1 and not placement.is_replicate()
     ]
-    return f"{list(p.shape)}{''.join(cuts)}"
+    return f"{list(p.shape)}{''.join(shards)}"

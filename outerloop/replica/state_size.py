@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outerloop.protocols import Feedback, OuterMethod
-from outerloop.replica.sharding import local_of
+from outerloop.replica.sharding import to_local
 
 SIDE = 64
 """Values along a side of the trial matrix, which consists of whole blocks of an 8-bit residual."""
@@ -34,7 +34,7 @@ def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
 def bytes_of(tree: Any) -> int:
     """Return the bytes of all tensors in nested dictionaries and iterables; for a sharded tensor, this rank's part."""
     if isinstance(tree, Tensor):
-        return local_of(tree.detach()).nbytes
+        return to_local(tree.detach()).nbytes
     if isinstance(tree, dict):
         return sum(map(bytes_of, tree.values()))
     if isinstance(tree, str | bytes) or not isinstance(tree, Iterable):

@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 
 from outerloop import wire
-from outerloop.replica.island import Island, copied
+from outerloop.replica.island import Island, copy_to
 from outerloop.types import Tensors
 
 
@@ -23,10 +23,10 @@ class Replica:
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
         self.island = island or Island(model)
-        fast = ((name, self.island.local(name)) for name in self.island.params)
-        self.slow = {name: copied(x, device=x.device, dtype=dtype) for name, x in fast}
+        fast = ((name, self.island.read_parameter(name)) for name in self.island.params)
+        self.slow = {name: copy_to(x, device=x.device, dtype=dtype) for name, x in fast}
         self.hashes: dict[str, int] = {}
-        self.rehash(self.slow)
+        self.update_hashes(self.slow)
 
     @property
     def device(self) -> torch.device:
@@ -37,7 +37,7 @@ class Replica:
         """Return the 64-bit hash of these slow weights."""
         return wire.joint_hash(self.hashes[name] for name in names)
 
-    def rehash(self, names: Iterable[str]) -> None:
+    def update_hashes(self, names: Iterable[str]) -> None:
         """Update the hashes of slow weights that have changed."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
@@ -46,7 +46,7 @@ class Replica:
         """Set φ ← weights."""
         for name, x in self.slow.items():
             x.copy_(weights[name])
-        self.rehash(self.slow)
+        self.update_hashes(self.slow)
 
     def assign(self, weights: Tensors) -> None:
         """Set φ and θ ← weights."""

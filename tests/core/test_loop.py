@@ -311,7 +311,7 @@ def test_other_weights_come_and_go():
     [(net, loop)] = toy.run_workers(1, lambda e: train(e, rounds=1))
     toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.5), 0, 7)
     local = weights(net)
-    with loop.island.holding(loop.slow):
+    with loop.island.temporary_weights(loop.slow):
         assert same_tensors(weights(net), loop.slow)
     assert same_tensors(weights(net), local) and not same_tensors(local, loop.slow)
 

@@ -12,7 +12,7 @@ from outerloop.aggregate.norm_screen import LONGEST, Measured
 from outerloop.core.codec import schema_of
 from outerloop.core.replica_average import average, usual_distance
 from outerloop.exchange.inprocess import InProcess
-from outerloop.replica.island import here
+from outerloop.replica.island import run_inline
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Round
 
@@ -31,7 +31,7 @@ def screen(on=True):
 class Loop:
     """As much of an outer loop as an average needs: `told` are the blobs of the others by name."""
 
-    island = SimpleNamespace(compute=here)
+    island = SimpleNamespace(compute=run_inline)
     inner_step = slow_hash = 0
     peer, info = "000", replace(InProcess.info, waits_for_all=False)
 

@@ -18,7 +18,7 @@ from outerloop.core import distributed_checkpoint
 from outerloop.core.memory_usage import estimate, measure
 from outerloop.feedback.residual_storage import EightBit, dense
 from outerloop.replica import sharding
-from outerloop.replica.sharding import global_of, whole
+from outerloop.replica.sharding import full_tensor, to_global
 from outerloop.state import canonical
 from outerloop.types import UserError
 from tests.support import process_group, sharded_islands, toy
@@ -58,7 +58,7 @@ def everything(net, optimizer, outer):
     params = outer.island.params
 
     def full(x, p):
-        return whole(global_of(x, p), of_gradient=False)
+        return full_tensor(to_global(x, p), of_gradient=False)
 
     residual = getattr(outer.feedback, "error", getattr(outer.feedback, "residual", None))
     method = outer.method.optimizer.state
@@ -69,8 +69,8 @@ def everything(net, optimizer, outer):
         if method[x].get("momentum_buffer") is not None:
             held[f"momentum {name}"] = full(method[x]["momentum_buffer"], params[name])
         for key in ("exp_avg", "exp_avg_sq"):
-            held[f"{key} {name}"] = whole(optimizer.state[params[name]][key], of_gradient=False)
-    return held | {f"fast {name}": whole(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
+            held[f"{key} {name}"] = full_tensor(optimizer.state[params[name]][key], of_gradient=False)
+    return held | {f"fast {name}": full_tensor(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
 
 
 def kinds(held):
@@ -164,10 +164,10 @@ def test_an_error_of_8_bits_goes_through_float32_and_back():
 def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_model(monkeypatch):
     """Of HSDP: 2 copies of 2 shards. Two saves are of one group; a model that has gone keeps none."""
     mesh, made = SimpleNamespace(ndim=2, mesh=torch.tensor([[0, 1], [2, 3]])), []
-    monkeypatch.setattr(sharding, "cut_of", lambda model: (mesh, ()))
+    monkeypatch.setattr(sharding, "mesh_and_placements", lambda model: (mesh, ()))
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or object())
     net, other = Net(**EVEN), Net(**EVEN)
-    groups = [sharding.group_of(one) for one in (net, net, other)]
+    groups = [sharding.process_group(one) for one in (net, net, other)]
     assert groups[0] is groups[1] is not groups[2] and made == [[0, 1, 2, 3]] * 2
     before = len(sharding.GROUPS)
     del net

@@ -13,7 +13,7 @@ from outerloop.core.replica_average import average
 from outerloop.exchange.inprocess import Hub
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.methods.noloco import NoLoCo
-from outerloop.replica.island import here
+from outerloop.replica.island import run_inline
 from outerloop.types import Contribution, Round, UserError
 from tests.support import toy
 
@@ -145,7 +145,7 @@ def test_threads_meet_in_their_groups():
 class Lane:
     """As much of an outer loop and of an island's ranks as a lane needs: it meets itself, all weights doubled."""
 
-    island = SimpleNamespace(compute=here)
+    island = SimpleNamespace(compute=run_inline)
     inner_step = slow_hash = 0
     peer, info, screen = "a", InProcessGossip.info, DistanceScreen(on=False)
 

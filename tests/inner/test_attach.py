@@ -118,7 +118,7 @@ def refused(rank):
             with pytest.raises(UserError) as error:
                 outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
             said.append(str(error.value))
-    return [sharding.processes_of(model) for model in models], said
+    return [sharding.num_processes(model) for model in models], said
 
 
 def test_clocks_and_buffers_are_of_one_process(tmp_path):

@@ -115,7 +115,7 @@ def test_the_mean_is_in_the_state():
 def test_a_peer_that_did_not_count_keeps_its_own_buffers():
     own = Buffers(batch_norm(), kind="averaged")
     mean = {name: torch.full((5,), 9.0) for name in STATISTICS}
-    own.land(mean, counted=False)
+    own.land(mean, included=False)
     assert torch.equal(own.model.get_buffer(STATISTICS[0]), torch.zeros(5)) and torch.equal(
         own.mean[STATISTICS[0]], mean[STATISTICS[0]]
     )
@@ -139,7 +139,7 @@ def test_an_unknown_buffer_is_refused_by_name(x):
 @pytest.mark.parametrize("peers", [1, 2, 3, 7])
 def test_equal_ones_stay_equal_bit_for_bit(peers):
     x = torch.randn(1000)
-    assert torch.equal(buffers.mean_of([x.clone() for _ in range(peers)]), x)
+    assert torch.equal(buffers.mean_buffer([x.clone() for _ in range(peers)]), x)
 
 
 def test_another_kind_is_refused():

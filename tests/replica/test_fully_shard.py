@@ -18,7 +18,7 @@ from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.replica.rank_group import RankGroup
-from outerloop.replica.sharding import global_of, whole
+from outerloop.replica.sharding import full_tensor, to_global
 from outerloop.types import UserError
 from tests.support import process_group, sharded_islands, toy
 from tests.support.sharded_islands import CHUNKS, EVEN, ODD, Net
@@ -75,7 +75,7 @@ def meeting(name, group):
 def joined(outer, like):
     """The slow weights of all ranks as full tensors."""
     params = outer.island.params
-    return {name: global_of(x, params[name]).full_tensor() for name, x in like.items()}
+    return {name: to_global(x, params[name]).full_tensor() for name, x in like.items()}
 
 
 def evaluated(net, outer):
@@ -86,7 +86,7 @@ def evaluated(net, outer):
             return sharded_islands.loss_of(net, 0, 0, 0).item()
 
     before = loss()
-    with outer.island.holding({name: torch.zeros_like(x) for name, x in outer.slow.items()}):
+    with outer.island.temporary_weights({name: torch.zeros_like(x) for name, x in outer.slow.items()}):
         inside = loss()
     return [before, inside, loss()]
 
@@ -107,7 +107,7 @@ def copied(mesh, group, wrap):
     exchange = Distributed(group=group, timeout_s=30.0)
     outer = trained(wrap(Net(**ODD)), "diloco", exchange, island=island, parts=[part])
     exchange.close()
-    return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": outer.exchange.bytes_sent}
+    return {"slow": outer.slow, "fast": outer.island.read_raw(outer.slow), "sent": outer.exchange.bytes_sent}
 
 
 def gathered(mesh):
@@ -120,7 +120,7 @@ def gathered(mesh):
     leaders = None if part else Distributed(group=between, timeout_s=30.0)
     parts = [part] if island == 0 else [0, 1]
     outer = trained(net, "sparseloco, uneven", leaders, island=island, parts=parts, gathered=True)
-    fast = {name: whole(p, of_gradient=False) for name, p in outer.island.params.items()}
+    fast = {name: full_tensor(p, of_gradient=False) for name, p in outer.island.params.items()}
     return {"fast": fast, "slow": getattr(outer, "slow", {})}
 
 
@@ -131,7 +131,7 @@ def in_lanes(mesh, names, met=meeting):
         exchange = met(name, mesh["islands"].get_group())
         net = sharded_islands.shard(Net(**RUNS[name][0]), mesh["ranks"])
         outer = trained(net, name, exchange, island=island, parts=[part])
-        kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
+        kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.read_raw(outer.slow))}
         kept[name] |= {"values": {key: x.numel() for key, x in outer.slow.items()}}
         kept[name] |= {"losses": evaluated(net, outer)}
         exchange.close()
@@ -184,7 +184,7 @@ def replicas(name, **options):
     def live(exchange):
         net = Net(**RUNS[name][0])
         outer = trained(net, name, exchange, island=exchange.rank, parts=[0, 1], **options)
-        return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": exchange.bytes_sent}
+        return {"slow": outer.slow, "fast": outer.island.read_raw(outer.slow), "sent": exchange.bytes_sent}
 
     return toy.run_workers(2, live, PAIRS if name == "noloco" else InProcess)
 

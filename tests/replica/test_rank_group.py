@@ -13,20 +13,20 @@ TURNS = 50
 def said(words, number):
     """One of all kinds of words; lengths differ between turns and threads."""
     data = bytes([words.tag, words.rank, number]) * (1 + (17 * number + words.tag) % 40)
-    spread = words.spread(data)
+    spread = words.broadcast(data)
     gathered = words.gather(data)
-    dealt = words.deal([bytes([words.tag, rank, number]) * (rank + 2) for rank in range(words.size)])
+    dealt = words.scatter([bytes([words.tag, rank, number]) * (rank + 2) for rank in range(words.size)])
     return [spread[:3], *(one[:3] for one in gathered), dealt[:3]]
 
 
 def expected(words, number):
     """What each of them must hear."""
     of = [bytes([words.tag, rank, number]) for rank in range(words.size)]
-    return [of[0], *(of if words.leads else ()), of[words.rank]]
+    return [of[0], *(of if words.is_leader else ()), of[words.rank]]
 
 
 def two_threads(rank):
-    words, apart, errors = RankGroup(dist.group.WORLD), RankGroup(dist.group.WORLD).apart(), []
+    words, apart, errors = RankGroup(dist.group.WORLD), RankGroup(dist.group.WORLD).with_tag(), []
 
     def aside():
         for number in range(TURNS):
@@ -37,9 +37,9 @@ def two_threads(rank):
     thread.start()
     for number in range(TURNS):
         assert said(words, number) == expected(words, number)
-        assert words.sum([1.0, rank]) == [3.0, 3.0]
+        assert words.all_reduce([1.0, rank]) == [3.0, 3.0]
     thread.join()
-    return not errors and words.threads
+    return not errors and words.supports_tags
 
 
 def test_words_apart_do_not_mix_with_others(tmp_path):
@@ -47,5 +47,5 @@ def test_words_apart_do_not_mix_with_others(tmp_path):
 
 
 def test_a_process_alone_speaks_to_itself():
-    apart = RankGroup(None).apart()
+    apart = RankGroup(None).with_tag()
     assert said(apart, 3) == expected(apart, 3)

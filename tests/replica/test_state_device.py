@@ -15,9 +15,9 @@ from outerloop.core.memory_usage import estimate
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.methods.noloco import NoLoCo
 from outerloop.replica.gathered import Gathered
-from outerloop.replica.island import Island, copied
+from outerloop.replica.island import Island, copy_to
 from outerloop.replica.rank_group import RankGroup
-from outerloop.replica.sharding import local_of
+from outerloop.replica.sharding import to_local
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
@@ -68,7 +68,7 @@ def trained(parts, door, without=()):
             for p in net.parameters():
                 step = torch.randn(p.shape, generator=draw)
                 p.grad = step if not hasattr(p, "to_local") else None
-                local_of(p.detach()).sub_(0.1 * step)
+                to_local(p.detach()).sub_(0.1 * step)
             assert not any(report.failed for report in loop.after_inner_step(1))
         return [p.detach() for p in net.parameters()], list(loop.slow.values()), bool(loop.pipeline.split(loop.slow)[0])
 
@@ -111,7 +111,7 @@ def test_all_that_moves_is_the_same_bit_for_bit(case, without):
 
 def test_weights_that_are_read_share_no_memory_with_the_model():
     net = toy.model()
-    for read in (away(net).pick, lambda names: away(net).read(names, "weights")):
+    for read in (away(net).read_raw, lambda names: away(net).read(names, "weights")):
         for name, x in read(["0.weight"]).items():
             assert torch.equal(x, net.get_parameter(name)) and x.data_ptr() != net.get_parameter(name).data_ptr()
 
@@ -120,7 +120,7 @@ def test_carried_progress_comes_to_the_gpu():
     """`meta` would take a sum with what is on the CPU; a GPU does not."""
     with FakeTensorMode():
         net = nn.ParameterDict({"a": torch.empty(7, device="cuda")})
-        Island(net, state_device=CPU).add({"a": torch.empty(7)}, times=-1)
+        Island(net, state_device=CPU).add({"a": torch.empty(7)}, alpha=-1)
 
 
 @pytest.mark.parametrize("apart", [None, CPU])
@@ -128,14 +128,14 @@ def test_a_leader_gathers_and_broadcasts(apart):
     """Its own copies, on the device of the outer state, and back: fake tensors of a GPU, and an island of one rank."""
     net = toy.model()
     gathered = Gathered(net, RankGroup(None))
-    for x in (*gathered.pick(["0.weight"]).values(), *gathered.read(["0.weight"], "weights").values()):
+    for x in (*gathered.read_raw(["0.weight"]).values(), *gathered.read(["0.weight"], "weights").values()):
         assert torch.equal(x, net[0].weight) and x.data_ptr() != net[0].weight.data_ptr()
     with FakeTensorMode():
         island = Gathered(nn.ParameterDict({"a": torch.empty(7, device="cuda")}), RankGroup(None), state_device=apart)
-        [picked] = island.pick(["a"]).values()
+        [picked] = island.read_raw(["a"]).values()
         assert picked.device == (apart or torch.device("cuda:0"))
     spread, alone = [], RankGroup(None)
-    alone.same = lambda x: spread.append(x.device.type) or x
+    alone.broadcast_tensor = lambda x: spread.append(x.device.type) or x
     Gathered(net.to("meta"), alone, state_device=CPU).write({"0.bias": torch.ones(7)}, merge_local=0.5)
     assert spread == ["meta"]
 
@@ -146,8 +146,8 @@ def test_copies_of_what_is_on_a_gpu_are_page_locked(monkeypatch):
     with FakeTensorMode():
         x = empty(7, device="cuda")
         monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **how: asked.append(pin_memory) or empty(*size))
-        copied(x, device=CPU)
-        copied(empty(7), device=CPU)
+        copy_to(x, device=CPU)
+        copy_to(empty(7), device=CPU)
     assert asked == [True, False]
 
 
@@ -164,7 +164,7 @@ def test_weights_that_are_read_come_from_a_gpu_to_the_cpu():
         for p in net.parameters():
             p.grad = torch.empty_like(p)
         names = list(island.params)
-        for held in (island.pick(names), island.read(names, "weights"), island.read(names, "gradients")):
+        for held in (island.read_raw(names), island.read(names, "weights"), island.read(names, "gradients")):
             assert {x.device for x in held.values()} == {CPU}
 
 

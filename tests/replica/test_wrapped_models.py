@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from outerloop.replica.island import Island
-from outerloop.replica.sharding import processes_of
+from outerloop.replica.sharding import num_processes
 from tests.support import sharded_islands, toy
 from tests.support.sharded_islands import EVEN, Net
 
@@ -58,5 +58,5 @@ def test_processes_of_a_model_that_is_gathered_just_now(group):
     with torch.no_grad():
         net(torch.zeros(1, 3, dtype=torch.int64))
     assert not hasattr(next(net.parameters()), "device_mesh")
-    assert processes_of(net) == 2
+    assert num_processes(net) == 2
     assert Island(net).layouts()["tokens.weight"] == "[32, 16], Shard(dim=0) part 0 of 2"

@@ -20,7 +20,7 @@ from outerloop.core.pipeline.fused import FusedPipeline, SparseUpdates
 from outerloop.kernels.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.replica.buffers import Buffers
-from outerloop.replica.island import Island, widened
+from outerloop.replica.island import Island, to_float32
 from outerloop.replica.state_size import bytes_of
 from outerloop.types import Contribution, Parts, Round, Tensors
 
@@ -109,7 +109,7 @@ class RoundPipeline:
     def snapshot(self, fragment: int, names: Sequence[str]) -> Snapshot:
         """Return these tensors of the model as they are now, in the model's own memory if they can be read in place."""
         weights = self.reads == "weights"
-        read = self.island.pick(names) if weights else self.island.read(names, "gradients")
+        read = self.island.read_raw(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
 
     def copy(self, snapshot: Snapshot) -> Snapshot:
@@ -132,7 +132,7 @@ class RoundPipeline:
         read = snapshot.read
         fused, rest = self.split(read)
         sparse = self.fused.launch(round.number, fused, read)
-        dense = self.dense.launch(round.number, rest, {name: widened(read[name]) for name in rest}, leads=leads)
+        dense = self.dense.launch(round.number, rest, {name: to_float32(read[name]) for name in rest}, leads=leads)
         parts, update = sparse.parts | dense.parts, sparse.update | dense.update
         return LocalUpdate(
             {name: parts[name] for name in read} | snapshot.buffers,
@@ -205,7 +205,7 @@ class RoundPipeline:
             squares = self.land_with_own(combined, update, fast_at_launch)
         else:
             squares = self.land_without_own(combined, update)
-        self.buffers.land(combined.buffers, counted=included)
+        self.buffers.land(combined.buffers, included=included)
         return squares
 
     def land_with_own(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
@@ -214,9 +214,9 @@ class RoundPipeline:
         carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
         """
         if self.carry:
-            self.island.add(fast_at_launch, times=-1)  # until it is written, θ holds only the progress since the launch
+            self.island.add(fast_at_launch, alpha=-1)  # until it is written, θ holds only the progress since the launch
         kept, on_copy = combined.kept, self.fused.on_copy
-        fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.pick(kept)
+        fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.read_raw(kept)
         squares = self.update_slow(combined, update, fast, included=True)
         in_place = not on_copy and self.fused.begin_memory is None  # the kernels have set θ to φ
         self.write([*combined.mean, *(() if in_place else kept)], carry=self.carry)
@@ -230,7 +230,7 @@ class RoundPipeline:
         """
         fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        squares = self.update_slow(combined, update, self.island.pick(combined.kept), included=False)
+        squares = self.update_slow(combined, update, self.island.read_raw(combined.kept), included=False)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
@@ -250,7 +250,7 @@ class RoundPipeline:
         """
         begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
-            self.island.add(begun, times=1)
+            self.island.add(begun, alpha=1)
         else:
             self.island.write(begun, merge_local=self.merge_local)
 
@@ -265,7 +265,7 @@ class RoundPipeline:
 
         Peers compare this when they meet.
         """
-        held = self.island.held(name)
+        held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
     @property
@@ -276,6 +276,6 @@ class RoundPipeline:
     @property
     def spare_bytes(self) -> int:
         """The bytes that `spare` will take."""
-        copies = sum(self.island.held(name).nbytes for name in self.copied(self.slow))
+        copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
         begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
         return copies + bytes_of(begun)
