@@ -10,7 +10,7 @@ real ones have a GPU each. --step-s 0 does not delay the steps.
 
 FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
 gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: from one landing to
-the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/step_time.py).
+the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
 """
 
 from __future__ import annotations

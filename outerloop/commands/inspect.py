@@ -16,7 +16,7 @@ from torch import Size
 
 from outerloop import wire
 from outerloop.commands.arguments import Parser
-from outerloop.inner.export_shapes import shapes_of
+from outerloop.inner.export import exported_shapes
 from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable
 
@@ -90,7 +90,7 @@ def load(file: Path, model: Path | None) -> Payload:
     except (OSError, wire.InvalidMessage) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{file} is not a complete payload: {reason}: run outerloop inspect --help") from error
-    shapes = fragment_of(shapes_of(model), header, len(tensors), model) if model else {}
+    shapes = fragment_of(exported_shapes(model), header, len(tensors), model) if model else {}
     names = list(shapes) if model else [str(number) for number in range(len(tensors))]
     return Payload(len(blob), header, dict(zip(names, tensors, strict=True)), shapes)
 

@@ -29,10 +29,10 @@ from outerloop.core import compatibility
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.data.corpus import Corpus
-from outerloop.inner.data.part import Part
+from outerloop.inner.data.partition import RankStream
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import warmup_cosine
-from outerloop.inner.trainer import Trainer, autocast_of, pick_device
+from outerloop.inner.trainer import Trainer, autocast_context, pick_device
 from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
 from outerloop.replica.gathered import Gathered
@@ -205,7 +205,7 @@ def trainer_of(
         model,
         forward=forward,
         ranks=ranks,
-        stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
+        stream=RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
         optimizer=checked_optimizer(config) if stepped_inside(config) else None,
         lr_factor=lr_factor_of(config, outer.schedule),
@@ -300,7 +300,7 @@ def check_parts(config: DictConfig) -> Module:
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     if config.inner.optimizer:
         checked_optimizer(config)
-    autocast_of(config.inner.precision, pick_device(config.inner.device, 0))
+    autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
     corpus = make(config.data)
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)

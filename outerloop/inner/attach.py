@@ -56,14 +56,14 @@ class Attached:
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         outer.notifies_updates = sole_writer
-        self.handles = [optimizer.register_step_post_hook(self._stepped)]
+        self.handles = [optimizer.register_step_post_hook(self._after_step)]
         if sole_writer:
-            self.handles.append(optimizer.register_step_pre_hook(self._to_step))
+            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
 
-    def _to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.outer.before_update()
 
-    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for report in self.outer.after_inner_step(self.samples):
             if report.failed:
                 logger.warning("round %d did not complete: %s", report.round.number, report.failed)
@@ -105,7 +105,7 @@ def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
             )
 
 
-def refuse_many(processes: int) -> None:
+def refuse_multiple_processes(processes: int) -> None:
     """Check that a Trainer has a single process. Raises UserError if it has several: each would become a peer."""
     if processes > 1:
         raise UserError(

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from outerloop.inner.trainer import Trainer
-from outerloop.inner.worker import Plan
 from outerloop.inner.worker_checkpoint import load_inner, save
+from outerloop.inner.worker_settings import WorkerSettings
 from outerloop.protocols import Schedule
 from outerloop.replica.gathered import Follower, Gathered
 from outerloop.types import Tensors
@@ -49,7 +49,7 @@ class GatheredFollower:
         """Load an empty state."""
 
 
-def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, plan: Plan) -> None:
+def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
     """Follow the leader's commands until its run ends. Raises UserError or LeaderFailed if the leader failed."""
     follower = Follower(outer.island)
     while (command := follower.recv_command())["do"] != "leave":
@@ -57,8 +57,10 @@ def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, plan: 
             outer.inner_step = command["inner_step"]
             trainer.step()
         elif command["do"] == "evaluate":
-            trainer.nats(validation, plan.eval_batch)
+            trainer.nats(validation, settings.eval_batch)
         elif command["do"] == "save":
-            save(trainer, {}, run_dir=plan.run_dir, step=command["step"], worker=plan.index, slow_hash="")
+            save(trainer, {}, run_dir=settings.run_dir, step=command["step"], worker=settings.index, slow_hash="")
         elif command["do"] == "load":
-            load_inner(trainer, command["position"], run_dir=plan.run_dir, step=command["step"], worker=plan.index)
+            load_inner(
+                trainer, command["position"], run_dir=settings.run_dir, step=command["step"], worker=settings.index
+            )

@@ -21,7 +21,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import metered
-from outerloop.inner.attach import Attached, refuse_many
+from outerloop.inner.attach import Attached, refuse_multiple_processes
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 
@@ -50,8 +50,8 @@ class HFCallback(TrainerCallback):
         Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer has several
         processes, or if the optimizer does not train the whole model. In the last case this peer leaves the run.
         """
-        refuse_many(args.world_size)
-        self.outer = self.make(kwargs["model"], saved(args, state) if state.global_step else None)
+        refuse_multiple_processes(args.world_size)
+        self.outer = self.make(kwargs["model"], saved_outer_state(args, state) if state.global_step else None)
         samples = args.train_batch_size * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
@@ -69,7 +69,7 @@ class HFCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Add the state of the outer loop to the checkpoint that was just written."""
-        checkpoint.write_atomically(file_of(args, state), checkpoint.packed(self.outer.state_dict()))
+        checkpoint.write_atomically(outer_state_file(args, state), checkpoint.packed(self.outer.state_dict()))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -79,14 +79,14 @@ class HFCallback(TrainerCallback):
         self.outer.exchange.close()
 
 
-def file_of(args: TrainingArguments, state: TrainerState) -> Path:
+def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
     """Return the path of the outer loop's file in the checkpoint of the current step."""
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "outerloop.pt"
 
 
-def saved(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
+def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return the outer loop's state in the checkpoint that training resumes from. Raises UserError if it is missing."""
-    file = file_of(args, state)
+    file = outer_state_file(args, state)
     if not file.exists():
         raise UserError(
             f"training resumes from step {state.global_step}, but {file} does not exist: set output_dir= to the folder"

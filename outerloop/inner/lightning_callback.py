@@ -18,7 +18,7 @@ from torch.nn import Module
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import metered
-from outerloop.inner.attach import Attached, refuse_many
+from outerloop.inner.attach import Attached, refuse_multiple_processes
 
 
 class LightningCallback(Callback):
@@ -41,7 +41,7 @@ class LightningCallback(Callback):
 
         Raises UserError if the Trainer has several processes, or the optimizer does not train the whole module.
         """
-        refuse_many(trainer.world_size)
+        refuse_multiple_processes(trainer.world_size)
         self.outer, self.restored = self.make(pl_module, self.restored), None  # another `fit` starts fresh
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 

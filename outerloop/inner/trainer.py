@@ -89,12 +89,12 @@ class Trainer(Generic[Outer]):
         self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
         self.lr_factor, self.warmup_steps = lr_factor, max(1, warmup_steps)
         self.accumulate, self.clip_norm = accumulate, clip_norm
-        self.autocast = autocast_of(precision, self.device)
+        self.autocast = autocast_context(precision, self.device)
         self.tokens = self.updates = 0
 
     def step(self) -> StepReport:
         """Take one inner step, then launch and land the rounds that are due after it."""
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         self.outer.island.run_on_followers("step", inner_step=self.outer.inner_step)
         for p in self.params:
             p.grad = None
@@ -102,10 +102,10 @@ class Trainer(Generic[Outer]):
         loss, lr, stall_s = self.outer.island.compute(self.train_on, windows)
         tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
-        computed = time.perf_counter()
+        computed_s = time.perf_counter()
         rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
-        compute_s = computed - began - stall_s
-        return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - began - compute_s)
+        compute_s = computed_s - start_s - stall_s
+        return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
 
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
         """Take one step of the inner optimizer on these micro-batches.
@@ -188,12 +188,12 @@ class Trainer(Generic[Outer]):
         self.tokens, self.updates = position["tokens"], position["updates"]
 
 
-def autocast_of(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
+def autocast_context(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
     """Return the autocast context for the forward pass. Raises UserError for an unknown precision."""
     if precision not in PRECISIONS:
         raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
-    capable = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    if precision == "bfloat16" or (precision == "auto" and capable):
+    supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if precision == "bfloat16" or (precision == "auto" and supports_bf16):
         return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext
 
@@ -204,10 +204,10 @@ def pick_device(name: str, index: int) -> torch.device:
     With several CUDA devices, local workers are assigned to them round-robin by index. Raises UserError if the device
     is unknown or not available.
     """
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(kind for kind, available in there.items() if available)
-    if name not in there or not there[name]:
-        available = ", ".join(["auto", *(kind for kind, yes in there.items() if yes)])
-        raise UserError(f"inner.device={name!r} is not available here; available: {available}. Set inner.device=auto")
+        name = next(kind for kind, names in available.items() if names)
+    if name not in available or not available[name]:
+        names = ", ".join(["auto", *(kind for kind, usable in available.items() if usable)])
+        raise UserError(f"inner.device={name!r} is not available here; available: {names}. Set inner.device=auto")
     return torch.device(name, index % torch.cuda.device_count()) if name == "cuda" else torch.device(name)

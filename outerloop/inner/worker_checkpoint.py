@@ -28,15 +28,15 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
 
     `slow_hash`: of the slow weights, 16 hexadecimal digits; used on the leader.
     """
-    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     outer.island.run_on_followers("save", step=step)
     if not is_sharded(trainer.model):
         state = trainer.state_dict()
     elif outer.island.is_sharded:
-        resharding().save(folder, trainer.optimizer, outer)
+        distributed_checkpoint().save(folder, trainer.optimizer, outer)
         state = trainer.position()
     else:
-        resharding().save_inner(folder, trainer.optimizer, trainer.model)
+        distributed_checkpoint().save_inner(folder, trainer.optimizer, trainer.model)
         state = trainer.position() | {"outer": outer.evolved()}
     if trainer.ranks.is_leader:
         shards = folder if is_sharded(trainer.model) else None
@@ -45,12 +45,12 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
     """Restore the state of a trainer, and return the whole content of the file, including `rest` from `save`."""
-    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     state = checkpoint.load(run_dir, step, worker)
     if not is_sharded(trainer.model):
         trainer.load_state_dict(state["trainer"])
     elif outer.island.is_sharded:
-        resharding().load(folder, trainer.optimizer, outer)
+        distributed_checkpoint().load(folder, trainer.optimizer, outer)
         trainer.resume_from(state["trainer"])
     else:
         position = {key: part for key, part in state["trainer"].items() if key != "outer"}
@@ -65,16 +65,16 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
     The outer state is only on the leader.
     """
-    resharding().load_inner(shards_of(run_dir, step, worker), trainer.optimizer, trainer.model)
+    distributed_checkpoint().load_inner(shard_folder(run_dir, step, worker), trainer.optimizer, trainer.model)
     trainer.resume_from(position)
 
 
-def resharding() -> ModuleType:
+def distributed_checkpoint() -> ModuleType:
     """Import the checkpoint module only when it is needed, because that takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 
-def shards_of(run_dir: Path, step: int, worker: int) -> Path:
+def shard_folder(run_dir: Path, step: int, worker: int) -> Path:
     """Return the folder of an island's shards."""
     return checkpoint.generation(run_dir, step) / f"island-{worker}"
 

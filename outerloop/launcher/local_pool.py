@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 import outerloop
 from outerloop.config.build import initial_peers, make
 from outerloop.exchange.inprocess import Hub
-from outerloop.inner.worker import Event
+from outerloop.inner.events import Event
 from outerloop.kernels.threads import keep_to
 from outerloop.launcher import cpu_share as cores
 from outerloop.launcher import run_worker as life

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ from outerloop.config.build import make, model_of, next_launch, schedule_of, tra
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.inner.call_once import only_once
 from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.events import Event
 from outerloop.inner.export import export_hf
 from outerloop.inner.gathered_follower import GatheredFollower, follow
 from outerloop.inner.trainer import Trainer
-from outerloop.inner.worker import Event, Plan, Worker
+from outerloop.inner.worker import Worker
+from outerloop.inner.worker_settings import WorkerSettings
 from outerloop.launcher import cpu_share
 from outerloop.protocols import Exchange
 from outerloop.replica.island import run_inline
@@ -87,7 +90,7 @@ def hand_in(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path)
     slow = outer.island.full_tensors(outer.slow, keep=first)
     if not first:
         return
-    with only_once(run_dir / ".model", f"{outer.slow_hash:016x}") as mine:
+    with run_once(run_dir / ".model", f"{outer.slow_hash:016x}") as mine:
         if mine:
             export_hf(whole_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
 
@@ -112,9 +115,9 @@ def memory_status(outer: HoldsMemory, trainer: Trainer, seat: RankLayout) -> Eve
     }
 
 
-def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> Plan:
+def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> WorkerSettings:
     """Return the plan of one worker of `ranks` ranks. Each rank evaluates as many windows at a time as it trains on."""
-    return Plan(
+    return WorkerSettings(
         index=index,
         local_workers=config.workers,
         run_dir=run_dir,
@@ -127,3 +130,19 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
         max_failed_rounds=config.max_failed_rounds,
         resume_step=resume_step,
     )
+
+
+@contextmanager
+def run_once(path: Path, what: str) -> Iterator[bool]:
+    """Enter the block in one process at a time, and yield whether this process has to do the task.
+
+    `path` stores the task (`what`) that was completed last. A block that raises or is killed does not count as done.
+    """
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest
+        file.seek(0)
+        mine = file.read() != what
+        yield mine
+        if mine:
+            file.truncate(0)
+            file.write(what)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from outerloop.config import build, run_directory
 from outerloop.config.run_directory import RunDir
-from outerloop.inner.worker import Event
+from outerloop.inner.events import Event
 from outerloop.launcher.local_pool import ProcessWorkerPool, ThreadWorkerPool, WorkerPool, died
 from outerloop.launcher.validation_merge import Shares
 from outerloop.sinks.console import Terminal, readable_bytes

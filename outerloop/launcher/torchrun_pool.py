@@ -23,7 +23,7 @@ from outerloop.config.build import initial_peers, make
 from outerloop.config.rank_layout import RankLayout, taken
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
-from outerloop.inner.worker import Event
+from outerloop.inner.events import Event
 from outerloop.launcher import run_worker
 from outerloop.launcher.local_pool import error_event, last_word
 from outerloop.launcher.worker_process import Emit, also_shown, peer_of

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.config import build
 from outerloop.config.user_code import find_own_code, names_in
 from outerloop.exchange.network_peer import NetworkPeer
-from outerloop.inner.worker import Event
+from outerloop.inner.events import Event
 from outerloop.launcher import run_worker
 from outerloop.launcher.local_pool import error_event
 from outerloop.protocols import Exchange

@@ -19,7 +19,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `workers_died`: the other workers of this machine.
 
     Mean over the finished workers: `compute_s` was spent in inner steps, `communication_s` and `others_s` while these
-    were stopped (inner/step_time.py). `utilization` is the share of `compute_s`. Gossip only: `spread` between the
+    were stopped (inner/run_totals.py). `utilization` is the share of `compute_s`. Gossip only: `spread` between the
     last `replicas`, and counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from outerloop import wire
 from outerloop.commands import main
-from outerloop.inner.export import export_hf
-from outerloop.inner.export_shapes import shapes_of
+from outerloop.inner.export import export_hf, exported_shapes
 from outerloop.inner.models import llama
-from outerloop.inner.worker import Plan
 from outerloop.inner.worker_checkpoint import keep_payload
+from outerloop.inner.worker_settings import WorkerSettings
 from outerloop.schedule.streaming import Streaming
 from tests.support import forged_payloads, payload_checks, toy
 from tests.support.inspect_command import inspect, payload
@@ -56,7 +55,7 @@ def test_a_model_names_the_tensors(way, model, tmp_path, monkeypatch, capsys):
     """Eleven layers: the file sorts 10 before 2, messages do not."""
     folder, schema = model
     where = folder if way == "folder" else folder / "model.safetensors"
-    assert list(shapes_of(where).items()) == list(schema.items())
+    assert list(exported_shapes(where).items()) == list(schema.items())
     code, out, _ = inspect(monkeypatch, capsys, payload(tmp_path, schema), "--model", where)
     names = [line.split()[0] for line in out.splitlines() if "code" in line]
     assert code == 0 and names[: len(schema)] == list(schema)
@@ -69,8 +68,8 @@ def test_a_hugging_face_folder_names_the_tensors_too(tmp_path):
     net = llama(**LLAMA, tie_embeddings=True)
     export_hf(net, {}, None, tmp_path / "hf")
     expected = [(name, p.shape) for name, p in net.named_parameters()]
-    assert list(shapes_of(tmp_path / "hf").items()) == expected
-    assert list(shapes_of(tmp_path / "hf/model.safetensors").items()) == expected
+    assert list(exported_shapes(tmp_path / "hf").items()) == expected
+    assert list(exported_shapes(tmp_path / "hf/model.safetensors").items()) == expected
 
 
 @pytest.mark.parametrize("fragment", range(3))
@@ -93,7 +92,7 @@ def test_a_foreign_file_gives_its_own_order(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"b": torch.zeros(2), "a": torch.zeros(3, 1)}, tmp_path / "x.safetensors")
-    assert shapes_of(tmp_path / "x.safetensors") == {"a": (3, 1), "b": (2,)}
+    assert exported_shapes(tmp_path / "x.safetensors") == {"a": (3, 1), "b": (2,)}
 
 
 def damaged(blob: bytes, how: str) -> bytes:
@@ -165,7 +164,7 @@ def test_a_worker_keeps_what_it_sent_if_asked_to(tmp_path):
     def work(exchange):
         worker = worker_of(exchange, [])
         changes = {"run_dir": tmp_path, "keep_payload_rounds": exchange.rank, "index": exchange.rank}
-        worker.plan = Plan(**{**vars(worker.plan), **changes})
+        worker.settings = WorkerSettings(**{**vars(worker.settings), **changes})
         net = worker.trainer.outer.model
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(6):

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from outerloop.inner.data.byte_tokenizer import byte_tokenizer
 from outerloop.inner.data.corpus import Corpus, Stream
 from outerloop.inner.data.documents import Documents, is_fair
 from outerloop.inner.data.hf import require_datasets
-from outerloop.inner.data.split import deal, span
+from outerloop.inner.data.partition import balance_by_bytes, rank_span
 from outerloop.inner.data.stdlib import stdlib
 from outerloop.inner.data.text import text
+from outerloop.inner.data.tokenization import byte_tokenizer
 from outerloop.inner.data.tokens import TokenShards
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
@@ -197,7 +197,7 @@ def test_validation_windows_reach_from_beginning_to_end() -> None:
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 10**6), max_size=40), st.integers(1, 7))
 def test_deal_gives_everything_once_and_fairly(sizes: dict[str, int], workers: int) -> None:
-    hands = deal(sizes, workers)
+    hands = balance_by_bytes(sizes, workers)
     assert sorted(name for hand in hands for name in hand) == sorted(sizes)
     loads = [sum(sizes[name] for name in hand) for hand in hands]
     assert max(loads) - min(loads) <= max(sizes.values(), default=0)
@@ -205,7 +205,7 @@ def test_deal_gives_everything_once_and_fairly(sizes: dict[str, int], workers: i
 
 @given(st.integers(0, 10**6), st.integers(1, 20))
 def test_spans_tile(tokens: int, size: int) -> None:
-    spans = [span(tokens, rank, size) for rank in range(size)]
+    spans = [rank_span(tokens, rank, size) for rank in range(size)]
     assert [s.start for s in spans] == [0] + [s.stop for s in spans[:-1]] and spans[-1].stop == tokens
 
 
@@ -221,7 +221,7 @@ def test_stdlib_splits_by_file_and_deals_evenly(library: Documents) -> None:
     assert not names[0] & names[1] and len(names[0] | names[1]) == len(library.documents)
     again = stdlib(non_iid=False).split()
     assert again == split
-    shares = library.shares(split[0], 8)
+    shares = library.documents_by_worker(split[0], 8)
     assert is_fair(shares) and sum(map(len, shares)) == len(split[0])
 
 
@@ -237,7 +237,9 @@ def test_non_iid_workers_get_whole_packages() -> None:
     corpus = stdlib(non_iid=True)
     split = corpus.split()
     assert split is not None
-    packages = [{document.name.split("/")[0] for document in share} for share in corpus.shares(split[0], 4)]
+    packages = [
+        {document.name.split("/")[0] for document in share} for share in corpus.documents_by_worker(split[0], 4)
+    ]
     assert sum(map(len, packages)) == len(set.union(*packages))
     with pytest.raises(UserError, match=r"data.non_iid=true .* 9999 workers, but only \d+ packages; use at most \d+"):
         corpus.stream(rank=0, size=9999, batch=1, seq_len=8, seed=0)
@@ -311,7 +313,7 @@ def test_shards_join_without_a_seam(tmp_path: Path) -> None:
     data = records(0, 2000).encode()
     for start, stop in [(0, 5), (8990, 9010), (9001, 9002), (9000, 9001), (15000, 15100)]:
         assert bytes(corpus.train[start:stop].astype(np.uint8)) == data[start:stop]
-        assert bytes(corpus.train.cut(slice(3, None))[start:stop].astype(np.uint8)) == data[start + 3 : stop + 3]
+        assert bytes(corpus.train.view(slice(3, None))[start:stop].astype(np.uint8)) == data[start + 3 : stop + 3]
 
 
 def test_a_large_shard_is_never_loaded_whole(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from torch import nn
 
-from outerloop.inner.data.byte_tokenizer import byte_tokenizer
+from outerloop.inner.data.tokenization import byte_tokenizer
 from outerloop.inner.export import export_hf
 from outerloop.inner.models import llama, logits_of, next_token_loss
 from outerloop.types import Tensors, UserError

@@ -7,8 +7,7 @@ import pytest
 
 from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import worker as worker_module
-from outerloop.inner.call_once import only_once
-from outerloop.inner.worker import Plan
+from outerloop.launcher.run_worker import run_once
 from outerloop.launcher.validation_merge import Shares
 from outerloop.types import ReplicasDiverged, RoundFailed, UserError
 from tests.support import toy
@@ -19,7 +18,7 @@ def test_peers_that_resume_at_different_steps_are_told_at_which():
     def work(exchange):
         worker = worker_of(exchange)
         worker.trainer.outer.loop.inner_step = 300 if exchange.rank else 150
-        worker.begin_together()
+        worker.agree_on_start()
 
     for error in outcomes(work):
         assert isinstance(error, UserError)
@@ -33,7 +32,7 @@ def test_different_weights_where_a_run_goes_on_are_not_passed_over():
         worker.trainer.outer.loop.inner_step = 1
         if exchange.rank:
             worker.trainer.outer.replica.assign({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
-        worker.begin_together()
+        worker.agree_on_start()
 
     assert [type(outcome) for outcome in outcomes(work)] == [UserError, UserError]
 
@@ -43,7 +42,7 @@ def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_to
         worker = worker_of(exchange, told := [])
         worker.trainer.outer.replica.assign({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
         worker.save = lambda: told.append({"text": "saved"})
-        worker.begin_together()
+        worker.agree_on_start()
         assert toy.same_weights(worker.trainer.outer.model, toy.model())
         return [event["text"] for event in told]
 
@@ -57,13 +56,13 @@ def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
         if exchange.rank:
             p = next(p for p in worker.trainer.outer.island.params.values() if p.ndim == 2)
             p.data = p.data.t().contiguous().t()
-        worker.begin_together()
+        worker.agree_on_start()
 
     for error in outcomes(work):
         assert isinstance(error, UserError) and "holds its weights in another order" in str(error)
 
 
-@pytest.mark.parametrize("call", ["begin_together", "finish"])
+@pytest.mark.parametrize("call", ["agree_on_start", "finish"])
 def test_equal_peers_go_on(call):
     assert outcomes(lambda exchange: getattr(worker_of(exchange), call)()) == [None, None]
 
@@ -72,11 +71,13 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)
+        worker.settings = replace(PLAN, rounds=100)
         for number, failed in enumerate(["gone", "gone", "", "gone", "gone"]):
-            worker.account(report(number, failed))
+            worker.after_round(report(number, failed))
         with pytest.raises(RoundFailed, match="3 rounds in a row did not complete, the last one: at last"):
-            worker.account(report(5, "at last"))
-        assert worker.totals["rounds_failed"] == 5 and worker.totals["wait_s"] == 3.0
+            worker.after_round(report(5, "at last"))
+        counters = worker.totals.counters()
+        assert counters["rounds_failed"] == 5 and counters["wait_s"] == 3.0
         assert [event["failed"] for event in events] == ["gone", "gone", "", "gone", "gone", "at last"]
 
     toy.run_workers(1, work)
@@ -86,7 +87,7 @@ def test_a_failed_round_is_not_saved():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)
-        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1})
+        worker.settings = replace(PLAN, checkpoint_every=1)
         worker.save = lambda: events.append({"event": "saved"})
         worker.after_round(report(0, "gone"))
         worker.after_round(report(1, ""))
@@ -99,11 +100,11 @@ def test_only_the_last_of_rounds_that_land_together_is_evaluated_and_saved():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)
-        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1, "eval_every": 1})
+        worker.settings = replace(PLAN, checkpoint_every=1, eval_every=1)
         worker.save = lambda: events.append({"event": "saved"})
         worker.evaluate = lambda round_number: events.append({"event": f"eval {round_number}"})
         for number in range(3):
-            worker.after_round(report(number, ""), now=number == 2)
+            worker.after_round(report(number, ""), newest=number == 2)
         assert [event["event"] for event in events] == ["round", "round", "round", "eval 3", "saved"]
 
     toy.run_workers(1, work)
@@ -120,11 +121,11 @@ def test_a_late_joiner_is_not_asked_for_its_first_step():
 
     def work(exchange):
         worker = worker_of(Late(exchange))
-        worker.plan = Plan(**{**vars(PLAN), "rounds": 0})
+        worker.settings = replace(PLAN, rounds=0)
         worker.evaluate = lambda round_number: None
         worker.run()
         there = worker_of(exchange)
-        there.begin_together()
+        there.agree_on_start()
         assert worker.trainer.outer.all_gathers == there.trainer.outer.all_gathers + 1, "it has met at the end"
 
     toy.run_workers(1, work)
@@ -142,8 +143,8 @@ def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(m
             mean=slow, peers=("000",), refused={"001": "001: its weights"}, shortened={}, spread=0.0
         )
         monkeypatch.setattr(worker_module, "average", lambda *_: found)
-        monkeypatch.setattr(worker, "tell_validation", lambda *_, **__: None)
-        worker.become_one()
+        monkeypatch.setattr(worker, "emit_validation", lambda *_, **__: None)
+        worker.adopt_mean()
         assert next(event["text"] for event in events) == "left out, 001: its weights"
 
     toy.run_workers(1, work)
@@ -167,11 +168,11 @@ def test_an_evaluation_is_whole_without_those_who_cannot_give_their_share():
 
 
 def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):
-    with pytest.raises(OSError), only_once(tmp_path / "done", "a") as mine:
+    with pytest.raises(OSError), run_once(tmp_path / "done", "a") as mine:
         assert mine
         raise OSError
     for what, expected in [("a", True), ("a", False), ("b", True), ("b", False)]:
-        with only_once(tmp_path / "done", what) as mine:
+        with run_once(tmp_path / "done", what) as mine:
             assert mine == expected
 
 

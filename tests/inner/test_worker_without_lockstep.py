@@ -54,7 +54,7 @@ def told(work):
 def test_it_begins_where_it_is_and_evaluates_its_own_replica():
     def work(worker, exchange):
         worker.trainer.outer.loop.inner_step = 10 * exchange.rank
-        worker.begin_together()
+        worker.agree_on_start()
         worker.evaluate(round_number=3)
 
     for rank, (event,) in enumerate(told(work)):
@@ -77,15 +77,16 @@ def test_the_last_evaluation_is_of_the_mean_and_says_of_how_many():
 
 def test_counters_of_the_exchange_continue_after_a_restart():
     def work(worker, exchange):
-        worker.base = worker.totals | {"solo_rounds": 3}
-        assert worker.counters()["solo_rounds"] == 5 and worker.counters()["idle_s"] == 1.5
+        worker.totals.restore({"solo_rounds": 3})
+        counters = worker.totals.counters()
+        assert counters["solo_rounds"] == 5 and counters["idle_s"] == 1.5
 
     told(work)
 
 
 def test_partners_are_told_by_name():
     def work(worker, exchange):
-        worker.account(replace(report(0, ""), peers=("000", "001")))
+        worker.record(replace(report(0, ""), peers=("000", "001")))
 
     for rank, (event,) in enumerate(told(work)):
         assert event["partners"] == [f"00{1 - rank}"]

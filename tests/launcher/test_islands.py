@@ -183,7 +183,7 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
     monkeypatch.setattr(gathered_follower, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
     shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
-    monkeypatch.setattr(worker_checkpoint, "resharding", lambda: shards)
+    monkeypatch.setattr(worker_checkpoint, "distributed_checkpoint", lambda: shards)
     outer = SimpleNamespace(island=None)
     trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, resume_from=taken.append)
     gathered_follower.follow(outer, trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))

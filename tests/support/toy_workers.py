@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import torch
 
 from outerloop.core.round import RoundReport
-from outerloop.inner.worker import Plan, Worker
+from outerloop.inner.worker import Worker
+from outerloop.inner.worker_settings import WorkerSettings
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import ReplicasDiverged, Round, UserError
 from tests.support import toy
 
-PLAN = Plan(
+PLAN = WorkerSettings(
     index=0, local_workers=1, run_dir=Path("runs/x"), rounds=4, eval_every=0, eval_batch=1, checkpoint_every=0,
     keep_payload_rounds=0, log_every=1, max_failed_rounds=3, resume_step=None,
 )  # fmt: skip

@@ -62,7 +62,7 @@ def check_rank(rank: int, size: int) -> None:
         )
 
 
-def too_short(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
+def too_short_error(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
     """Return the error for text that does not fill one window. `mend`: advice for the user."""
     if tokens > 1:
         mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
-from outerloop.inner.data.split import deal, is_held_out, span, training_length
+from outerloop.inner.data.partition import balance_by_bytes, is_held_out, rank_span, training_length
 from outerloop.inner.data.tokenization import Encoding
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
@@ -70,7 +70,7 @@ class Documents:
         share = total_bytes(held_out) / max(1, total_bytes(self.documents))
         return (training, held_out) if 0.01 <= share <= 0.2 else None
 
-    def shares(self, training: Sequence[Document], size: int) -> list[list[Document]]:
+    def documents_by_worker(self, training: Sequence[Document], size: int) -> list[list[Document]]:
         """Return the documents of each worker, distributed by file or by package.
 
         Raises UserError if packages are distributed and there are fewer packages than workers.
@@ -81,20 +81,20 @@ class Documents:
                 f"data.non_iid=true distributes whole packages: {size} workers, but only {len(packages)} packages; "
                 f"use at most {len(packages)} workers or set data.non_iid=false"
             )
-        hands = deal({name: total_bytes(package) for name, package in packages.items()}, size)
-        return [[document for name in hand for document in packages[name]] for hand in hands]
+        names_by_worker = balance_by_bytes({name: total_bytes(package) for name, package in packages.items()}, size)
+        return [[document for name in names for document in packages[name]] for names in names_by_worker]
 
     def _training(self, rank: int, size: int) -> np.ndarray:
         split = self.split()
         if split is None:
             tokens = self._read(self.documents)
             tokens = tokens[: training_length(len(tokens))]
-            return tokens[span(len(tokens), rank, size)]
-        shares = self.shares(split[0], size)
+            return tokens[rank_span(len(tokens), rank, size)]
+        shares = self.documents_by_worker(split[0], size)
         if self.whole_packages or is_fair(shares):
             return self._read(shares[rank])
         tokens = self._read(split[0])
-        return tokens[span(len(tokens), rank, size)]
+        return tokens[rank_span(len(tokens), rank, size)]
 
     def _validation(self) -> np.ndarray:
         split = self.split()

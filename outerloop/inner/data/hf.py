@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.inner.data.corpus import check_rank, too_short
-from outerloop.inner.data.packing import Packer
-from outerloop.inner.data.split import is_held_out
+from outerloop.inner.data.corpus import check_rank, too_short_error
+from outerloop.inner.data.partition import is_held_out
 from outerloop.inner.data.tokenization import encoding
 from outerloop.types import UserError
 
@@ -77,7 +76,7 @@ class HuggingFace:
                 break
         if not windows:
             what = f"{self.what}, validation text"
-            raise too_short(
+            raise too_short_error(
                 len(packer.pending), seq_len=seq_len, what=what, mend="use more text or set data.val_split=SPLIT"
             )
         return torch.stack(windows)
@@ -128,6 +127,25 @@ class HuggingFace:
             ) from error
 
 
+class Packer:
+    """Joins documents end to end and cuts them into windows of seq_len + 1 tokens. `pending` is its whole state."""
+
+    def __init__(self, seq_len: int) -> None:
+        self.seq_len = seq_len
+        self.pending = np.empty(0, dtype=np.int64)
+
+    def add(self, tokens: np.ndarray) -> None:
+        self.pending = np.concatenate([self.pending, tokens])
+
+    def ready(self) -> bool:
+        return len(self.pending) > self.seq_len
+
+    def window(self) -> Tensor:
+        """Return a window (seq_len + 1,) int64. Its last token is also the first of the next window."""
+        window, self.pending = self.pending[: self.seq_len + 1], self.pending[self.seq_len :]
+        return torch.from_numpy(window.copy())
+
+
 class HuggingFaceStream:
     """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
@@ -176,7 +194,7 @@ class HuggingFaceStream:
     def _next_epoch(self) -> None:
         if self.epoch_tokens <= self.packer.seq_len:
             mend = "use fewer workers or more text"
-            raise too_short(self.epoch_tokens, seq_len=self.packer.seq_len, what=self.what, mend=mend)
+            raise too_short_error(self.epoch_tokens, seq_len=self.packer.seq_len, what=self.what, mend=mend)
         self._enter(epoch=self.epoch + 1, epoch_tokens=0, position=None)
 
 

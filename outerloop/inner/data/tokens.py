@@ -19,7 +19,7 @@ from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
 from outerloop.inner.data.file_patterns import match_files
-from outerloop.inner.data.split import span, training_length
+from outerloop.inner.data.partition import rank_span, training_length
 from outerloop.inner.data.tokenization import load_tokenizer
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
@@ -58,9 +58,9 @@ def open_shard(path: Path) -> Shard:
             "(uint16) and magic 20240801 version 7 (uint32); convert the file or set data=text"
         )
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
-    present = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
-    if present < tokens:
-        raise UserError(f"{path}: the header promises {tokens} tokens and {present} are there; copy the file again")
+    available = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
+    if available < tokens:
+        raise UserError(f"{path}: the header promises {tokens} tokens and {available} are there; copy the file again")
     return shard
 
 
@@ -75,9 +75,9 @@ class Shards:
         return int(self.ends[-1]) if self.shards else 0
 
     def __getitem__(self, window: slice) -> np.ndarray:
-        return np.concatenate([self._checked(shard) for shard in self._pieces(window)])
+        return np.concatenate([self._read_checked(shard) for shard in self._pieces(window)])
 
-    def cut(self, window: slice) -> Shards:
+    def view(self, window: slice) -> Shards:
         """Return a part of the tokens as `Shards`, without reading any tokens."""
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
 
@@ -85,12 +85,12 @@ class Shards:
         start, stop, _ = window.indices(len(self))
         index = int(np.searchsorted(self.ends, start, side="right"))
         while start < stop:
-            shard, begins = self.shards[index], int(self.ends[index]) - len(self.shards[index])
-            end = min(stop, begins + len(shard))
-            yield replace(shard, start=shard.start + start - begins, stop=shard.start + end - begins)
+            shard, begin = self.shards[index], int(self.ends[index]) - len(self.shards[index])
+            end = min(stop, begin + len(shard))
+            yield replace(shard, start=shard.start + start - begin, stop=shard.start + end - begin)
             start, index = end, index + 1
 
-    def _checked(self, shard: Shard) -> np.ndarray:
+    def _read_checked(self, shard: Shard) -> np.ndarray:
         tokens = shard.read()
         if tokens.max() >= self.vocab_size:
             raise UserError(
@@ -116,14 +116,14 @@ class TokenShards:
         self.vocab_size = vocab_size
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         tokens = self._open(files, "data.files")
-        cut = training_length(len(tokens)) if val_files is None else len(tokens)
-        self.train = tokens.cut(slice(0, cut))
-        self.val = tokens.cut(slice(cut, None)) if val_files is None else self._open(val_files, "data.val_files")
+        training = training_length(len(tokens)) if val_files is None else len(tokens)
+        self.train = tokens.view(slice(0, training))
+        self.val = tokens.view(slice(training, None)) if val_files is None else self._open(val_files, "data.val_files")
         self.what = f"data=tokens ({len(tokens.shards)} files from {tokens.shards[0].path})"
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
         check_rank(rank, size)
-        part = self.train.cut(span(len(self.train), rank, size))
+        part = self.train.view(rank_span(len(self.train), rank, size))
         what = f"{self.what}, training tokens of worker {rank} of {size}"
         return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.inner.data.corpus import too_short
+from outerloop.inner.data.corpus import too_short_error
 
 
 class TokenArray(Protocol):
@@ -29,7 +29,7 @@ class WindowStream:
 
     def __init__(self, tokens: TokenArray, *, batch: int, seq_len: int, seed: int, what: str) -> None:
         if len(tokens) <= seq_len:
-            raise too_short(len(tokens), seq_len=seq_len, what=what, mend="use fewer workers or more text")
+            raise too_short_error(len(tokens), seq_len=seq_len, what=what, mend="use fewer workers or more text")
         self.tokens, self.batch, self.seq_len, self.seed = tokens, batch, seq_len, seed
         self._enter(epoch=0, cursor=0)
 
@@ -67,6 +67,6 @@ def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: st
     """Return windows at even distances over the whole array: (n <= sequences, seq_len + 1) int64."""
     windows = (len(tokens) - 1) // seq_len
     if windows < 1:
-        raise too_short(len(tokens), seq_len=seq_len, what=what, mend="use more text")
+        raise too_short_error(len(tokens), seq_len=seq_len, what=what, mend="use more text")
     taken = min(sequences, windows)
     return torch.stack([window(tokens, i * windows // taken * seq_len, seq_len) for i in range(taken)])

@@ -3,7 +3,7 @@
 import pytest
 
 from outerloop.core.round import RoundReport, utilization
-from outerloop.inner.step_time import StepTimeBudget
+from outerloop.inner.run_totals import StepTimeBudget
 from outerloop.inner.trainer import StepReport
 from outerloop.types import Round
 from tests.support import toy
@@ -26,7 +26,7 @@ def test_the_step_time_of_a_round_that_is_waited_for():
     for _ in range(9):
         spent.add(step(1.0, 0.0))
     spent.add(step(1.0, 5.0))
-    row = spent.on(landed(wait_s=4.0, transfer_s=3.0))
+    row = spent.split(landed(wait_s=4.0, transfer_s=3.0))
     assert row == {"compute_s": 10.0, "communication_s": 4.0, "others_s": 1.0}
     assert utilization(**row) == pytest.approx(10 / 15)
 
@@ -34,7 +34,7 @@ def test_the_step_time_of_a_round_that_is_waited_for():
 def test_rounds_that_land_after_one_step_share_its_time():
     spent = StepTimeBudget()
     spent.add(step(1.0, 5.0))
-    rows = [spent.on(landed(wait_s=2.0, transfer_s=0.0)) for _ in range(2)]
+    rows = [spent.split(landed(wait_s=2.0, transfer_s=0.0)) for _ in range(2)]
     assert rows[1] == {"compute_s": 0.0, "communication_s": 0.0, "others_s": 0.0}
     assert sum(sum(row.values()) for row in rows) == 6.0
     assert utilization(**rows[1]) == 1.0
@@ -44,7 +44,7 @@ def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
     spent = StepTimeBudget()
     for outer_s in (0.5, 0.0, 0.25):
         spent.add(step(1.0, outer_s))
-    assert spent.on(landed(wait_s=0.0, transfer_s=0.0))["communication_s"] == 0.75
+    assert spent.split(landed(wait_s=0.0, transfer_s=0.0))["communication_s"] == 0.75
 
 
 class Moves(toy.Around):

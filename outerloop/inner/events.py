@@ -1,0 +1,58 @@
+"""Events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
+
+"event" is one of status, step, round, eval, saved, done. Field names include their units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from outerloop.core.round import RoundReport, utilization
+from outerloop.exchange_protocols import replicated
+from outerloop.protocols import Exchange
+
+Event = dict[str, Any]
+
+
+def status_lines(report: RoundReport) -> Iterator[str]:
+    """Yield what a user should know about a round: refused messages, changed settings, diverged peers."""
+    for refusal in report.refused:
+        yield f"left out, {refusal}"
+    yield from report.notes
+    for peer in report.diverged:
+        yield f"{peer} has other weights than most peers: it has to take over theirs"
+
+
+def round_fields(
+    report: RoundReport, exchange: Exchange, *, spent: dict[str, float], counters: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a "round" event.
+
+    Args:
+        spent: seconds since the previous round, by category.
+        counters: totals of the run (run_totals.py).
+    """
+    decided_by_majority = replicated(exchange)
+    return {
+        "round": report.round.number + 1,
+        "fragment": report.round.fragment,
+        "failed": report.failed,
+        "peers": len(report.peers),
+        "alive": exchange.size if decided_by_majority is None else decided_by_majority.alive,
+        "expected": exchange.size,
+        "took_part": exchange.peer in report.peers,
+        "refused": len(report.refused),
+        **({} if exchange.info.agrees else {"partners": [peer for peer in report.peers if peer != exchange.peer]}),
+        "payload_bytes": report.payload_bytes,
+        "launch_s": report.launch_s,
+        "wait_s": report.wait_s,
+        "land_s": report.land_s,
+        **spent,
+        "utilization": utilization(**spent),
+        "delta_norm": report.delta_norm,
+        "mean_norm": report.mean_norm,
+        "slow_hash": f"{report.slow_hash:016x}",
+        "bytes_sent": counters["bytes_sent"],
+        **{name: counters[name] for name in ("refused_messages",) if name in counters},
+    }

@@ -1,0 +1,81 @@
+"""Account for a worker's run: its totals, and what the time between two rounds was spent on.
+
+    utilization = compute / (compute + communication + others)
+
+Communication is all work of the outer loop between two inner steps except waiting for other peers: launching, waiting
+for bytes still in transit, and landing. Communication that overlaps with inner steps is not counted. Evaluations and
+checkpoints belong to none of the three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outerloop.core.round import SPENT, RoundReport
+from outerloop.exchange_protocols import counters, metered
+from outerloop.inner.trainer import StepReport
+from outerloop.protocols import Exchange
+from outerloop.replica.rank_group import RankGroup
+
+
+class StepTimeBudget:
+    """The times of all inner steps since the last round landed."""
+
+    def __init__(self) -> None:
+        self.compute_s = self.outer_s = 0.0
+
+    def add(self, step: StepReport) -> None:
+        """Add one inner step and the outer-loop work after it."""
+        self.compute_s += step.compute_s
+        self.outer_s += step.outer_s
+
+    def split(self, report: RoundReport) -> dict[str, float]:
+        """Return the seconds spent since the previous round landed, and reset the sums."""
+        others_s = min(self.outer_s, report.peer_wait_s)
+        spent = {
+            "compute_s": self.compute_s,
+            "communication_s": self.outer_s - others_s,
+            "others_s": others_s,
+        }
+        self.compute_s = self.outer_s = 0.0
+        return spent
+
+
+class RunTotals:
+    """Totals of one worker since the run began, earlier sessions included.
+
+    Args:
+        exchange: counts the bytes of this session.
+        lanes: the ranks whose bytes are summed.
+    """
+
+    def __init__(self, exchange: Exchange, lanes: RankGroup) -> None:
+        self.exchange, self.traffic, self.lanes = exchange, metered(exchange), lanes
+        self.step_time = StepTimeBudget()
+        self.earlier = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
+        self.earlier |= dict.fromkeys(SPENT, 0.0)
+        self.totals = dict(self.earlier)
+
+    def add_step(self, report: StepReport) -> None:
+        """Add the time of one inner step."""
+        self.step_time.add(report)
+
+    def add_round(self, report: RoundReport) -> dict[str, float]:
+        """Add a round that has landed or failed. Return the seconds since the previous one, by category."""
+        spent = self.step_time.split(report)
+        self.totals["payload_bytes"] += report.payload_bytes
+        self.totals["rounds_failed"] += bool(report.failed)
+        for name, seconds in (spent | {"wait_s": report.wait_s}).items():
+            self.totals[name] += seconds
+        return spent
+
+    def counters(self) -> dict[str, Any]:
+        """Return all totals, with the bytes of all lanes. A collective if there are several lanes."""
+        sent, received = self.lanes.all_reduce([self.traffic.bytes_sent, self.traffic.bytes_received])
+        counted = {"bytes_sent": int(sent), "bytes_received": int(received), **counters(self.exchange)}
+        return self.totals | {name: self.earlier.get(name, 0) + count for name, count in counted.items()}
+
+    def restore(self, counters: dict[str, Any]) -> None:
+        """Continue from what `counters` returned in an earlier session."""
+        self.earlier |= counters
+        self.totals = dict(self.earlier)

@@ -1,0 +1,39 @@
+"""The settings of one worker's run: when it evaluates, saves, logs and gives up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """The settings of one worker's run. `*_every` counts rounds (0: only at the end), `log_every` counts inner steps.
+
+    `keep_payload_rounds`: number of recent rounds for which this worker's payloads are kept on disk.
+    """
+
+    index: int
+    local_workers: int
+    run_dir: Path
+    rounds: int
+    eval_every: int
+    eval_batch: int
+    checkpoint_every: int
+    keep_payload_rounds: int
+    log_every: int
+    max_failed_rounds: int
+    resume_step: int | None
+
+    def evaluates_after(self, done: int, *, shared: bool) -> bool:
+        """Return whether to evaluate after `done` rounds. Replicas that are not `shared` are averaged at the end."""
+        return shared if done == self.rounds else done < self.rounds and is_due(done, self.eval_every)
+
+    def saves_after(self, done: int) -> bool:
+        """Return whether to save a checkpoint after `done` rounds."""
+        return done == self.rounds or is_due(done, self.checkpoint_every)
+
+
+def is_due(done: int, every: int) -> bool:
+    """Return whether something done every `every` rounds (0: never) is due after `done` rounds."""
+    return every > 0 and done % every == 0
