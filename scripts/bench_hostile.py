@@ -101,7 +101,7 @@ def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) ->
         exchange = InProcess(hub=hub, rank=rank)
         try:
             exchange.join()
-            trainer: Any = build.trainer_of(settings, corpus, Hostile(exchange, kind.removeprefix("open-")), rank)
+            trainer: Any = build.make_trainer(settings, corpus, Hostile(exchange, kind.removeprefix("open-")), rank)
             while trainer.outer.inner_step < trainer.outer.schedule.inner_steps(rounds):
                 for report in trainer.step().rounds:
                     if rank == 0:

@@ -24,16 +24,16 @@ from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 from outerloop.kernels.threads import keep_to
-from outerloop.launcher.local_pool import SingleWorkerPool
+from outerloop.launcher.thread_pool import ComputeThread
 
 
-def trainers(settings: DictConfig) -> tuple[list[Trainer], SingleWorkerPool]:
+def trainers(settings: DictConfig) -> tuple[list[Trainer], ComputeThread]:
     """Return one trainer per worker, each with its own exchange of a hub, and the thread that computes for all."""
-    compute = SingleWorkerPool(settings.threads or torch.get_num_threads())
+    compute = ComputeThread(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
     corpus, hub = build.make(settings.data), Hub(settings.workers)
     team = [
-        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute)
+        build.make_trainer(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute)
         for rank in range(hub.size)
     ]
     return team, compute

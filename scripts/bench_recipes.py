@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.config import load
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 INPROCESS = "exchange=inprocess"
@@ -133,7 +133,7 @@ class Bench:
 @cache
 def h_of(case: str, h: int) -> int:
     """Return H of a case: `h`, but 1 if the recipe exchanges after every inner step."""
-    return 1 if load.composed(CASES[case]).schedule.sync_every == 1 else h
+    return 1 if load.compose_config(CASES[case]).schedule.sync_every == 1 else h
 
 
 def numbers(text: str) -> list[int]:

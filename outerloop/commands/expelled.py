@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
-from outerloop.config.run_directory import free, locked
+from outerloop.config.run_directory import lock_directory, unlock
 from outerloop.swarm.accountability.expulsion import ExpulsionRegister, read_register, write_register
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -65,7 +65,7 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
     """
     peer_id = peer.rpartition("-")[2]
     try:
-        lock = locked(run_dir)
+        lock = lock_directory(run_dir)
     except UserError as error:
         raise UserError(f"expelled: {run_dir} is being trained: stop it, lift, and restart it") from error
     try:
@@ -75,4 +75,4 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
         for folder, register in having:
             asyncio.run(write_register(folder, register.without(peer_id)))
     finally:
-        free(lock)
+        unlock(lock)

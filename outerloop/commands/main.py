@@ -81,7 +81,7 @@ def train(arguments: list[str]) -> int:
         from outerloop.launcher.torchrun_rank import train as train_as_one
 
         return train_as_one(overrides)
-    from outerloop.launcher.supervisor import train
+    from outerloop.launcher.train import train
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
     train(settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.plan_output import picture, tell
-from outerloop.config.profile import chosen, method_of, recipe_of
+from outerloop.config.profile import chosen_recipes, plan_method, recipe_settings
 from outerloop.plan.forecast import outlook
 from outerloop.plan.links import Links, links_of
 from outerloop.plan.scenario import Fleet, Method
@@ -140,6 +140,6 @@ def methods_of(options: argparse.Namespace) -> list[Method]:
     """Return the methods of the recipes to compare. Raises UserError."""
     wanted = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
     return [
-        method_of(recipe_of(name, **wanted), params=options.params, peers=options.peers)
-        for name in chosen(options.recipe)
+        plan_method(recipe_settings(name, **wanted), params=options.params, peers=options.peers)
+        for name in chosen_recipes(options.recipe)
     ]

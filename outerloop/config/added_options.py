@@ -54,4 +54,6 @@ def takes(target: str, name: str) -> bool:
         arguments = signature(cast(Callable[..., Any], locate(target))).parameters
     except (ErrorDuringImport, TypeError, ValueError):
         return True
-    return name in (*SPECIAL, *arguments) or any(one.kind is Parameter.VAR_KEYWORD for one in arguments.values())
+    return name in (*SPECIAL, *arguments) or any(
+        argument.kind is Parameter.VAR_KEYWORD for argument in arguments.values()
+    )

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 
 from outerloop import wire
 from outerloop.aggregate.screen import screen_of
-from outerloop.config.load import stepped_inside
-from outerloop.config.peer_check import shown
+from outerloop.config.load import inner_optimizer
+from outerloop.config.peer_check import format_setting
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import comparable, identity_file
 from outerloop.core import compatibility
@@ -40,13 +40,13 @@ from outerloop.replica.island import Island, run_inline, trainable_parameters
 from outerloop.state.checkpoint import opened
 from outerloop.types import Capabilities, Round, UserError
 
-LANES = 64
+MAX_LANES = 64
 """Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
 
-RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
+ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Options of the exchange that may change when a run is resumed, but only together on all machines."""
 
-UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
+MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
 """Options that determine how much work a machine does in a round."""
 
 
@@ -58,7 +58,7 @@ def make(node: DictConfig, **runtime: Any) -> Any:
     try:
         return instantiate(node, **runtime, _convert_="all")
     except InstantiationException as error:
-        causes = chain(error)
+        causes = cause_chain(error)
         for cause in causes:
             if isinstance(cause, UserError):
                 raise cause from None
@@ -66,23 +66,23 @@ def make(node: DictConfig, **runtime: Any) -> Any:
         raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
 
 
-def chain(error: BaseException) -> list[BaseException]:
+def cause_chain(error: BaseException) -> list[BaseException]:
     """Return an error and its chain of causes, root cause last."""
-    return [error] if error.__cause__ is None else [error, *chain(error.__cause__)]
+    return [error] if error.__cause__ is None else [error, *cause_chain(error.__cause__)]
 
 
-def of_all(config: DictConfig) -> dict[str, Any]:
+def training_settings(config: DictConfig) -> dict[str, Any]:
     """Return the settings that determine what is trained, flat.
 
     If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
     adaptive H stays included, because all peers change it together.
     """
-    may_differ = UNEQUAL if getattr(make(config.aggregate), "weighs_samples", False) else ()
-    together = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
-    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
+    may_differ = MAY_DIFFER_IF_WEIGHTED if getattr(make(config.aggregate), "weighs_samples", False) else ()
+    adaptive_key = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
+    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == adaptive_key}
 
 
-def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, flat: all but paths, data and local counts.
 
     Includes the hardware if the outer method gives equal bits only on equal hardware.
@@ -90,24 +90,24 @@ def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     `lanes`: number of shards per island, each with its own messages.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
-    shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
-    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in RULES}
+    shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
+    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
     shared |= {"lanes": lanes} if lanes > 1 else {}
     return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})
 
 
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Return the SHA-256 of `shared_by_all`."""
-    shared = shared_by_all(config, lanes=lanes)
+    """Return the SHA-256 of `shared_settings`."""
+    shared = shared_settings(config, lanes=lanes)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
-def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
-    shared = shared_by_all(config, lanes=lanes)
-    values = {key: shown(shared, key) for key in shared}
+    shared = shared_settings(config, lanes=lanes)
+    values = {key: format_setting(shared, key) for key in shared}
     return {"fingerprint": fingerprint(config, lanes=lanes), "settings": RunSettings(values)}
 
 
@@ -116,7 +116,7 @@ def initial_peers(config: DictConfig) -> list[str]:
     return list(config.exchange.get("initial_peers", []))
 
 
-def peer_of(
+def make_peer_exchange(
     config: DictConfig,
     run_dir: Path,
     *,
@@ -136,11 +136,11 @@ def peer_of(
         "initial_peers": list(initial_peers),
         "identity_path": str(identity_file(run_dir, worker)),
         "on_status": on_status,
-    } | (agreed_settings(config, lanes=lanes) if "settings" in node else {})
+    } | (settings_to_compare(config, lanes=lanes) if "settings" in node else {})
     return make(node, **{name: value for name, value in options.items() if name in node})
 
 
-def model_of(config: DictConfig, corpus: Corpus) -> Module:
+def make_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
 
     Raises UserError if its vocabulary is smaller than the data's, or its maximum length shorter than inner.seq_len.
@@ -159,7 +159,7 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
     return make(node)
 
 
-def outer_of(
+def make_outer_loop(
     config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
 ) -> OuterLoop:
     """Return the outer loop of this configuration for a model. Without `rounds` there is no last round."""
@@ -183,19 +183,19 @@ def outer_of(
     )
 
 
-def trainer_of(
+def make_trainer(
     config: DictConfig,
     corpus: Corpus,
     exchange: Exchange,
     index: int,
-    seat: RankLayout = ALONE,
+    layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> Trainer[OuterLoop | GatheredFollower]:
     """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
-    inner, ranks = config.inner, seat.ranks
-    model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
-    forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # at most one of the two applies
-    outer = outer_at(seat, config, model, exchange, compute)
+    inner, ranks = config.inner, layout.ranks
+    model = make_model(config, corpus).to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
+    forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
+    outer = make_rank_outer_loop(layout, config, model, exchange, compute)
     late = late_joiner(exchange)  # then its text is also that of other peers, which read it in another order
     order = zlib.crc32(exchange.peer.encode()) if late else config.seed
     # random numbers drawn during training differ between workers, and between the ranks of an island
@@ -207,8 +207,8 @@ def trainer_of(
         ranks=ranks,
         stream=RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
-        optimizer=checked_optimizer(config) if stepped_inside(config) else None,
-        lr_factor=lr_factor_of(config, outer.schedule),
+        optimizer=make_optimizer_factory(config) if inner_optimizer(config) else None,
+        lr_factor=make_lr_factor(config, outer.schedule),
         warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
         clip_norm=inner.clip_norm,
@@ -221,21 +221,21 @@ def state_device(config: DictConfig) -> torch.device | None:
     return torch.device("cpu") if config.state_device == "cpu" else None
 
 
-def outer_at(
-    seat: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
+def make_rank_outer_loop(
+    layout: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
 ) -> OuterLoop | GatheredFollower:
     """Return the outer loop of this rank's island; for a rank that does not lead a gathered island, a follower."""
     device = state_device(config)
-    if seat.kind != "gathered":
+    if layout.kind != "gathered":
         island = Island(model, state_device=device, compute=compute)
     else:
-        island = Gathered(model, seat.ranks, state_device=device)
-        if seat.follows:
+        island = Gathered(model, layout.ranks, state_device=device)
+        if layout.is_follower:
             return GatheredFollower(model, island, make(config.schedule))
-    return outer_of(config, model, exchange, rounds=config.rounds, island=island)
+    return make_outer_loop(config, model, exchange, rounds=config.rounds, island=island)
 
 
-def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
+def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
     """Return the factory of the inner optimizer, after trying its settings on one parameter.
 
     Raises UserError if the optimizer refuses its settings.
@@ -248,7 +248,7 @@ def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
     return factory
 
 
-def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
+def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
     """Return a learning-rate factor of the inner step: warm-up, then cosine over the inner steps of the run.
 
     The number of inner steps is the schedule's estimate, read at every step.
@@ -261,7 +261,7 @@ def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], floa
     )
 
 
-def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
+def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
     """Return the schedule at the start of a run, or an adaptive one as saved in the state of an outer loop.
 
     `saved_outer` returns that state or None. It is called only for adaptive schedules.
@@ -299,7 +299,7 @@ def check_parts(config: DictConfig) -> Module:
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     if config.inner.optimizer:
-        checked_optimizer(config)
+        make_optimizer_factory(config)
     autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
     corpus = make(config.data)
     peers = config.exchange.get("peers", config.workers)
@@ -319,8 +319,8 @@ def limit_payloads(config: DictConfig, model: Module) -> None:
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
         tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
-        most = 2 * (wire.size_limit(shapes) + LANES * tables)
-        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or most, most)
+        max_bytes = 2 * (wire.size_limit(shapes) + MAX_LANES * tables)
+        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or max_bytes, max_bytes)
 
 
 def trial_model(config: DictConfig, corpus: Corpus) -> Module:
@@ -330,9 +330,9 @@ def trial_model(config: DictConfig, corpus: Corpus) -> Module:
     """
     try:
         with torch.device("meta"):
-            return model_of(config, corpus)
+            return make_model(config, corpus)
     except UserError:
-        return model_of(config, corpus)
+        return make_model(config, corpus)
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from torch.nn import Module
 
 from outerloop.config import build, load, run_directory
-from outerloop.config.island_checks import for_one_process
-from outerloop.config.peer_check import begin_together
+from outerloop.config.island_checks import single_process_options
+from outerloop.config.peer_check import start_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
@@ -61,15 +61,15 @@ def from_recipe(
         UserError: if an option is invalid, peers do not join, or peers resume with different weights.
     """
     settings = load.load([f"recipe={recipe}", *options])
-    plain = getattr(model, "_orig_mod", model)  # torch.compile prefixes the names of parameters
-    refuse_for_many(settings, num_processes(plain))
-    build.limit_payloads(settings, plain)
+    unwrapped = getattr(model, "_orig_mod", model)  # torch.compile prefixes the names of parameters
+    refuse_single_process_options(settings, num_processes(unwrapped))
+    build.limit_payloads(settings, unwrapped)
     if gathered:
-        island = Gathered(plain, RankGroup(process_group(plain)), state_device=build.state_device(settings))
+        island = Gathered(unwrapped, RankGroup(process_group(unwrapped)), state_device=build.state_device(settings))
         if not island.ranks.is_leader:
-            return following(island)
-        return led(settings, island, plain, exchange, Path(run_dir), state)
-    copies, lanes = replica_group(plain), num_shards(plain)
+            return follower_loop(island)
+        return leader_loop(settings, island, unwrapped, exchange, Path(run_dir), state)
+    replicas, lanes = replica_group(unwrapped), num_shards(unwrapped)
     if exchange is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
             f"the model is cut into {lanes} shards, each exchanged in its own lane: pass"
@@ -77,54 +77,58 @@ def from_recipe(
             " or set exchange=swarm_gather"
         )
 
-    def own() -> Exchange:
-        return joined(settings, Path(run_dir), state, leads_others=copies is not None, lanes=lanes)
+    def join_own() -> Exchange:
+        return join_exchange(settings, Path(run_dir), state, leads_others=replicas is not None, lanes=lanes)
 
     def join() -> Exchange:
-        return exchange or (ShardedIsland.joining(own, ranks=RankGroup(shard_group(plain))) if lanes > 1 else own())
+        return exchange or (
+            ShardedIsland.joining(join_own, ranks=RankGroup(shard_group(unwrapped))) if lanes > 1 else join_own()
+        )
 
-    return begun(settings, plain, ReplicatedIsland.joining(join, ranks=RankGroup(copies)) if copies else join(), state)
+    return start_loop(
+        settings, unwrapped, ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join(), state
+    )
 
 
-def refuse_for_many(settings: Any, processes: int) -> None:
+def refuse_single_process_options(settings: Any, processes: int) -> None:
     """Check that no option is set that a model of several processes does not support. Raises UserError if one is."""
-    for option, (is_set, instead) in for_one_process(settings).items():
+    for option, (is_set, instead) in single_process_options(settings).items():
         if is_set and processes > 1:
             raise UserError(f"{option} is for a model of one process, and {processes} hold this one: set {instead}")
 
 
-def led(
+def leader_loop(
     settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
 ) -> OuterLoop:
     """Return the outer loop on the leader of a gathered island. Meanwhile the other ranks serve the leader."""
     with island.followers_serving():
-        exchange = exchange or joined(settings, run_dir, state, leads_others=True)
-        return begun(settings, model, exchange, state, island)
+        exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True)
+        return start_loop(settings, model, exchange, state, island)
 
 
-def following(island: Gathered) -> Follower:
+def follower_loop(island: Gathered) -> Follower:
     """Return the follower on another rank of a gathered island, once its leader has started."""
     follower = Follower(island)
     follower.serve()
     return follower
 
 
-def begun(
+def start_loop(
     settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
     """Return the outer loop for a model, once all peers have started with equal models."""
     try:
-        outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
+        outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
         if state:
             outer.load_state_dict(state)
-        begin_together(outer, build.of_all(settings))
+        start_together(outer, build.training_settings(settings))
     except BaseException:
         exchange.abort()
         raise
     return outer
 
 
-def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
+def join_exchange(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
     """Return the exchange of these settings, once all peers have joined.
 
     A peer of a network keeps `run_dir` locked until it has left.
@@ -142,16 +146,16 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     if settings.workers_as == "ranks":
         return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        held.callback(run_directory.free, run_directory.locked(run_dir))
-        exchange = build.peer_of(settings, run_dir, initial_peers=build.initial_peers(settings), lanes=lanes)
+    with ExitStack() as resources:
+        resources.callback(run_directory.unlock, run_directory.lock_directory(run_dir))
+        exchange = build.make_peer_exchange(settings, run_dir, initial_peers=build.initial_peers(settings), lanes=lanes)
         if isinstance(exchange, NetworkPeer):
-            exchange.on_close(held.pop_all().close)
+            exchange.on_close(resources.pop_all().close)
     try:
         if isinstance(exchange, NetworkPeer) and not build.initial_peers(settings):
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
         exchange.join(
-            build.next_launch(build.schedule_of(settings, lambda: state), state["inner_step"] if state else 0)
+            build.next_launch(build.make_schedule(settings, lambda: state), state["inner_step"] if state else 0)
         )
     except BaseException:
         exchange.abort()

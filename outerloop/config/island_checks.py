@@ -9,10 +9,10 @@ from outerloop.config.build import make
 from outerloop.protocols import AdaptiveSchedule, CostAware
 from outerloop.types import UserError
 
-CUT = ("sharded", "gathered")
+SHARDED_KINDS = ("sharded", "gathered")
 
 
-def ranks_of(settings: DictConfig, processes: int) -> int:
+def ranks_per_island(settings: DictConfig, processes: int) -> int:
     """Return the number of ranks of one island. Raises UserError if torchrun's processes do not form whole islands."""
     ranks = processes if settings.island.ranks is None else settings.island.ranks
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
@@ -39,12 +39,12 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
         raise UserError(
             f"island={kind} needs separate processes, and exchange=inprocess runs threads: set exchange=distributed"
         )
-    for wanted, why, instead in refusals(settings, ranks):
-        if wanted:
+    for is_set, why, instead in unsupported_settings(settings, ranks):
+        if is_set:
             raise UserError(f"{why}: set {instead}")
 
 
-def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
+def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     """Return option -> (whether it is set, what to set instead) for options that only one process per peer supports.
 
     If each rank measured separately, ranks would choose differently, and then wait for each other in different rounds.
@@ -59,19 +59,19 @@ def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     }
 
 
-def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
+def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     """Return (whether it is set, why it is not supported, what to set instead) for each unsupported setting."""
     inner, kind = settings.inner, settings.island.kind
     return [
         (
-            kind in CUT and needs_whole_matrices(inner.optimizer),
+            kind in SHARDED_KINDS and needs_whole_matrices(inner.optimizer),
             f"Muon needs whole matrices, and island={kind} cuts them",
             "island=replicated",
         ),
         (inner.compile, "inner.compile=true is for island=single", "inner.compile=false"),
         *(
             (is_set, f"{option} is for island=single", instead)
-            for option, (is_set, instead) in for_one_process(settings).items()
+            for option, (is_set, instead) in single_process_options(settings).items()
         ),
         (
             inner.batch % ranks > 0,

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import outerloop
 from outerloop.config import added_options
-from outerloop.config.user_code import find_own_code, names_in
+from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.types import UserError
 
 POSITIVE = (
@@ -48,23 +48,25 @@ def config_dir() -> Path:
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
     choices: dict[str, set[str]] = {}
-    for place in [config_dir(), *search_path(overrides)]:
-        for folder in (path for path in place.iterdir() if path.is_dir()):
+    for root in [config_dir(), *search_path(overrides)]:
+        for folder in (path for path in root.iterdir() if path.is_dir()):
             choices.setdefault(folder.name, set()).update(file.stem for file in folder.glob("*.yaml"))
     return {group: sorted(names) for group, names in sorted(choices.items()) if names}
 
 
 def search_path(overrides: Sequence[str]) -> list[Path]:
     """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
-    entries = [o.value() for o in parsed(overrides) if o.key_or_group == "hydra.searchpath"]
-    return [folder_of(str(entry)) for several in entries if isinstance(several, list) for entry in several]
+    entries = [
+        override.value() for override in parse_overrides(overrides) if override.key_or_group == "hydra.searchpath"
+    ]
+    return [folder_of(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
 
 
 def folder_of(entry: str) -> Path:
     """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
     try:
         package = entry.removeprefix("pkg://")
-        find_own_code([package] if package != entry else [])
+        enable_user_code([package] if package != entry else [])
         folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
     except ImportError:
         folder = Path(entry)
@@ -78,9 +80,9 @@ def load(overrides: Sequence[str]) -> DictConfig:
     search_path(overrides)
     refuse_sweep(overrides)
     try:
-        config = composed(overrides)
+        config = compose_config(overrides)
         refuse_missing(config)
-        find_own_code(names_in(config))
+        enable_user_code(names_in(config))
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error
@@ -88,7 +90,7 @@ def load(overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
+def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Return train.yaml as hydra composes it with these overrides."""
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return compose("train", overrides=list(overrides))
@@ -96,7 +98,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
     """Check that no override is a sweep, because this is a single run. Raises UserError if one is."""
-    for override in parsed(overrides):
+    for override in parse_overrides(overrides):
         if override.is_sweep_override():
             raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
 
@@ -108,24 +110,24 @@ def refuse_missing(config: DictConfig) -> None:
         raise UserError(f"{key} is not set, and needs {wanted}: set {key}=...")
 
 
-def chosen(overrides: Sequence[str]) -> list[str]:
+def group_choices(overrides: Sequence[str]) -> list[str]:
     """Return the overrides that select the files of the configuration: choices of groups, and the search path."""
     known = [*groups(overrides), "hydra.searchpath"]
-    return [text for text, o in zip(overrides, parsed(overrides), strict=True) if o.key_or_group in known]
+    return [text for text, o in zip(overrides, parse_overrides(overrides), strict=True) if o.key_or_group in known]
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """Check the rules for options that no single part checks. Raises UserError if one is violated."""
-    defaults, choices = composed(chosen(overrides)), groups(overrides)
-    for override in parsed(overrides):
+    defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
+    for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
             check_known(config, defaults, override)
         check_type(override, OmegaConf.select(defaults, override.key_or_group))
     for key in POSITIVE + NOT_NEGATIVE:
-        least = 1 if key in POSITIVE else 0
+        minimum = 1 if key in POSITIVE else 0
         value = OmegaConf.select(config, key)
-        if value is None or value < least:
-            raise UserError(f"{key}={value} must be at least {least}: set {key}={OmegaConf.select(defaults, key)}")
+        if value is None or value < minimum:
+            raise UserError(f"{key}={value} must be at least {minimum}: set {key}={OmegaConf.select(defaults, key)}")
     if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
         raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: set threads=1")
     if config.eval.sequences < config.workers:
@@ -138,10 +140,10 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: set state_dtype=float32")
     if config.state_device not in ("model", "cpu"):
         raise UserError(f"state_device={config.state_device} is not one of model, cpu: set state_device=model")
-    check_who_steps(config)
+    check_optimizers(config)
 
 
-def check_who_steps(config: DictConfig) -> None:
+def check_optimizers(config: DictConfig) -> None:
     """Check that exactly one optimizer steps: in each worker, or on the mean gradients. Raises UserError if not."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
@@ -156,7 +158,7 @@ def check_who_steps(config: DictConfig) -> None:
         raise UserError("this method steps with the gradients itself, without an inner optimizer: set inner=gradients")
 
 
-def stepped_inside(config: DictConfig) -> DictConfig | None:
+def inner_optimizer(config: DictConfig) -> DictConfig | None:
     """Return the optimizer of each worker's inner steps, or None if the method exchanges gradients instead."""
     return None if config.method.get("reads") == "gradients" else config.inner.optimizer
 
@@ -164,33 +166,33 @@ def stepped_inside(config: DictConfig) -> DictConfig | None:
 def explain(overrides: Sequence[str], error: Exception) -> str:
     """Return a message on the first invalid override and what is allowed there, or else the error's first line."""
     choices = groups(overrides)
-    for override in parsed(overrides):
+    for override in parse_overrides(overrides):
         key, value = override.key_or_group, str(override.value())
         if key in choices and value not in choices[key]:
             return (
                 f"{key}={value}: {key} is one of {', '.join(choices[key])}{suggestion(key + '=', value, choices[key])}"
             )
-    said = str(error).strip().splitlines()[0]
+    first_line = str(error).strip().splitlines()[0]
     try:
-        base = composed(chosen(overrides))
+        base = compose_config(group_choices(overrides))
     except (HydraException, OmegaConfBaseException):
-        return said
-    for override in parsed(overrides):
+        return first_line
+    for override in parse_overrides(overrides):
         key = override.key_or_group
-        known = key in choices or override.is_add() or added_options.is_about_hydra(override)
-        if not known and OmegaConf.select(base, key, default=error) is error:
-            return unknown(base, key)
-    return said
+        is_known = key in choices or override.is_add() or added_options.is_about_hydra(override)
+        if not is_known and OmegaConf.select(base, key, default=error) is error:
+            return unknown_option(base, key)
+    return first_line
 
 
 def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
     """Check that an option added with + is read by some code. Raises UserError if not."""
     adds = override.is_add() or override.is_force_add()
     if adds and not added_options.is_read(config, base, override.key_or_group):
-        raise UserError(unknown(base, override.key_or_group))
+        raise UserError(unknown_option(base, override.key_or_group))
 
 
-def unknown(base: DictConfig, key: str) -> str:
+def unknown_option(base: DictConfig, key: str) -> str:
     """Return the error message for an option that does not exist."""
     parent, _, _ = key.rpartition(".")
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
@@ -222,10 +224,10 @@ def check_type(override: Override, default: Any) -> None:
         raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
 
 
-def parsed(overrides: Sequence[str]) -> list[Override]:
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Return the overrides as parsed by hydra. Raises UserError for one that is not key=value."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        bad = next((o for o in overrides if "=" not in o), " ".join(overrides))
-        raise UserError(f"{bad!r} is not an option: options look like rounds=10 or recipe=diloco") from error
+        invalid = next((override for override in overrides if "=" not in override), " ".join(overrides))
+        raise UserError(f"{invalid!r} is not an option: options look like rounds=10 or recipe=diloco") from error

@@ -14,14 +14,14 @@ from outerloop.types import Contribution, UserError, printable
 
 logger = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
-MOST_BYTES = 1 << 22
+MAX_BYTES = 1 << 22
 """Size limit of the opening message that describes a peer's model, enough for about 40,000 parameters."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
 OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
 """Options of the outer loop, which must be equal on all peers, whatever trains the model."""
 
 
-def begin_together(outer: OuterLoop, settings: Settings) -> None:
+def start_together(outer: OuterLoop, settings: Settings) -> None:
     """Take over the state of the run if this peer joins late. Otherwise start with equal settings, rounds and weights.
 
     A peer whose opening message is malformed, or differs in settings or shapes from the majority, is left out with a
@@ -35,35 +35,43 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
             "shapes": outer.island.layouts(),
             "standing": Standing.of(outer).to_map(),
         }
-        told = {one.peer: told_by(one) for one in outer.all_gather(json.dumps(own).encode())}
-        reasons = {peer: difference(told[outer.exchange.peer], theirs, peer) for peer, theirs in told.items()}
+        openings = {
+            contribution.peer: parse_opening(contribution)
+            for contribution in outer.all_gather(json.dumps(own).encode())
+        }
+        reasons = {
+            peer: peer_difference(openings[outer.exchange.peer], opening, peer) for peer, opening in openings.items()
+        }
         leave_out(outer, reasons, logger.warning)
-        standings = {peer: theirs["standing"] for peer, theirs in told.items() if not reasons[peer]}
+        standings = {peer: opening["standing"] for peer, opening in openings.items() if not reasons[peer]}
         begin_alike(outer, standings, logger.warning)
 
 
-def told_by(one: Contribution) -> Any:
+def parse_opening(contribution: Contribution) -> Any:
     """Return the settings, shapes and standing in a peer's opening message; None when it is malformed."""
     try:
-        told = json.loads(bytes(one.blob[:MOST_BYTES]))
-        standing = Standing.told(told["standing"])
-        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "standing": standing}
+        opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
+        standing = Standing.told(opening["standing"])
+        return {"settings": dict(opening["settings"]), "shapes": dict(opening["shapes"]), "standing": standing}
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
-def difference(own: Any, told: Any, peer: str) -> str:
+def peer_difference(own: Any, theirs: Any, peer: str) -> str:
     """Return a message that names the first setting or parameter that differs; empty if all are equal."""
-    if told is None:
+    if theirs is None:
         return f"{peer} does not describe its model; start the same program everywhere"
-    if line := differing_setting(own["settings"], told["settings"], peer):
-        return line
-    ours, theirs = own["shapes"], told["shapes"]
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
-            said = f"{printable(name[:200])} {here} here and {printable(str(there)[:200])} at {peer}"
-            return f"{said}: make the same model everywhere"
+    if message := describe_difference(own["settings"], theirs["settings"], peer):
+        return message
+    our_shapes, their_shapes = own["shapes"], theirs["shapes"]
+    for name in sorted(our_shapes.keys() | their_shapes.keys()):
+        if our_shapes.get(name) != their_shapes.get(name):
+            local, remote = (
+                f"has shape {shapes[name]}" if name in shapes else "is not trained"
+                for shapes in (our_shapes, their_shapes)
+            )
+            mismatch = f"{printable(name[:200])} {local} here and {printable(str(remote)[:200])} at {peer}"
+            return f"{mismatch}: make the same model everywhere"
     return ""
 
 
@@ -73,21 +81,21 @@ def first_difference(ours: Settings, theirs: Settings) -> str | None:
     return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
 
 
-def shown(settings: Settings, key: str) -> str:
+def format_setting(settings: Settings, key: str) -> str:
     """Format a setting as on the command line."""
     return json.dumps(settings.get(key)).strip('"')
 
 
-def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
+def describe_difference(ours: Settings, theirs: Settings, peer: str) -> str:
     """Return a message that names the first setting that differs, and what to do; empty if all are equal."""
     key = first_difference(ours, theirs)
     if key is None:
         return ""
-    here, there = shown(ours, key), shown(theirs, key)[:200]
-    return f"{printable(key[:200])} is {here} here and {there} at {peer}: set the same options everywhere"
+    local, remote = format_setting(ours, key), format_setting(theirs, key)[:200]
+    return f"{printable(key[:200])} is {local} here and {remote} at {peer}: set the same options everywhere"
 
 
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
     """Check that a peer has the same settings. Raises UserError with the first one that differs."""
-    if line := differing_setting(ours, theirs, peer):
-        raise UserError(line)
+    if message := describe_difference(ours, theirs, peer):
+        raise UserError(message)

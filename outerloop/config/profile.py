@@ -35,20 +35,22 @@ LATE = 1_000_000
 FLOAT = 4
 
 
-def recipe_of(name: str, *, sync_every: int | None, delay: int | None, density: float | None) -> DictConfig:
+def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, density: float | None) -> DictConfig:
     """Return the settings of a recipe, changed by the arguments that apply to it. Raises UserError if invalid.
 
     A method that exchanges at every step keeps doing so. `delay` is limited to land a round before the next launch.
     """
-    own, typed = load.load([f"recipe={name}"]), [f"recipe={name}"]
-    if own.schedule.sync_every > 1 and (sync_every or delay is not None):
-        steps = sync_every or own.schedule.sync_every
-        longest = -(-steps // own.schedule.get("fragments", 1)) - 1
-        late = own.schedule.delay if delay is None else delay
-        typed += [f"schedule.sync_every={steps}", f"schedule.delay={min(late, longest)}"]
+    settings, overrides = load.load([f"recipe={name}"]), [f"recipe={name}"]
+    if settings.schedule.sync_every > 1 and (sync_every or delay is not None):
+        steps = sync_every or settings.schedule.sync_every
+        max_delay = -(-steps // settings.schedule.get("fragments", 1)) - 1
+        late = settings.schedule.delay if delay is None else delay
+        overrides += [f"schedule.sync_every={steps}", f"schedule.delay={min(late, max_delay)}"]
     if density is not None:
-        typed += [f"compress.{path}k={kept_of(density, chunk)}" for path, chunk in sparse_parts(own.compress)]
-    return load.load(typed) if typed[1:] else own
+        overrides += [
+            f"compress.{path}k={values_kept(density, chunk)}" for path, chunk in sparse_parts(settings.compress)
+        ]
+    return load.load(overrides) if overrides[1:] else settings
 
 
 def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
@@ -56,20 +58,20 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
     if isinstance(node, DictConfig):
         if "_target_" in node and getattr(get_object(node["_target_"]), "keeps_k_per_chunk", False):
             yield path, node["chunk"]
-        for key, below in node.items():
-            yield from sparse_parts(below, path + str(key) + ".")
+        for key, child in node.items():
+            yield from sparse_parts(child, path + str(key) + ".")
 
 
-def kept_of(density: float, chunk: int) -> int:
+def values_kept(density: float, chunk: int) -> int:
     """Return the number of values kept of a chunk, at least 1."""
     return max(1, round(density * chunk))
 
 
-def method_of(settings: DictConfig, *, params: float, peers: int) -> Method:
+def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
     """Return what the planner needs to know about a recipe. Raises UserError if a part refuses its settings."""
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
-    memory = {part: bytes_each * params for part, bytes_each in memory_of(settings, peers=peers).items()}
+    memory = {part: bytes_each * params for part, bytes_each in memory_per_param(settings, peers=peers).items()}
     return Method(
         name=settings.recipe,
         exchange="gather" if capabilities(settings).agrees else "gossip",
@@ -106,7 +108,7 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
     return wire.pack(header, parts)
 
 
-def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
+def memory_per_param(settings: DictConfig, *, peers: int) -> dict[str, float]:
     """Return part -> bytes per parameter on the device that trains, without activations and inputs."""
     dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
@@ -116,13 +118,13 @@ def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
         "slow weights": dtype.itemsize,
         "outer optimizer": dtype.itemsize * momentum_share(make(settings.method), dtype),
         "residual": dtype.itemsize * residual_share(make(settings.feedback), dtype),
-        "a round": in_flight(settings, x, peers=peers),
+        "a round": round_memory(settings, x, peers=peers),
     }
 
 
 def inner_state(settings: DictConfig) -> Any:
     """Return the inner optimizer's state after one step, or None if the method exchanges gradients instead."""
-    if not load.stepped_inside(settings):
+    if not load.inner_optimizer(settings):
         return None
     weight = torch.nn.Parameter(weights(SIDE)[NAME])
     weight.grad = torch.ones_like(weight)
@@ -131,7 +133,7 @@ def inner_state(settings: DictConfig) -> Any:
     return optimizer.state_dict()
 
 
-def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
+def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
 
     With the two kernels: position and value of all kept entries of every peer; for all fragments, what was not sent if
@@ -156,11 +158,11 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
 
 
-def chosen(names: str) -> list[str]:
+def chosen_recipes(names: str) -> list[str]:
     """Return the recipes named in "a,b", or every recipe for "all". Raises UserError for an unknown name."""
-    known = load.groups()["recipe"]
-    wanted = known if names == "all" else names.split(",")
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"--recipe {name} is not one of {', '.join(known)}: pass --recipe sparseloco,diloco")
-    return wanted
+    recipes = load.groups()["recipe"]
+    chosen = recipes if names == "all" else names.split(",")
+    for name in chosen:
+        if name not in recipes:
+            raise UserError(f"--recipe {name} is not one of {', '.join(recipes)}: pass --recipe sparseloco,diloco")
+    return chosen

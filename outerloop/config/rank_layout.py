@@ -27,7 +27,7 @@ from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """Local rank of this process on its machine."""
-LEAST_PATIENCE_S = 1800
+MIN_TIMEOUT_S = 1800
 """Minimum timeout between the ranks of an island, in seconds: its first rank may be waiting for a round."""
 
 
@@ -45,17 +45,17 @@ class RankLayout:
         self.island = mesh.get_local_rank("islands") if mesh else dist.get_rank() if dist.is_initialized() else 0
 
     @property
-    def lane(self) -> dist.ProcessGroup | None:
+    def lane_group(self) -> dist.ProcessGroup | None:
         """Processes with the same rank in each island, this process included. None: all processes."""
         return self.mesh["islands"].get_group() if self.mesh else None
 
     @property
-    def lanes(self) -> int:
+    def num_lanes(self) -> int:
         """Number of ranks of an island that send separate messages."""
         return self.ranks.size if self.kind == "sharded" else 1
 
     @property
-    def follows(self) -> bool:
+    def is_follower(self) -> bool:
         """Return whether another rank holds the outer state of this one."""
         return self.kind == "gathered" and not self.ranks.is_leader
 
@@ -65,9 +65,9 @@ class RankLayout:
             return model
         if self.kind == "replicated":
             return DistributedDataParallel(model, process_group=self.ranks.group)
-        return sharded(model, self.mesh["ranks"])
+        return shard(model, self.mesh["ranks"])
 
-    def part_of(self, windows: Tensor) -> Tensor:
+    def local_windows(self, windows: Tensor) -> Tensor:
         """Return this rank's part of windows (n, seq_len + 1). All ranks get equally many, so they stay in step."""
         ranks = self.ranks
         return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
@@ -77,37 +77,37 @@ ALONE = RankLayout("single", None)
 """Layout of a worker that is a single process."""
 
 
-def taken(settings: DictConfig) -> RankLayout:
+def current_layout(settings: DictConfig) -> RankLayout:
     """Return the layout of this process. All processes of torchrun call it with equal settings. Raises UserError."""
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return RankLayout(kind, None)
     if device.type == "cuda":
-        refuse_shared_devices(ranks_here())
+        refuse_shared_devices(local_world_size())
         torch.cuda.set_device(device)
-    places = torch.arange(dist.get_world_size()).view(settings.workers, -1)
-    return RankLayout(kind, mesh_of(places, device.type, patience_of(settings)))
+    rank_grid = torch.arange(dist.get_world_size()).view(settings.workers, -1)
+    return RankLayout(kind, device_mesh(rank_grid, device.type, group_timeout(settings)))
 
 
-def mesh_of(places: Tensor, device_type: str, patience: timedelta) -> DeviceMesh:
-    """Return the mesh of `places` (islands, ranks) int64, with this timeout. `init_device_mesh` has 30 minutes."""
+def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> DeviceMesh:
+    """Return the mesh of `rank_grid` (islands, ranks) int64, with this timeout. `init_device_mesh` has 30 minutes."""
     groups: list[Any] = [
-        dist.new_subgroups_by_enumeration(lines.tolist(), timeout=patience)[0] for lines in (places.T, places)
+        dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)[0] for ranks in (rank_grid.T, rank_grid)
     ]
-    return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=("islands", "ranks"))
+    return DeviceMesh.from_group(groups, device_type, rank_grid, mesh_dim_names=("islands", "ranks"))
 
 
-def patience_of(settings: DictConfig) -> timedelta:
+def group_timeout(settings: DictConfig) -> timedelta:
     """Return the timeout between ranks of an island. In a swarm, it covers the first rank's transfer of the state."""
-    patience_s = max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s)
+    timeout_s = max(MIN_TIMEOUT_S, 2 * settings.round_timeout_s)
     if settings.workers_as != "ranks":
         from outerloop.swarm.timeouts import STATE_S  # imports hivemind, which other runs do not need
 
-        patience_s = max(patience_s, STATE_S)
-    return timedelta(seconds=patience_s)
+        timeout_s = max(timeout_s, STATE_S)
+    return timedelta(seconds=timeout_s)
 
 
-def ranks_here() -> int:
+def local_world_size() -> int:
     """Return the number of processes that torchrun has started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
 
@@ -121,31 +121,31 @@ def refuse_shared_devices(ranks: int) -> None:
         )
 
 
-def place(rank: int, *, size: int, workers: int) -> tuple[int, int]:
-    """Return the island of one of `size` processes, and its rank there, in the layout of `taken`."""
+def island_and_rank(rank: int, *, size: int, workers: int) -> tuple[int, int]:
+    """Return the island of one of `size` processes, and its rank there, in the layout of `current_layout`."""
     return divmod(rank, size // workers)
 
 
-def backend_of(settings: DictConfig) -> str:
+def process_group_backend(settings: DictConfig) -> str:
     """Return the backend of the process group: NCCL between GPUs of an island, gloo for everything else."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
     return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
 
 
-def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard the model in place with `fully_shard` and return it. One parameter group per layer, one for the rest."""
     from torch.distributed.fsdp import fully_shard  # imported only here, because it takes a second
 
-    for layer in layers_of(model):
+    for layer in layers(model):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
 
 
-def layers_of(module: nn.Module) -> Iterator[Any]:
+def layers(module: nn.Module) -> Iterator[Any]:
     """Yield the members of the outermost module lists."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child
         else:
-            yield from layers_of(child)
+            yield from layers(child)

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from outerloop.config.peer_check import first_difference, shown
+from outerloop.config.peer_check import first_difference, format_setting
 from outerloop.config.renamed_parts import with_new_names
 from outerloop.report.runs import DIED, flat
 from outerloop.state import checkpoint
@@ -40,12 +40,12 @@ MUST_MATCH = (
     "island.kind",
 )
 """Exceptions from MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
-OLDER = {"clip": "none"}
+OLD_DEFAULTS = {"clip": "none"}
 """Values that apply to older runs whose config.yaml lacks these settings."""
 
 PEERS = "exchange.peers"
 
-LAST_WORDS = ("done", "left", "error", "died")
+FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Their rows are dropped when the run is resumed."""
 
 
@@ -61,7 +61,7 @@ class RunDir:
 
     def close(self) -> None:
         """Release the lock on the folder."""
-        free(self.lock)
+        unlock(self.lock)
 
 
 def open_run(config: DictConfig) -> RunDir:
@@ -73,10 +73,10 @@ def open_run(config: DictConfig) -> RunDir:
     resumed = (path / "config.yaml").exists()
     if resumed:
         refuse_other_settings(path, comparable(config), reform=bool(config.exchange.get("reform")))
-    elif path.exists() and not (path.is_dir() and all(map(may_come_first, path.rglob("*")))):
+    elif path.exists() and not (path.is_dir() and all(map(may_precede_run, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists and is not a run: set run_dir= to a new folder")
     make_folder(path)
-    lock = locked(path)
+    lock = lock_directory(path)
     checkpoint.remove_temporary(path)
     if (path / "summary.json").exists():
         return RunDir(path, None, True, [], lock)
@@ -94,7 +94,7 @@ def identity_file(path: Path, index: int) -> Path:
     return (path / "workers" / str(index) / "identity.key").absolute()
 
 
-def may_come_first(path: Path) -> bool:
+def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in the folder of a run that has not started.
 
     Such files are keys created by doctor, and the record of a sweep job that died before it started.
@@ -102,7 +102,7 @@ def may_come_first(path: Path) -> bool:
     return path.is_dir() or path.name in ("identity.key", DIED)
 
 
-def locked(path: Path) -> IO[str]:
+def lock_directory(path: Path) -> IO[str]:
     """Lock a run directory and return the open lock file. The lock is released at the latest when the process ends.
 
     Raises UserError if another process holds the lock.
@@ -115,8 +115,11 @@ def locked(path: Path) -> IO[str]:
     return lock
 
 
-def free(lock: IO[str]) -> None:
-    """Release the lock taken by `locked`. Unlocks explicitly, because a forked process may still hold the file open."""
+def unlock(lock: IO[str]) -> None:
+    """Release the lock taken by `lock_directory`.
+
+    Unlocks explicitly, because a forked process may still hold the file open.
+    """
     fcntl.flock(lock, fcntl.LOCK_UN)
     lock.close()
 
@@ -135,15 +138,15 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
 
     `reform`: the number of peers may differ, because machines were lost for good.
     """
-    theirs = OLDER | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
+    saved_settings = OLD_DEFAULTS | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
     if reform:
-        theirs[PEERS] = settings.get(PEERS)
-    if (key := first_difference(settings, theirs)) is not None:
-        there, here = shown(theirs, key), shown(settings, key)
-        lost = ", exchange.reform=true if machines are lost for good," if key == PEERS else ""
+        saved_settings[PEERS] = settings.get(PEERS)
+    if (key := first_difference(settings, saved_settings)) is not None:
+        saved, current = format_setting(saved_settings, key), format_setting(settings, key)
+        reform_hint = ", exchange.reform=true if machines are lost for good," if key == PEERS else ""
         raise UserError(
-            f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
-            f" set {key}={there}{lost} or another run_dir="
+            f"run_dir={path} belongs to another configuration: {key} is {saved} there and {current} here:"
+            f" set {key}={saved}{reform_hint} or another run_dir="
         )
 
 
@@ -158,4 +161,4 @@ def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except ValueError:
             break
-    return [row for row in rows if row["step"] <= step and row["event"] not in LAST_WORDS]
+    return [row for row in rows if row["step"] <= step and row["event"] not in FINAL_EVENTS]

@@ -18,14 +18,14 @@ LOOKS_UP = "hydra.utils.get_"
 """Prefix of hydra's functions that return the object with a given dotted name."""
 
 
-def find_own_code(names: Iterable[str]) -> None:
+def enable_user_code(names: Iterable[str]) -> None:
     """Put the current folder first on the search path if one of these dotted names begins with a module in it."""
     roots = {name.partition(".")[0] for name in names} - sys.modules.keys()
-    if any(map(is_here, roots)) and "" not in sys.path:
+    if any(map(is_in_current_folder, roots)) and "" not in sys.path:
         sys.path.insert(0, "")
 
 
-def is_here(module: str) -> bool:
+def is_in_current_folder(module: str) -> bool:
     """Return whether the current folder contains a module or a package of this name."""
     return bool(module) and (Path(f"{module}.py").is_file() or Path(module).is_dir())
 
@@ -42,9 +42,9 @@ def _names(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         target = node.get("_target_")
         looks_up = isinstance(target, str) and target.startswith(LOOKS_UP)
-        given = [target, *([node.get("path"), *(node.get("_args_") or [])] if looks_up else [])]
-        yield from (name for name in given if isinstance(name, str))
+        candidates = [target, *([node.get("path"), *(node.get("_args_") or [])] if looks_up else [])]
+        yield from (name for name in candidates if isinstance(name, str))
         node = list(node.values())
     if isinstance(node, list):
-        for below in node:
-            yield from _names(below)
+        for child in node:
+            yield from _names(child)

@@ -22,28 +22,28 @@ GRAIN = 4e8
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def share(processes: int) -> int:
+def core_share(processes: int) -> int:
     """Return how many threads each of the `processes` processes of one run on this machine may use, at least 1."""
-    return max(1, usable() // (jobs() * processes))
+    return max(1, available_cores() // (concurrent_runs() * processes))
 
 
-def share_here(processes: int) -> int:
-    """Return the number from `share`, or that of OMP_NUM_THREADS if it is lower."""
-    return min(torch.get_num_threads(), share(processes))
+def threads_per_process(processes: int) -> int:
+    """Return the number from `core_share`, or that of OMP_NUM_THREADS if it is lower."""
+    return min(torch.get_num_threads(), core_share(processes))
 
 
-def suited(params: int, tokens: int) -> int:
+def useful_threads(params: int, tokens: int) -> int:
     """Return how many threads speed up a model of `params` parameters with micro-batches of `tokens` tokens."""
     return max(1, int(params * tokens / GRAIN))
 
 
-def usable() -> int:
+def available_cores() -> int:
     """Return how many cores affinity and the cgroup's quota allow this process to use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, quota(CGROUP) or allowed)
+    return min(allowed, cgroup_quota(CGROUP) or allowed)
 
 
-def quota(folder: Path) -> int | None:
+def cgroup_quota(folder: Path) -> int | None:
     """Return how many cores a container may use: its cgroup's quota / period, rounded up, or None if unlimited.
 
     Reads cgroup version 2 or 1.
@@ -59,13 +59,13 @@ def quota(folder: Path) -> int | None:
         return None
 
 
-def jobs() -> int:
+def concurrent_runs() -> int:
     """Return how many runs of this sweep the launcher trains at the same time (its n_jobs), or 1 outside a sweep."""
-    asked = HydraConfig.get().launcher.get("n_jobs", 1) if HydraConfig.initialized() else 1
+    n_jobs = HydraConfig.get().launcher.get("n_jobs", 1) if HydraConfig.initialized() else 1
     cores = os.cpu_count() or 1
-    return asked if asked > 0 else max(1, cores + 1 + asked)  # joblib: -1 is all cores, -2 all but one
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)  # joblib: -1 is all cores, -2 all but one
 
 
-def fit(params: int, tokens: int) -> None:
+def limit_threads(params: int, tokens: int) -> None:
     """Lower the number of torch threads of the calling thread to what its model benefits from."""
-    keep_to(min(torch.get_num_threads(), suited(params, tokens)))
+    keep_to(min(torch.get_num_threads(), useful_threads(params, tokens)))

@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from outerloop.config import load
 from outerloop.config.added_options import is_about_hydra
-from outerloop.launcher.supervisor import WorkerCrashed, train
+from outerloop.launcher.supervisor import WorkerCrashed
+from outerloop.launcher.train import train
 from outerloop.report import runs
 from outerloop.report.runs import DIED, Run
 from outerloop.state import checkpoint
@@ -41,12 +42,12 @@ def multirun(arguments: list[str]) -> int:
     flags = [a for a in arguments if a not in overrides]
     sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
     try:
-        hydra.main(version_base="1.3", config_path=str(load.config_dir()), config_name="train")(job)()
+        hydra.main(version_base="1.3", config_path=str(load.config_dir()), config_name="train")(run_job)()
     finally:
-        died = unfinished(folder)
-        for run in died:
+        failed = failed_runs(folder)
+        for run in failed:
             print(f"outerloop: {run.path} died: {run.why}", file=sys.stderr)
-    return 1 if died else 0
+    return 1 if failed else 0
 
 
 def sweep_folder(overrides: list[str]) -> Path:
@@ -61,11 +62,11 @@ def quoted(folder: Path) -> str:
     return "'" + str(folder).replace("'", "\\'") + "'"
 
 
-def unfinished(folder: Path) -> list[Run]:
+def failed_runs(folder: Path) -> list[Run]:
     """Return the runs of a sweep that have no summary, ordered by number."""
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
-    silent = [path for path in numbered if runs.read_results(path) is None]
-    return [runs.read(path) for path in sorted(silent, key=lambda path: int(path.name))]
+    without_results = [path for path in numbered if runs.read_results(path) is None]
+    return [runs.read(path) for path in sorted(without_results, key=lambda path: int(path.name))]
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
@@ -73,20 +74,24 @@ def combinations(overrides: list[str]) -> Iterator[list[str]]:
 
     Hydra's own settings are left to hydra, except for the search path, which can add choices.
     """
-    read = zip(overrides, load.parsed(overrides), strict=True)
-    options = [choices(text, o) for text, o in read if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)]
-    return (list(chosen) for chosen in itertools.product(*options))
+    pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
+    options = [
+        swept_values(text, o) for text, o in pairs if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)
+    ]
+    return (list(combination) for combination in itertools.product(*options))
 
 
-def choices(text: str, override: Override) -> list[str]:
+def swept_values(text: str, override: Override) -> list[str]:
     """Return the values of one override in a sweep, each as an override for one run."""
     name, value = text.partition("=")[0], override.value()
     if isinstance(value, IntervalSweep):
         return [f"{name}={value.start}"]
-    return [f"{name}={one}" for one in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
+    return (
+        [f"{name}={choice}" for choice in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
+    )
 
 
-def job(settings: DictConfig) -> float:
+def run_job(settings: DictConfig) -> float:
     """Train one run of the sweep in its numbered folder. Return its validation loss, infinite if it died.
 
     A UserError or a crashed worker ends only this run. Any other error is raised.
@@ -99,15 +104,15 @@ def job(settings: DictConfig) -> float:
     try:
         return float(train(settings)["val_loss"])
     except Exception as error:
-        leave_word(settings, error)
+        record_failure(settings, error)
         if not isinstance(error, UserError | WorkerCrashed):
             raise
         return float("inf")
 
 
-def leave_word(settings: DictConfig, error: Exception) -> None:
+def record_failure(settings: DictConfig, error: Exception) -> None:
     """Write the reason why a run died into its folder, for the sweep and for `outerloop report`."""
-    folder, why = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
+    folder, lines = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
     folder.mkdir(parents=True, exist_ok=True)
-    left = {"why": why[-1], "settings": OmegaConf.to_container(settings)}
-    checkpoint.write_atomically(folder / DIED, json.dumps(left).encode())
+    record = {"why": lines[-1], "settings": OmegaConf.to_container(settings)}
+    checkpoint.write_atomically(folder / DIED, json.dumps(record).encode())

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 from torch.nn import Module
 
-from outerloop.config.build import make, model_of, next_launch, schedule_of, trainer_of
+from outerloop.config.build import make, make_model, make_schedule, make_trainer, next_launch
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop
@@ -30,16 +30,16 @@ from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
 
 
-def join(config: DictConfig, exchange: Exchange, run_dir: Path, resume_step: int | None, index: int) -> None:
+def join_exchange(config: DictConfig, exchange: Exchange, run_dir: Path, resume_step: int | None, index: int) -> None:
     """Wait until the other peers have joined. Raises UserError if they do not."""
 
     def saved_outer() -> dict[str, Any] | None:
         return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
 
-    exchange.join(next_launch(schedule_of(config, saved_outer), resume_step or 0))
+    exchange.join(next_launch(make_schedule(config, saved_outer), resume_step or 0))
 
 
-def live(
+def run_worker(
     config: DictConfig,
     *,
     index: int,
@@ -48,21 +48,21 @@ def live(
     exchange: Exchange,
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
-    seat: RankLayout = ALONE,
+    layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> None:
     """Run one worker to its last event. The exchange must have joined."""
     corpus = make(config.data)
-    trainer = trainer_of(config, corpus, exchange, index, seat, compute)
+    trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer
     if config.threads is None and trainer.device.type == "cpu":
         params = sum(p.numel() for p in trainer.params)
-        compute(cpu_share.fit, params, config.inner.batch * config.inner.seq_len // seat.ranks.size)
+        compute(cpu_share.limit_threads, params, config.inner.batch * config.inner.seq_len // layout.ranks.size)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
-    validation = seat.part_of(windows[index :: config.workers])
-    plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)
-    if seat.mesh is not None:
-        emit(memory_status(outer, trainer, seat))
+    validation = layout.local_windows(windows[index :: config.workers])
+    plan = worker_settings(config, index, run_dir, resume_step, ranks=layout.ranks.size)
+    if layout.mesh is not None:
+        emit(memory_event(outer, trainer, layout))
     if isinstance(outer, GatheredFollower):
         follow(outer, trainer, validation, plan)
         return
@@ -80,42 +80,44 @@ def live(
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
     outer.island.run_on_followers("leave")
-    hand_in(config, corpus, outer, run_dir)
+    export_model(config, corpus, outer, run_dir)
     worker.raise_if_diverged()
 
 
-def hand_in(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
+def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
     """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
-    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
-    slow = outer.island.full_tensors(outer.slow, keep=first)
-    if not first:
+    is_first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
+    slow = outer.island.full_tensors(outer.slow, keep=is_first)
+    if not is_first:
         return
-    with run_once(run_dir / ".model", f"{outer.slow_hash:016x}") as mine:
-        if mine:
-            export_hf(whole_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
+    with run_once(run_dir / ".model", f"{outer.slow_hash:016x}") as is_own:
+        if is_own:
+            export_hf(unsharded_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
 
 
-def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
+def unsharded_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
     """Return the model itself, or for a sharded model an unsharded one with the same buffers."""
     if not is_sharded(model):
         return model
-    whole, names = model_of(config, corpus), dict(model.named_buffers())
-    whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
-    return whole
+    unsharded, names = make_model(config, corpus), dict(model.named_buffers())
+    unsharded.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
+    return unsharded
 
 
-def memory_status(outer: HoldsMemory, trainer: Trainer, seat: RankLayout) -> Event:
+def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Event:
     """Return the status event with the memory that this rank is going to need, before it trains."""
     memory = estimate(outer, trainer.optimizer)
     return {
         "event": "status",
-        "worker": seat.island,
+        "worker": layout.island,
         "step": 0,
-        "text": f"island {seat.island} rank {seat.ranks.rank}: {memory}",
+        "text": f"island {layout.island} rank {layout.ranks.rank}: {memory}",
     }
 
 
-def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> WorkerSettings:
+def worker_settings(
+    config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int
+) -> WorkerSettings:
     """Return the plan of one worker of `ranks` ranks. Each rank evaluates as many windows at a time as it trains on."""
     return WorkerSettings(
         index=index,
@@ -141,8 +143,8 @@ def run_once(path: Path, what: str) -> Iterator[bool]:
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest
         file.seek(0)
-        mine = file.read() != what
-        yield mine
-        if mine:
+        is_own = file.read() != what
+        yield is_own
+        if is_own:
             file.truncate(0)
             file.write(what)

@@ -20,17 +20,17 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 
 from outerloop.config.build import initial_peers, make
-from outerloop.config.rank_layout import RankLayout, taken
+from outerloop.config.rank_layout import RankLayout, current_layout
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.inner.events import Event
 from outerloop.launcher import run_worker
-from outerloop.launcher.local_pool import error_event, last_word
-from outerloop.launcher.worker_process import Emit, also_shown, peer_of
+from outerloop.launcher.worker_pool import error_event, run_to_end
+from outerloop.launcher.worker_process import Emit, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange
 from outerloop.types import Stopped, UserError
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """Seconds between two checks for events."""
 
 
@@ -42,32 +42,36 @@ class TorchrunPool:
         sent: the events of the other ranks.
     """
 
-    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, sent: dist.Store) -> None:
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, store: dist.Store) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.sent, self.stopped = sent, threading.Event()
-        self.life = partial(live, config, run_dir, resume_step, emit=self.events.put, check_stop=self.check_stop)
-        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.work, self.read)]
+        self.store, self.stopped = store, threading.Event()
+        self.run_own_worker = partial(
+            run_rank, config, run_dir, resume_step, emit=self.events.put, check_stop=self.check_stop
+        )
+        self.threads = [
+            threading.Thread(target=target, daemon=True) for target in (self.run_worker, self.forward_events)
+        ]
 
     def start(self) -> None:
         """Start the worker's thread and the thread that reads the other ranks' events."""
         for thread in self.threads:
             thread.start()
 
-    def work(self) -> None:
+    def run_worker(self) -> None:
         """Run rank 0's own worker until it has sent its last event."""
-        self.events.put(last_word(0, self.life))
+        self.events.put(run_to_end(0, self.run_own_worker))
 
-    def read(self) -> None:
+    def forward_events(self) -> None:
         """Forward the other ranks' events until the pool stops."""
         number = 1
         try:
             while not self.stopped.is_set():
-                if self.sent.check([f"{number}"]):
-                    self.events.put(json.loads(self.sent.get(f"{number}")))
-                    self.sent.delete_key(f"{number}")
+                if self.store.check([f"{number}"]):
+                    self.events.put(json.loads(self.store.get(f"{number}")))
+                    self.store.delete_key(f"{number}")
                     number += 1
                 else:
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_S)
         except Exception as error:
             self.events.put(error_event(0, error))
 
@@ -86,12 +90,12 @@ class TorchrunPool:
             thread.join()
 
 
-def send(sent: dist.Store, event: Event) -> None:
+def send_event(store: dist.Store, event: Event) -> None:
     """Send an event to rank 0."""
-    sent.set(f"{sent.add('count', 1)}", json.dumps(event))
+    store.set(f"{store.add('count', 1)}", json.dumps(event))
 
 
-def live(
+def run_rank(
     config: DictConfig,
     run_dir: Path,
     resume_step: int | None,
@@ -104,50 +108,50 @@ def live(
         raise UserError(
             f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
         )
-    seat = taken(config)
-    join = partial(run_worker.join, config, run_dir=run_dir, resume_step=resume_step, index=seat.island)
-    exchange, tell = meeting(config, seat, run_dir, join, emit)
+    layout = current_layout(config)
+    join = partial(run_worker.join_exchange, config, run_dir=run_dir, resume_step=resume_step, index=layout.island)
+    exchange, emit_event = rank_exchange(config, layout, run_dir, join, emit)
     try:
-        run_worker.live(
+        run_worker.run_worker(
             config,
-            index=seat.island,
+            index=layout.island,
             run_dir=run_dir,
             resume_step=resume_step,
             exchange=exchange,
-            emit=tell,
+            emit=emit_event,
             check_stop=check_stop,
-            seat=seat,
+            layout=layout,
         )
         exchange.close()
     finally:
         exchange.abort()
 
 
-def meeting(
-    config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
+def rank_exchange(
+    config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
     """Return this rank's exchange with other islands, already joined, and the function that its events go to."""
-    of_rank = partial(joined, config, seat, run_dir, join, emit)
+    own_exchange = partial(join_islands, config, layout, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
-    if seat.kind == "single" or (seat.kind == "sharded" and not in_swarm):
-        return of_rank(), emit
-    spoken_for = ShardedIsland if seat.kind == "sharded" else ReplicatedIsland
-    exchange = spoken_for.joining(of_rank, ranks=seat.ranks)
+    if layout.kind == "single" or (layout.kind == "sharded" and not in_swarm):
+        return own_exchange(), emit
+    island_exchange = ShardedIsland if layout.kind == "sharded" else ReplicatedIsland
+    exchange = island_exchange.joining(own_exchange, ranks=layout.ranks)
     if exchange.exchange and in_swarm:
-        emit = also_shown(exchange.exchange, emit)
-    if seat.kind == "gathered" and exchange.exchange:
+        emit = with_peer_status(exchange.exchange, emit)
+    if layout.kind == "gathered" and exchange.exchange:
         return exchange.exchange, emit  # followers only learn its facts
     return exchange, emit
 
 
-def joined(
-    config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
+def join_islands(
+    config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> Exchange:
     """Return this rank's own exchange after all other islands have joined it. Raises UserError if they do not."""
     if config.workers_as == "ranks":
-        exchange: Exchange = make(config.exchange, group=seat.lane)
+        exchange: Exchange = make(config.exchange, group=layout.lane_group)
     else:
-        exchange = peer_of(config, run_dir, seat.island, initial_peers(config), emit, lanes=seat.lanes)
+        exchange = swarm_exchange(config, run_dir, layout.island, initial_peers(config), emit, lanes=layout.num_lanes)
     try:
         join(exchange)
     except BaseException:

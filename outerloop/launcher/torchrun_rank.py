@@ -24,15 +24,15 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 
 from outerloop.config import load
-from outerloop.config.island_checks import ranks_of, refuse_island
+from outerloop.config.island_checks import ranks_per_island, refuse_island
 from outerloop.config.peer_check import refuse_different
-from outerloop.config.rank_layout import backend_of, patience_of, place, ranks_here
+from outerloop.config.rank_layout import group_timeout, island_and_rank, local_world_size, process_group_backend
 from outerloop.config.run_directory import comparable
 from outerloop.exchange.distributed import Distributed
 from outerloop.launcher import cpu_share
-from outerloop.launcher.local_pool import last_word
-from outerloop.launcher.torchrun_pool import TorchrunPool, live, send
-from outerloop.launcher.worker_process import leave
+from outerloop.launcher.torchrun_pool import TorchrunPool, run_rank, send_event
+from outerloop.launcher.worker_pool import run_to_end
+from outerloop.launcher.worker_process import raise_stopped
 from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -42,30 +42,30 @@ LEAVE_S = 20
 
 def train(overrides: Sequence[str]) -> int:
     """Run one worker, and on rank 0 also the supervisor. Return the exit code. Raises UserError or WorkerCrashed."""
-    check_started(overrides)
-    settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
-    torch.set_num_threads(settings.threads or cpu_share.share(ranks_here()))
+    check_environment(overrides)
+    settings = load_settings(overrides, processes=int(os.environ["WORLD_SIZE"]))
+    torch.set_num_threads(settings.threads or cpu_share.core_share(local_world_size()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep the store and its content over a restart
-    patience = patience_of(settings)
-    dist.init_process_group(backend_of(settings), store=store, rank=rank, world_size=size, timeout=patience)
+    timeout = group_timeout(settings)
+    dist.init_process_group(process_group_backend(settings), store=store, rank=rank, world_size=size, timeout=timeout)
     world = Distributed(timeout_s=settings.round_timeout_s)
-    code = (lead if rank == 0 else serve)(settings, world, dist.PrefixStore("events", store))
+    code = (run_first_rank if rank == 0 else run_other_rank)(settings, world, dist.PrefixStore("events", store))
     if code == 0:
         dist.destroy_process_group()  # its threads may not outlive the interpreter
     return code
 
 
-def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
+def load_settings(overrides: Sequence[str], *, processes: int) -> DictConfig:
     """Return the settings of a run whose workers are islands of these processes. Raises UserError."""
     settings = load.load([*overrides, f"workers={processes}"])
-    ranks = ranks_of(settings, processes)
+    ranks = ranks_per_island(settings, processes)
     refuse_island(settings, ranks)
     return load.load([*overrides, f"workers={processes // ranks}", f"island.ranks={ranks}"])
 
 
-def check_started(overrides: Sequence[str]) -> None:
+def check_environment(overrides: Sequence[str]) -> None:
     """Check that torchrun started this process, and that no option contradicts torchrun. Raises UserError if not."""
     for override in overrides:
         if override.startswith("workers="):
@@ -77,37 +77,37 @@ def check_started(overrides: Sequence[str]) -> None:
         )
 
 
-def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
+def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
-    from outerloop.launcher.supervisor import train as run
+    from outerloop.launcher.train import train as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    own = told(settings)
-    for rank, theirs in enumerate(meet(settings, world, own)):
+    own = shared_settings(settings)
+    for rank, theirs in enumerate(exchange_values(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")
-    called: list[Path] = []
+    started: list[Path] = []
 
-    def call(settings: DictConfig, run_dir: Path, resume_step: int | None) -> TorchrunPool:
-        called.append(run_dir)
-        meet(settings, world, [str(run_dir.absolute()), resume_step])
-        return TorchrunPool(settings, run_dir, resume_step, sent=events)
+    def make_pool(settings: DictConfig, run_dir: Path, resume_step: int | None) -> TorchrunPool:
+        started.append(run_dir)
+        exchange_values(settings, world, [str(run_dir.absolute()), resume_step])
+        return TorchrunPool(settings, run_dir, resume_step, store=events)
 
-    run(settings, call)
-    if not called:  # the run is already finished: the other ranks have nothing to do
-        meet(settings, world, None)
+    run(settings, make_pool)
+    if not started:  # the run is already finished: the other ranks have nothing to do
+        exchange_values(settings, world, None)
     world.close()
     return 0
 
 
-def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
+def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Run a rank other than 0. Return the exit code.
 
     If its worker fails, wait to be ended, so that rank 0 can report the reason first.
     """
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, raise_stopped)
+    signal.signal(signal.SIGINT, raise_stopped)
     try:
-        if work(settings, world, events):
+        if train_rank(settings, world, events):
             world.close()
             return 0
         time.sleep(LEAVE_S)
@@ -116,31 +116,31 @@ def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     return 1
 
 
-def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
+def train_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
     """Train in the folder and from the step that rank 0 sends. Return whether the worker reached its end."""
     try:
-        meet(settings, world, told(settings))
-        work_at, *_ = meet(settings, world, None)
+        exchange_values(settings, world, shared_settings(settings))
+        run, *_ = exchange_values(settings, world, None)
     except RoundFailed:  # rank 0 has ended, and has reported the reason
         return False
-    if work_at is None:
+    if run is None:
         return True
-    run_dir, resume_step = work_at
-    life = partial(live, settings, Path(run_dir), resume_step, emit=partial(send, events))
-    island, place_in_it = place(world.rank, size=world.size, workers=settings.workers)
-    event = last_word(island, life)
-    if place_in_it == 0 or event["event"] == "error":
-        send(events, event)
+    run_dir, resume_step = run
+    run_own_worker = partial(run_rank, settings, Path(run_dir), resume_step, emit=partial(send_event, events))
+    island, rank_in_island = island_and_rank(world.rank, size=world.size, workers=settings.workers)
+    event = run_to_end(island, run_own_worker)
+    if rank_in_island == 0 or event["event"] == "error":
+        send_event(events, event)
     return event["event"] == "left"
 
 
-def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
+def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
     """Exchange JSON values between all ranks. Return one per rank. Raises RoundFailed."""
-    gathered = world.all_gather(json.dumps(own).encode(), 0, settings.round_timeout_s)
-    return [json.loads(bytes(message.blob)) for message in gathered]
+    contributions = world.all_gather(json.dumps(own).encode(), 0, settings.round_timeout_s)
+    return [json.loads(bytes(contribution.blob)) for contribution in contributions]
 
 
-def told(settings: DictConfig) -> dict[str, Any]:
+def shared_settings(settings: DictConfig) -> dict[str, Any]:
     """Return the settings that must be equal in all processes: all that determine what is trained, except the data."""
-    equal = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
-    return equal | {"island.ranks": settings.island.ranks}
+    shared = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
+    return shared | {"island.ranks": settings.island.ranks}

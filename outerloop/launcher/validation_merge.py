@@ -9,33 +9,35 @@ from typing import Any
 Row = dict[str, Any]
 
 
-class Shares:
+class ValidationMerge:
     """A collector of evaluation shares.
 
     An evaluation is complete once every worker has sent its share, has reported a later round, or has left or died.
     """
 
     def __init__(self, workers: Iterable[int]) -> None:
-        self.given: dict[int, dict[int, Row]] = {}
-        self.reached: dict[int, float] = dict.fromkeys(workers, -1)  # the last round that each worker reported
+        self.shares: dict[int, dict[int, Row]] = {}
+        self.last_round: dict[int, float] = dict.fromkeys(workers, -1)  # the last round that each worker reported
 
-    def take(self, event: Row) -> list[Row]:
+    def add(self, event: Row) -> list[Row]:
         """Process one worker's event. Return the rows of the evaluations that it completes."""
         if event["event"] == "eval":
-            self.given.setdefault(event["round"], {})[event["worker"]] = event
+            self.shares.setdefault(event["round"], {})[event["worker"]] = event
         elif event["event"] == "round":
-            self.reached[event["worker"]] = event["round"]
+            self.last_round[event["worker"]] = event["round"]
         elif event["event"] in ("died", "left"):
-            self.reached[event["worker"]] = math.inf
-        whole = [round for round in sorted(self.given) if self.is_whole(round)]
-        return [together(self.given.pop(round)) for round in whole]
+            self.last_round[event["worker"]] = math.inf
+        complete = [round_id for round_id in sorted(self.shares) if self.is_complete(round_id)]
+        return [merge(self.shares.pop(round_id)) for round_id in complete]
 
-    def is_whole(self, round: int) -> bool:
+    def is_complete(self, round_id: int) -> bool:
         """Return whether no further share of this round's evaluation can arrive."""
-        return all(worker in self.given[round] or last > round for worker, last in self.reached.items())
+        return all(
+            worker in self.shares[round_id] or last_round > round_id for worker, last_round in self.last_round.items()
+        )
 
 
-def together(shares: dict[int, Row]) -> Row:
+def merge(shares: dict[int, Row]) -> Row:
     """Return the metrics row of one evaluation, merged from its shares."""
     last = list(shares.values())[-1]
     predicted = sum(share["predicted"] for share in shares.values())

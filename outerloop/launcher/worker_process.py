@@ -18,11 +18,11 @@ from types import FrameType
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import build
-from outerloop.config.user_code import find_own_code, names_in
+from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.inner.events import Event
 from outerloop.launcher import run_worker
-from outerloop.launcher.local_pool import error_event
+from outerloop.launcher.worker_pool import error_event
 from outerloop.protocols import Exchange
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.state import checkpoint
@@ -46,23 +46,23 @@ def main(arguments: list[str]) -> int:
 
     run_dir, index = Path(arguments[0]), int(arguments[1])
     resume_step = None if arguments[2] == "None" else int(arguments[2])
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, raise_stopped)
+    signal.signal(signal.SIGINT, raise_stopped)
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
-    find_own_code(names_in(config))
+    enable_user_code(names_in(config))
     exchange: Exchange | None = None
     try:
-        exchange = joining(config, run_dir, index, emit)
-        resume_step = formed(exchange, run_dir, resume_step, index, emit)
-        run_worker.join(config, exchange, run_dir, resume_step, index)
-        run_worker.live(
+        exchange = make_exchange(config, run_dir, index, emit)
+        resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
+        run_worker.join_exchange(config, exchange, run_dir, resume_step, index)
+        run_worker.run_worker(
             config,
             index=index,
             run_dir=run_dir,
             resume_step=resume_step,
             exchange=exchange,
-            emit=also_shown(exchange, emit),
+            emit=with_peer_status(exchange, emit),
             check_stop=lambda: None,
         )
         exchange.close()
@@ -79,15 +79,17 @@ def main(arguments: list[str]) -> int:
             exchange.abort()
 
 
-def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:
+def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:
     """Return the exchange of this worker after emitting its address. Starts watching standard input."""
-    first = index == 0 and not build.initial_peers(config)
-    initial_peers = [] if first else peers_from(sys.stdin.readline())
+    is_first = index == 0 and not build.initial_peers(config)
+    initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
-    return peer_of(config, run_dir, index, initial_peers, emit)
+    return swarm_exchange(config, run_dir, index, initial_peers, emit)
 
 
-def formed(exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
+def agree_on_checkpoint(
+    exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit
+) -> int | None:
     """Wait for the other peers of a network. Return the inner step that all resume from.
 
     If it is not `resume_step`, emit "back".
@@ -102,11 +104,11 @@ def formed(exchange: Exchange, run_dir: Path, resume_step: int | None, index: in
     return step
 
 
-def peer_of(
+def swarm_exchange(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Exchange:
     """Return the exchange of a worker, and emit its addresses, if it has any. `lanes`: shards per island."""
-    exchange = build.peer_of(
+    exchange = build.make_peer_exchange(
         config,
         run_dir,
         worker=index,
@@ -119,20 +121,20 @@ def peer_of(
     return exchange
 
 
-def also_shown(exchange: Exchange, emit: Emit) -> Emit:
+def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
     """Return an `emit` that also publishes the peer status of each event to other machines of a network."""
     if not isinstance(exchange, NetworkPeer):
         return emit
-    shown = PeerStatusSink(exchange.publish_status)
+    status_sink = PeerStatusSink(exchange.publish_status)
 
-    def tell(event: Event) -> None:
+    def emit_and_publish(event: Event) -> None:
         emit(event)
-        shown.write(event)
+        status_sink.write(event)
 
-    return tell
+    return emit_and_publish
 
 
-def peers_from(line: str) -> list[str]:
+def parse_initial_peers(line: str) -> list[str]:
     """Return the addresses in the parent's line. Raises Stopped if the parent has ended."""
     if not line:
         raise Stopped("the parent has ended")
@@ -145,7 +147,7 @@ def watch_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def leave(number: int, frame: FrameType | None) -> None:
+def raise_stopped(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise Stopped in the main thread and ignore further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

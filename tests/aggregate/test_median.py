@@ -74,7 +74,7 @@ def test_equal_contributions_are_their_own_median():
 @pytest.mark.parametrize("compress", ["topk", "adaptive", "threshold", "dct"])
 @pytest.mark.parametrize("aggregate", [Median(), MedianClip(of=Median())], ids=["median", "clipped"])
 def test_with_a_sparse_compressor_it_is_refused_in_one_sentence(compress, aggregate):
-    codec = build.make(load.composed([f"compress={compress}"]).compress)
+    codec = build.make(load.compose_config([f"compress={compress}"]).compress)
     with pytest.raises(UserError, match="the median of mostly zeros is 0: set aggregate=senders") as error:
         toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), aggregate=aggregate, compress=codec)
     assert "\n" not in str(error.value)

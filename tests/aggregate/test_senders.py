@@ -110,7 +110,7 @@ def by_the_recipe(name, rounds=3):
     def work(exchange):
         net = torch.nn.Linear(COUNT, 1, bias=False)
         torch.nn.init.zeros_(net.weight)
-        loop = build.outer_of(settings, net, exchange, rounds=None)
+        loop = build.make_outer_loop(settings, net, exchange, rounds=None)
         update, land, means, counts = loop.method.update, loop.pipeline.land, [], []
 
         def told_update(slow, mean, own):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from outerloop.commands import main, status
-from outerloop.config.run_directory import free, identity_file, locked
+from outerloop.config.run_directory import identity_file, lock_directory, unlock
 from outerloop.swarm.accountability.evidence import Evidence, Signed
 from outerloop.swarm.accountability.expulsion import Expulsion, ExpulsionRegister, read_register, write_register
 from outerloop.swarm.consensus.statements import accept
@@ -64,7 +64,7 @@ def test_not_while_the_run_is_on(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor does it touch what the worker is writing just now."""
-    lock = locked(run_dir)
+    lock = lock_directory(run_dir)
     begun = identity_file(run_dir, 0).with_suffix(".rounds") / ".agreement"
     begun.write_bytes(b"half")
     try:
@@ -72,7 +72,7 @@ def test_not_while_the_run_is_on(
         assert code == 2 and "stop it, lift, and restart it" in text and text.count("\n") == 1
         assert said([str(run_dir)], monkeypatch, capsys)[0] == 0
     finally:
-        free(lock)
+        unlock(lock)
     assert ID in read_register(folder(run_dir, 0)).expelled
     assert begun.read_bytes() == b"half"
 

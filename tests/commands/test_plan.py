@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from outerloop.commands import main
-from outerloop.config.profile import memory_of, message, message_bytes, method_of, recipe_of
+from outerloop.config.profile import memory_per_param, message, message_bytes, plan_method, recipe_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.plan.recommend import LOSSES
 from outerloop.replica.state_size import bytes_of
@@ -28,7 +28,7 @@ def plan(monkeypatch, capsys, *arguments):
 
 @cache
 def settings(name, **asked):
-    return recipe_of(name, **{"sync_every": None, "delay": None, "density": None} | asked)
+    return recipe_settings(name, **{"sync_every": None, "delay": None, "density": None} | asked)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_links_can_be_measured(monkeypatch, capsys, tmp_path):
 )
 def test_bits_of_dense_codecs(name, bits):
     """So many a value, and a bfloat16 scale for 256 of them."""
-    assert method_of(settings(name), params=1e9, peers=4).bits_per_param == pytest.approx(bits, rel=1e-5)
+    assert plan_method(settings(name), params=1e9, peers=4).bits_per_param == pytest.approx(bits, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sparseloco", "outerloop", "decoupled_momentum", "diloco", "loco"])
@@ -98,7 +98,7 @@ def test_sizes_are_those_of_the_wire(name):
 
 
 def test_density_is_the_share_that_is_kept():
-    whole, half = (method_of(settings("sparseloco", density=d), params=1e9, peers=4) for d in (1 / 32, 1 / 64))
+    whole, half = (plan_method(settings("sparseloco", density=d), params=1e9, peers=4) for d in (1 / 32, 1 / 64))
     assert settings("sparseloco", density=1 / 64).compress.large.k == 64
     assert settings("decoupled_momentum", density=1 / 64).compress.large.of.k == 64
     assert half.bits_per_param < 0.65 * whole.bits_per_param  # fewer values, of longer gaps
@@ -135,7 +135,7 @@ def test_memory_by_part(name, expected):
     """
     nothing = dict.fromkeys(("inner optimizer", "outer optimizer", "residual"), 0)
     whole = {"weights": 4, "gradients": 4} | nothing | expected
-    assert memory_of(settings(name), peers=4) == pytest.approx(whole, rel=1e-3, abs=1e-3)
+    assert memory_per_param(settings(name), peers=4) == pytest.approx(whole, rel=1e-3, abs=1e-3)
 
 
 def test_held_counts_tensors_alone():

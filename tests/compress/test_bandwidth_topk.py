@@ -77,11 +77,11 @@ def test_a_payload_is_read_by_who_has_chosen_otherwise():
 @pytest.mark.parametrize("utilization", [0, 1, -0.1, 1.5])
 def test_utilization_is_a_share(utilization):
     with pytest.raises(UserError, match=r"set compress.utilization=0.95"):
-        build.make(load.composed(["compress=auto", f"compress.utilization={utilization}"]).compress)
+        build.make(load.compose_config(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 
 def test_a_collective_cannot_tell_how_long_payloads_take():
-    settings = load.composed(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
+    settings = load.compose_config(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
     with pytest.raises(UserError, match="waiting for late peers: set compress=topk, or exchange=swarm_gather"):
         build.check_parts(settings)
 

@@ -28,7 +28,7 @@ LOSSLESS = {"identity"}
 
 @functools.cache
 def compressor(name):
-    return build.make(load.composed([f"compress={name}"]).compress)
+    return build.make(load.compose_config([f"compress={name}"]).compress)
 
 
 @pytest.fixture(scope="module", params=NAMES)

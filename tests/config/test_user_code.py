@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from outerloop.config import load
-from outerloop.config.user_code import find_own_code, names_in
-from outerloop.launcher import local_pool
+from outerloop.config.user_code import enable_user_code, names_in
+from outerloop.launcher import process_pool
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
@@ -49,7 +49,7 @@ def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, do
 
 def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
     """It ends for want of a configuration, once everything that it begins with has been imported."""
-    process = local_pool.ProcessWorkerPool(load.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
+    process = process_pool.ProcessWorkerPool(load.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
     process.communicate()
     assert "FileNotFoundError" in (downloads / "run/workers/0/log.txt").read_text()
     assert list(downloads.glob("*.ran")) == []
@@ -58,12 +58,12 @@ def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
 @pytest.mark.parametrize("given", ["", "/elsewhere"])
 def test_a_worker_imports_the_package_that_started_it(given, monkeypatch):
     """`python -m outerloop` finds it in the current folder, where its workers do not look."""
-    home = str(Path(local_pool.__file__).parents[2])
+    home = str(Path(process_pool.__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", given)
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != home])
-    assert local_pool.search_path() == os.pathsep.join(filter(None, [home, given]))
+    assert process_pool.worker_pythonpath() == os.pathsep.join(filter(None, [home, given]))
     monkeypatch.setattr(sys, "path", [*sys.path, home])
-    assert local_pool.search_path() == given
+    assert process_pool.worker_pythonpath() == given
 
 
 NAMED = [
@@ -91,7 +91,7 @@ def test_a_module_that_a_setting_names_is_found_in_the_current_folder(options, d
 @pytest.mark.parametrize("settings", NESTED, ids=str)
 def test_a_name_anywhere_in_the_settings_is_found(settings, downloads):
     before = list(sys.path)
-    find_own_code(names_in(OmegaConf.create(settings)))
+    enable_user_code(names_in(OmegaConf.create(settings)))
     assert sys.path == ["", *before]
 
 

@@ -312,7 +312,7 @@ def test_a_part_can_require_another(axis, fact, value, other):
 @pytest.mark.parametrize("compress", load.groups()["compress"])
 def test_which_peers_send_the_same_coordinates(compress):
     """Of two peers with unlike tensors: dense ones, and those that draw or agree on their positions."""
-    codec = build.make(load.composed([f"compress={compress}"]).compress)
+    codec = build.make(load.compose_config([f"compress={compress}"]).compress)
     same = {"randomk", "scalecom"} | {
         "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "powersgd_warm",
         "sigma_bins", "sign", "two_bit"

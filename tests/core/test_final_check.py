@@ -6,8 +6,8 @@ import pytest
 
 from outerloop.core.final_check import FinalCheck
 from outerloop.core.initial_state import Standing
-from outerloop.launcher.local_pool import error_event
 from outerloop.launcher.supervisor import Supervisor, WorkerCrashed
+from outerloop.launcher.worker_pool import error_event
 from outerloop.types import Contribution, Outvoted, ReplicasDiverged, Round
 from tests.support import toy
 from tests.support.toy_workers import outcomes, worker_of
@@ -151,12 +151,12 @@ class Team:
 def supervised(monkeypatch, *events):
     """A supervisor of two workers that follows these events, and what it wrote."""
     supervisor = object.__new__(Supervisor)
-    supervisor.here, supervisor.died, supervisor.done_s, supervisor.outvoted = {0, 1}, set(), None, ""
+    supervisor.active, supervisor.died, supervisor.done_s, supervisor.outvoted = {0, 1}, set(), None, ""
     supervisor.ready, written = {0, 1}, []
     monkeypatch.setattr(Supervisor, "write", lambda self, row: written.append(row["event"]))
     monkeypatch.setattr(Supervisor, "next_events", lambda self, team: [team.said.pop(0)])
-    supervisor.shares = type("None", (), {"take": lambda self, event: []})()
-    supervisor.follow(Team(*events))
+    supervisor.validation = type("None", (), {"add": lambda self, event: []})()
+    supervisor.process_events(Team(*events))
     return supervisor, written
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import outerloop
 from outerloop.config import build, load
-from outerloop.config.peer_check import begin_together
+from outerloop.config.peer_check import start_together
 from outerloop.core.initial_state import Standing, begin_alike, meet
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.inprocess import InProcess
@@ -176,7 +176,7 @@ def test_an_own_loop_goes_on_without_one_of_four_that_tells_something_else(lie, 
             return [Contribution(peer, Round(number), blob) for peer, blob in blobs.items()]
 
     outer = toy.outer(net_of(0), Met())
-    begin_together(outer, {"seed": 0})
+    start_together(outer, {"seed": 0})
     assert outer.exchange.ways == [(["000", "001", "002"], [])]
     [line] = [line for line in caplog.messages if "left out" in line]
     assert "!liar" in line

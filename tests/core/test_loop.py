@@ -352,7 +352,7 @@ def test_workers_that_take_long_do_not_split_the_rest():
 @pytest.mark.parametrize("name", load.groups()["compress"])
 def test_float64_slow_weights_work_with_every_compressor(name):
     def work(exchange):
-        codec = build.make(load.composed([f"compress={name}"]).compress)
+        codec = build.make(load.compose_config([f"compress={name}"]).compress)
         return train(exchange, rounds=2, compress=codec, feedback=ErrorFeedback(beta=0.9), state_dtype="float64")
 
     results = toy.run_workers(2, work)

@@ -69,7 +69,7 @@ def test_train_commands_run(arguments, tmp_path, monkeypatch):
 def test_commands_and_options_that_are_not_run_here_load(words):
     if words[0] == "torchrun":
         assert words[1] == "--nproc-per-node" and words[3:6] == ["-m", "outerloop", "train"]
-        assert torchrun_rank.loaded(words[6:], processes=int(words[2]))
+        assert torchrun_rank.load_settings(words[6:], processes=int(words[2]))
     else:
         assert load.load(words[words[0] == "scripts/train.sh" :])
 

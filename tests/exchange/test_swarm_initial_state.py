@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from outerloop.config import build, load
-from outerloop.config.peer_check import begin_together
+from outerloop.config.peer_check import start_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.state_transfer.join import START
@@ -35,8 +35,8 @@ def begun(peers: list[SwarmGather], models: list[nn.Module]) -> list[Any]:
 
     def begin(peer: SwarmGather) -> OuterLoop:
         peer.join()
-        outer = build.outer_of(settings, models[peers.index(peer)], peer, rounds=None)
-        begin_together(outer, build.of_all(settings))
+        outer = build.make_outer_loop(settings, models[peers.index(peer)], peer, rounds=None)
+        start_together(outer, build.training_settings(settings))
         return outer
 
     outers = together(peers, begin)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from outerloop.config import load
-from outerloop.launcher import local_pool
-from outerloop.launcher.local_pool import SingleWorkerPool
-from outerloop.launcher.supervisor import train
+from outerloop.launcher import thread_pool
+from outerloop.launcher.thread_pool import ComputeThread
+from outerloop.launcher.train import train
 from tests.support.small_trainer import SMALL, trainer_of
 
 
@@ -88,12 +88,12 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
     SEEN.clear()
     asked = []
 
-    class Told(SingleWorkerPool):
+    class Told(ComputeThread):
         def __call__(self, work, *args):
             asked.append((work.__name__, threading.get_ident(), torch.get_num_threads()))
             return super().__call__(work, *args)
 
-    monkeypatch.setattr(local_pool, "SingleWorkerPool", Told)
+    monkeypatch.setattr(thread_pool, "ComputeThread", Told)
     model = ["model=module", f"model._target_={__name__}.Telling", "+model.vocab=256"]
     options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
     train(load.load([*options, f"run_dir={tmp_path}/run"]))
@@ -106,7 +106,7 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
 
 
 def test_an_error_in_the_computing_thread_is_raised_at_its_caller():
-    compute = SingleWorkerPool(1)
+    compute = ComputeThread(1)
     with pytest.raises(ZeroDivisionError):
         compute(divmod, 1, 0)
     assert compute(divmod, 7, 2) == (3, 1)

@@ -8,7 +8,7 @@ import pytest
 from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import worker as worker_module
 from outerloop.launcher.run_worker import run_once
-from outerloop.launcher.validation_merge import Shares
+from outerloop.launcher.validation_merge import ValidationMerge
 from outerloop.types import ReplicasDiverged, RoundFailed, UserError
 from tests.support import toy
 from tests.support.toy_workers import PLAN, outcomes, report, worker_of
@@ -156,15 +156,15 @@ def share(worker, round, nats):
 
 
 def test_an_evaluation_is_whole_without_those_who_cannot_give_their_share():
-    shares = Shares(range(3))
-    assert shares.take(share(0, 4, 2.0)) == shares.take(share(1, 4, 4.0)) == []
-    assert shares.take({"event": "round", "worker": 2, "round": 4}) == []
-    [row] = shares.take({"event": "round", "worker": 2, "round": 5})
+    shares = ValidationMerge(range(3))
+    assert shares.add(share(0, 4, 2.0)) == shares.add(share(1, 4, 4.0)) == []
+    assert shares.add({"event": "round", "worker": 2, "round": 4}) == []
+    [row] = shares.add({"event": "round", "worker": 2, "round": 5})
     assert row == {"event": "validation", "step": 9, "round": 4, "tokens": 10, "val_loss": 1.5}
-    assert shares.take(share(0, 8, 2.0)) == shares.take(share(2, 8, 2.0)) == []
-    [row] = shares.take({"event": "died", "worker": 1})
+    assert shares.add(share(0, 8, 2.0)) == shares.add(share(2, 8, 2.0)) == []
+    [row] = shares.add({"event": "died", "worker": 1})
     assert row["val_loss"] == 1.0
-    assert shares.take(share(0, 9, 1.0)) == [] and len(shares.take(share(2, 9, 1.0))) == 1
+    assert shares.add(share(0, 9, 1.0)) == [] and len(shares.add(share(2, 9, 1.0))) == 1
 
 
 def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):

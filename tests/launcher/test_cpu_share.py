@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outerloop.launcher import cpu_share
-from outerloop.launcher.local_pool import ThreadWorkerPool
+from outerloop.launcher.thread_pool import ThreadWorkerPool
 
 
 @pytest.fixture
@@ -28,18 +28,18 @@ def sweep_of(monkeypatch, **launcher):
 
 
 def test_cores_are_shared_out_among_the_processes_of_a_run(eight_cores):
-    assert [cpu_share.share(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    assert [cpu_share.core_share(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
 
 
 @pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (4, 2), (16, 1), (-1, 1), (-5, 2)])
 def test_cores_are_shared_out_among_the_jobs_of_a_sweep(eight_cores, monkeypatch, n_jobs, share):
     sweep_of(monkeypatch, n_jobs=n_jobs)
-    assert cpu_share.share(1) == share
+    assert cpu_share.core_share(1) == share
 
 
 def test_a_launcher_without_jobs_trains_one_run_at_a_time(eight_cores, monkeypatch):
     sweep_of(monkeypatch)
-    assert cpu_share.share(1) == 8
+    assert cpu_share.core_share(1) == 8
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_containers_quota_counts(eight_cores, files, usable):
     for name, text in files.items():
         (eight_cores / name).parent.mkdir(exist_ok=True)
         (eight_cores / name).write_text(text + "\n")
-    assert cpu_share.usable() == usable
+    assert cpu_share.available_cores() == usable
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_a_containers_quota_counts(eight_cores, files, usable):
     [(467_808, 8 * 128, 1), (885_888, 8 * 128, 2), (100_000_000, 8 * 1024, 2048), (10, 1, 1)],
 )
 def test_small_models_get_one_thread(params, tokens, threads):
-    assert cpu_share.suited(params, tokens) == threads
+    assert cpu_share.useful_threads(params, tokens) == threads
 
 
 def test_fit_only_lowers():
     torch.set_num_threads(3)
-    cpu_share.fit(100_000_000, 8192)
+    cpu_share.limit_threads(100_000_000, 8192)
     assert torch.get_num_threads() == 3
-    cpu_share.fit(885_888, 1024)
+    cpu_share.limit_threads(885_888, 1024)
     assert torch.get_num_threads() == 2
-    cpu_share.fit(467_808, 1024)
+    cpu_share.limit_threads(467_808, 1024)
     assert torch.get_num_threads() == 1
 
 

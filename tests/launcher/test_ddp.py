@@ -39,7 +39,7 @@ def distributed(settings):
     """Slow weights of the workers after the run, and the norm of every mean gradient."""
 
     def work(exchange):
-        trainer = build.trainer_of(settings, build.make(settings.data), exchange, exchange.rank)
+        trainer = build.make_trainer(settings, build.make(settings.data), exchange, exchange.rank)
         assert trainer.optimizer is None
         rounds = [round for _ in range(STEPS) for round in trainer.step().rounds]
         return {name: x.clone() for name, x in trainer.outer.slow.items()}, [round.mean_norm for round in rounds]
@@ -50,7 +50,7 @@ def distributed(settings):
 def joint(settings):
     """Plain training: the batches of all workers as one, the inner optimizer, clipping, warm-up and cosine by hand."""
     corpus = build.make(settings.data)
-    model = build.model_of(settings, corpus)
+    model = build.make_model(settings, corpus)
     where = [{"rank": rank, "size": WORKERS, "batch": BATCH, "seq_len": 16, "seed": 0} for rank in range(WORKERS)]
     streams = [corpus.stream(**one) for one in where]
     optimizer = build.make(settings.inner.optimizer)(list(model.named_parameters()))
@@ -84,7 +84,7 @@ def test_four_workers_are_one_worker_with_the_joint_batch(inner, monkeypatch):
     """To rounding: 1e-5 of how far the weights have moved. All workers hold the same bits."""
     monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", orthogonal)
     settings = settings_of(inner)
-    start = dict(build.model_of(settings, build.make(settings.data)).named_parameters())
+    start = dict(build.make_model(settings, build.make(settings.data)).named_parameters())
     [(weights, gradients), *others], whole = distributed(settings), joint(settings)
     assert all(torch.equal(x, other[name]) for other, _ in others for name, x in weights.items())
     assert max(gradients) > 0.5, "clipping is part of what is compared"

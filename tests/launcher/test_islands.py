@@ -22,7 +22,7 @@ from torch import distributed as dist
 from outerloop.config import build, island_checks, load, rank_layout
 from outerloop.inner import gathered_follower, worker_checkpoint
 from outerloop.launcher import run_worker, torchrun_rank
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
@@ -94,7 +94,7 @@ def before_its_end(run_dir, folder):
 def preloaded():
     own = [
         "outerloop.launcher.torchrun_rank",
-        "outerloop.launcher.supervisor",
+        "outerloop.launcher.train",
         "outerloop.core.distributed_checkpoint",
         "outerloop.report.run_figure",
     ]
@@ -310,19 +310,19 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
 def test_unsupported_settings_of_islands_are_refused_in_one_line(options, said):
     settings = ["exchange=distributed", *options]
     with pytest.raises(UserError, match=said) as mistake:
-        torchrun_rank.loaded(settings, processes=4)
+        torchrun_rank.load_settings(settings, processes=4)
     assert "\n" not in str(mistake.value)
 
 
 def test_islands_are_the_workers_of_a_run():
-    settings = torchrun_rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
-    assert settings.workers == 2 and island_checks.ranks_of(settings, 4) == 2
-    assert torchrun_rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
+    settings = torchrun_rank.load_settings(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
+    assert settings.workers == 2 and island_checks.ranks_per_island(settings, 4) == 2
+    assert torchrun_rank.load_settings(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
 
 
 def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = load.load(["inner.batch=8"])
-    batches = [run_worker.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    batches = [run_worker.worker_settings(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
 
 
@@ -348,16 +348,16 @@ def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     said = "4 ranks .* 2 CUDA devices, .*: pass --nproc-per-node 2, or inner.device=cpu"
     with pytest.raises(UserError, match=said) as mistake:
-        rank_layout.taken(
-            torchrun_rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4)
+        rank_layout.current_layout(
+            torchrun_rank.load_settings(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4)
         )
     assert "\n" not in str(mistake.value)
 
 
 def patience_s(place, *, options):
     """Of a process in the group of its island's ranks and in its lane; its seat."""
-    taken = rank_layout.taken(torchrun_rank.loaded(["inner.device=cpu", *options], processes=4))
-    groups = [taken.ranks.group, taken.lane]
+    taken = rank_layout.current_layout(torchrun_rank.load_settings(["inner.device=cpu", *options], processes=4))
+    groups = [taken.ranks.group, taken.lane_group]
     limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
     return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
 
@@ -371,8 +371,8 @@ def test_the_ranks_of_an_island_wait_longer_than_its_first_one_for_a_round(tmp_p
 def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
     ways = {"exchange=distributed": 1800, "exchange=swarm_gather": STATE_S, "exchange=swarm_gossip": STATE_S}
     for exchange, at_least in ways.items():
-        settings = torchrun_rank.loaded([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
-        assert rank_layout.patience_of(settings).total_seconds() == at_least
+        settings = torchrun_rank.load_settings([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
+        assert rank_layout.group_timeout(settings).total_seconds() == at_least
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):

@@ -15,7 +15,7 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 def told(address: str, *overrides: str) -> list[str]:
     said: list[str] = []
     run = SimpleNamespace(config=load.load(list(overrides)), terminal=SimpleNamespace(say=said.append))
-    Supervisor.tell_address(cast(Any, run), [address])
+    Supervisor.print_address(cast(Any, run), [address])
     return said
 
 

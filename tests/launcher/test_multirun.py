@@ -83,12 +83,12 @@ def test_a_sweeper_that_looks_for_the_best_goes_on_after_a_job_that_died(tmp_pat
 def test_which_runs_died_is_read_from_the_folders(tmp_path):
     """One that left a word, one that was killed before it began, one under way; the order is that of the numbers."""
     settings = load.load([*SMALL.split(), f"run_dir={tmp_path}/10", "recipe=diloco"])
-    multirun.leave_word(settings, UserError("first line\nno space left"))
+    multirun.record_failure(settings, UserError("first line\nno space left"))
     (tmp_path / "9").mkdir()
     (tmp_path / "2").mkdir()
     (tmp_path / "2/config.yaml").write_text("recipe: ddp\n")
     (tmp_path / "notes").mkdir()
-    told = [(run.path.name, run.recipe, run.why) for run in multirun.unfinished(tmp_path)]
+    told = [(run.path.name, run.recipe, run.why) for run in multirun.failed_runs(tmp_path)]
     assert told == [
         ("2", "ddp", "stopped after round 0"),
         ("9", "unknown", "ended without an error message before training began"),
@@ -101,17 +101,17 @@ def test_which_runs_died_is_read_from_the_folders(tmp_path):
 
 def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, monkeypatch):
     options = [*SMALL.split(), f"run_dir={tmp_path}/1"]
-    multirun.leave_word(load.load(options), UserError("no space left"))
+    multirun.record_failure(load.load(options), UserError("no space left"))
     monkeypatch.setattr(sys, "argv", ["outerloop", "train", *options])
     assert main.main() == 0
-    assert not (tmp_path / "1/died.json").exists() and multirun.unfinished(tmp_path) == []
+    assert not (tmp_path / "1/died.json").exists() and multirun.failed_runs(tmp_path) == []
     json.loads((tmp_path / "1/summary.json").read_text())
 
 
 @pytest.mark.parametrize("typed", ["runs/a", "runs/it's", "/tmp/a b", "runs/a,b", "runs/a=b", "runs/${x"])
 def test_the_folder_of_a_sweep_is_what_was_typed(typed):
     option = multirun.SWEEP_DIR + multirun.quoted(Path(typed))
-    [override] = load.parsed([option])
+    [override] = load.parse_overrides([option])
     assert override.value() == typed
 
 

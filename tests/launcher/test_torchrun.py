@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from outerloop.config import load
 from outerloop.launcher import torchrun_rank as rank
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 from tests.support.run_output import summary_of

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from outerloop.config import load
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from tests.support.run_output import summary_of
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from outerloop.commands.doctor.finding import Finding
-from outerloop.config.peer_check import difference, refuse_different
+from outerloop.config.peer_check import peer_difference, refuse_different
 from outerloop.inner.export import ORDER
 from outerloop.report import terminal
 from outerloop.report.table import Table
@@ -43,7 +43,7 @@ def setting(caplog):
 
 def parameter(caplog):
     told = {"settings": {}, "shapes": {HOSTILE: HOSTILE}}
-    return difference({"settings": {}, "shapes": {}}, told, "001-x")
+    return peer_difference({"settings": {}, "shapes": {}}, told, "001-x")
 
 
 def status_row(caplog):

@@ -9,7 +9,7 @@ import pytest
 from outerloop.commands import main
 from outerloop.commands import report as command
 from outerloop.config import load
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.report import runs, simulated_clock
 from outerloop.report.groups import Comparison
 from outerloop.report.units import Stat, parse_bandwidth, show, show_count

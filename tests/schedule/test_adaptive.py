@@ -204,11 +204,11 @@ def test_a_restart_takes_the_same_h():
     whole, half, resumed = toy.restarted(parts, steps=30, stop_at=13)
     assert half[0][1]["schedule"] == {"sync_every": 6, "landed": 1, "left_after": 9}
     assert whole[0][1]["schedule"] == resumed[0][1]["schedule"] != half[0][1]["schedule"]
-    fresh = build.schedule_of(SETTINGS, lambda: half[0][1])
+    fresh = build.make_schedule(SETTINGS, lambda: half[0][1])
     assert build.next_launch(fresh, 13) == Round(2) and fresh.sync_every == 6
 
 
-SETTINGS = load.composed(["schedule=adaptive"])
+SETTINGS = load.compose_config(["schedule=adaptive"])
 
 
 def test_a_state_transfer_includes_h():
@@ -222,18 +222,20 @@ def test_a_state_transfer_includes_h():
 
 def test_the_learning_rate_ends_with_the_run():
     schedule = adaptive(sync_max=40)
-    factor = build.lr_factor_of(load.composed(["schedule=adaptive", "rounds=10", "inner.warmup_steps=0"]), schedule)
+    factor = build.make_lr_factor(
+        load.compose_config(["schedule=adaptive", "rounds=10", "inner.warmup_steps=0"]), schedule
+    )
     halfway = factor(20)
     for number in range(4):
         schedule.observe(Round(number), 0.9)
-    floor = load.composed([]).inner.lr_floor
+    floor = load.compose_config([]).inner.lr_floor
     assert factor(20) > halfway > floor and factor(schedule.inner_steps(10)) == pytest.approx(floor)
 
 
 def test_peers_that_weigh_by_samples_still_begin_with_one_h():
     def print_of(*options):
         overrides = [*options, "exchange.peers=2", "aggregate=weighted"]
-        return build.fingerprint(load.composed(overrides))
+        return build.fingerprint(load.compose_config(overrides))
 
     other = "schedule.sync_every=20"
     assert print_of("schedule=every_h") == print_of("schedule=every_h", other)

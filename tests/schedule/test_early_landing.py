@@ -146,13 +146,13 @@ def test_all_save_after_the_same_inner_step():
 )
 def test_without_a_delay_nothing_is_early(option, typed):
     with pytest.raises(UserError, match="set " + typed) as error:
-        build.make(load.composed([*option.split(), "schedule.early=true"]).schedule)
+        build.make(load.compose_config([*option.split(), "schedule.early=true"]).schedule)
     assert "\n" not in str(error.value)
 
 
 def test_a_model_of_several_processes_is_refused():
     """They must land together, and each has bytes of its own: they land when due, once `schedule.early` is off."""
     settings = load.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
-    from_recipe.refuse_for_many(settings, 1)
+    from_recipe.refuse_single_process_options(settings, 1)
     with pytest.raises(UserError, match=r"schedule\.early=true is for a model of one process, and 2 hold this one"):
-        from_recipe.refuse_for_many(settings, 2)
+        from_recipe.refuse_single_process_options(settings, 2)

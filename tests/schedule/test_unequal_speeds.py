@@ -12,7 +12,7 @@ from outerloop.config import load
 from outerloop.core import round_scheduler
 from outerloop.core.compatibility import warnings
 from outerloop.core.round_scheduler import StepClock
-from outerloop.launcher.supervisor import train
+from outerloop.launcher.train import train
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.every_seconds import EverySeconds
 from outerloop.types import UserError

@@ -66,7 +66,7 @@ def fitting(rng, point):
 def node(axis, choice):
     """One axis of the configuration. Methods take settings of other groups; the rest is composed alone, far sooner."""
     if axis == "method":
-        return load.composed([f"{axis}={choice}"])[axis]
+        return load.compose_config([f"{axis}={choice}"])[axis]
     with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
         return compose(f"{axis}/{choice}")[axis]
 

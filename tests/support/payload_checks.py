@@ -50,7 +50,7 @@ def payload_of(codec: str) -> UpdateCodec:
     """The codec of configs/compress/<codec>.yaml, or one of EXTRA."""
     if codec in EXTRA:
         return UpdateCodec(EXTRA[codec], seed=0)
-    return UpdateCodec(build.make(load.composed([f"compress={codec}"]).compress), seed=0)
+    return UpdateCodec(build.make(load.compose_config([f"compress={codec}"]).compress), seed=0)
 
 
 @cache

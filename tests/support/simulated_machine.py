@@ -48,7 +48,7 @@ def drawn(shape, *seed):
 def driven(settings, exchange):
     """One worker through all rounds: the hash of the slow weights after each landing."""
     net = Net()
-    loop = build.outer_of(settings, net, exchange, rounds=None)
+    loop = build.make_outer_loop(settings, net, exchange, rounds=None)
     hashes, step = [], 0
     while len(hashes) < ROUNDS:
         for i, p in enumerate(net.parameters()):
@@ -110,7 +110,7 @@ class Arrived:
 
 def recorded(options):
     """What a run of three workers with these options was: to be landed again."""
-    settings = load.composed(options)
+    settings = load.compose_config(options)
     gossip = settings.exchange._target_.endswith("Gossip")
     kind = recorder(InProcessGossip if gossip else InProcess)
     make = (lambda hub, rank: kind(hub=hub, rank=rank, group=2, seed=0)) if gossip else kind

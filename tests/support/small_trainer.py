@@ -14,4 +14,4 @@ def trainer_of(*overrides, exchange=None):
     if exchange is None:
         exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
         exchange.join()
-    return build.trainer_of(settings, build.make(settings.data), exchange, 0)
+    return build.make_trainer(settings, build.make(settings.data), exchange, 0)

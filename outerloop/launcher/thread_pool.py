@@ -1,0 +1,89 @@
+"""Workers as threads of this process, which take turns."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from outerloop.config.build import make
+from outerloop.exchange.inprocess import Hub
+from outerloop.inner.events import Event
+from outerloop.kernels.threads import keep_to
+from outerloop.launcher import cpu_share
+from outerloop.launcher.run_worker import join_exchange, run_worker
+from outerloop.launcher.worker_pool import run_to_end
+from outerloop.types import Made
+
+
+class ComputeThread:
+    """A single thread that computes for all workers of a process, with `cores` torch threads.
+
+    Each computing thread has its own pool of OpenMP threads. If all pools together have more threads than there are
+    cores, the threads sleep between operations.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self(keep_to, cores)
+
+    def __call__(self, work: Callable[..., Made], *args: Any) -> Made:
+        """Call work(*args) in that thread. Return or raise what it returns or raises."""
+        return self.pool.submit(work, *args).result()
+
+    def close(self) -> None:
+        """End the thread after its current call."""
+        self.pool.shutdown()
+
+
+class ThreadWorkerPool:
+    """Workers as threads that take turns (exchange=inprocess), and one thread that computes for the active worker."""
+
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
+        self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.hub = Hub(config.workers)
+        self.threads = [threading.Thread(target=self.run_worker, args=(i,), daemon=True) for i in range(config.workers)]
+        self.compute = ComputeThread(config.threads or cpu_share.threads_per_process(1))
+
+    def start(self) -> None:
+        """Start the worker threads."""
+        for thread in self.threads:
+            thread.start()
+
+    def run_worker(self, index: int) -> None:
+        """Run one worker until it has sent its last event."""
+        keep_to(1)
+        self.events.put(run_to_end(index, partial(self.train, index)))
+
+    def train(self, index: int) -> None:
+        """Join and train as one worker."""
+        with closing(make(self.config.exchange, hub=self.hub, rank=index)) as exchange:
+            join_exchange(self.config, exchange, self.run_dir, self.resume_step, index)
+            run_worker(
+                self.config,
+                index=index,
+                run_dir=self.run_dir,
+                resume_step=self.resume_step,
+                exchange=exchange,
+                emit=self.events.put,
+                check_stop=self.hub.check_stop,
+                compute=self.compute,
+            )
+
+    def stop(self) -> None:
+        """Ask all workers to leave at their next step."""
+        self.hub.stop("the run was stopped")
+
+    def join(self) -> None:
+        """Wait until all workers have left."""
+        for thread in self.threads:
+            thread.join()
+        self.compute.close()

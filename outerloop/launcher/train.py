@@ -1,0 +1,91 @@
+"""`outerloop train`: check the settings, claim the run directory, start the workers, write the results."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from outerloop.config import build, run_directory
+from outerloop.config.run_directory import RunDir
+from outerloop.launcher.process_pool import ProcessWorkerPool
+from outerloop.launcher.supervisor import Row, Supervisor
+from outerloop.launcher.thread_pool import ThreadWorkerPool
+from outerloop.launcher.worker_pool import WorkerPool
+from outerloop.sinks.console import readable_bytes
+from outerloop.state import checkpoint
+
+MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
+"""(settings, run directory, inner step to resume from) -> the worker pool, not started yet."""
+POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessWorkerPool}
+
+
+def train(config: DictConfig, make_pool: MakePool | None = None) -> Row:
+    """Train one run to its end and return its summary, also if the run was already finished.
+
+    `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
+    the exchange. Raises UserError or WorkerCrashed.
+    """
+    console = Console()
+    build.limit_payloads(config, build.check_parts(config))
+    with closing(run_directory.open_run(config)) as run:
+        return train_in(config, run, console, make_pool or POOLS[config.workers_as])
+
+
+def train_in(config: DictConfig, run: RunDir, console: Console, make_pool: MakePool) -> Row:
+    """Train in a run directory that is already locked. Return the summary."""
+    for note in run.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    if run.finished:
+        console.print(
+            f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.", soft_wrap=True
+        )
+        return json.loads((run.path / "summary.json").read_text())
+    if run.resume_step is not None:
+        console.print(f"resuming after inner step {run.resume_step}", highlight=False)
+    console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
+    Supervisor(config, run, console).supervise(make_pool(config, run.path, run.resume_step))
+    summary = write_summary(config, run.path)
+    print_results(summary, run.path, console)
+    return summary
+
+
+def write_summary(config: DictConfig, run_dir: Path) -> Row:
+    """Write summary.json and loss.png from the rows of the run. Return the summary."""
+    from outerloop.report.run_figure import draw_run
+    from outerloop.report.summary import summarize
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    ready = [row for row in rows if row["event"] == "ready"]
+    summary = summarize(
+        rows, recipe=config.recipe, workers=ready[-1]["size"], rounds=config.rounds, params=ready[-1]["params"]
+    )
+    draw_run(rows, summary, run_dir / "loss.png")
+    checkpoint.write_atomically(run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def print_results(summary: Row, run_dir: Path, console: Console) -> None:
+    """Print the results of the run in six lines."""
+    bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
+    for line in (
+        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
+        f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
+        f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} per worker,"
+        f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
+        f"utilization      {100 * summary['utilization']:.1f} %:"
+        f" {summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication,"
+        f" {summary['others_s']:.1f} s of waiting for others",
+        f"model            {run_dir / 'hf'}",
+        f"figure           {run_dir / 'loss.png'}",
+        f"summary          {run_dir / 'summary.json'}",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if summary["workers_died"]:
+        console.print(f"died             {summary['workers_died']} of this machine's workers", highlight=False)

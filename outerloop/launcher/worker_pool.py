@@ -1,0 +1,58 @@
+"""The workers of a run on this machine, behind one interface.
+
+A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. For a
+worker that ended without an event the pool sends {"event": "died"}. `stop` asks the workers to leave, and `join` waits
+until all have ended.
+"""
+
+from __future__ import annotations
+
+import queue
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+from outerloop.inner.events import Event
+from outerloop.types import LeaderFailed, Outvoted, QuorumLost, ReplicasDiverged, RoundFailed, Stopped, UserError
+
+
+class WorkerPool(Protocol):
+    """The workers of this machine."""
+
+    events: queue.SimpleQueue[Event]
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+def died_event(index: int, reason: str) -> Event:
+    """Return the event for a worker that ended without sending an event."""
+    return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {reason}"}
+
+
+def error_event(index: int, error: BaseException) -> Event:
+    """Return the error event of a worker that cannot continue: one line for a known error, else the full traceback.
+
+    Kind "alone": too few other peers were present for too long. Kind "outvoted": only this worker's run ends.
+    """
+    kinds = {UserError: "user", QuorumLost: "alone", Outvoted: "outvoted"}
+    kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "crash")
+    is_known = isinstance(
+        error, UserError | RoundFailed | QuorumLost | LeaderFailed | ReplicasDiverged | FloatingPointError
+    )
+    text = str(error) if is_known else "".join(traceback.format_exception(error))
+    return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
+
+
+def run_to_end(index: int, work: Callable[[], None]) -> Event:
+    """Run a worker to its end. Return its last event: "left", or "error" if it failed."""
+    try:
+        work()
+    except Stopped:
+        pass
+    except Exception as error:
+        return error_event(index, error)
+    return {"event": "left", "worker": index, "step": 0}
