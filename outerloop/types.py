@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
 """Peer -> why its message of a round does not count; the text starts with the peer's name."""
@@ -25,7 +25,9 @@ Parts = dict[str, Tensor]
 
 def printable(text: str) -> str:
     """Escape non-printable characters in untrusted text: \\x1b, \\u202e."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 class UserError(ValueError):

@@ -93,7 +93,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
     """Return the 64-bit hash of the values, bit for bit, in the given order."""
     state = xxhash.xxh3_64()
     for x in tensors.values():
-        state.update(view_of(x))
+        state.update(bytes_view(x))
     return state.intdigest()
 
 
@@ -107,10 +107,12 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
     names = list(dict.fromkeys(name for tensor in parts.values() for name in tensor))
     head = HEAD.pack(
         MAGIC, VERSION, header.round, header.fragment, header.samples, header.schema, header.slow
-    ) + short_text(header.peer)
-    table = bytes([len(names)]) + b"".join(map(short_text, names)) + struct.pack("<I", len(parts))
-    entries = b"".join(entry(tensor, names) for tensor in parts.values())
-    body = b"".join([head, table, entries, *(view_of(part) for tensor in parts.values() for part in tensor.values())])
+    ) + encode_text(header.peer)
+    table = bytes([len(names)]) + b"".join(map(encode_text, names)) + struct.pack("<I", len(parts))
+    entries = b"".join(encode_entry(tensor, names) for tensor in parts.values())
+    body = b"".join(
+        [head, table, entries, *(bytes_view(part) for tensor in parts.values() for part in tensor.values())]
+    )
     return body + CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
 
@@ -121,8 +123,8 @@ def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
     """
     if len(blob) > size_limit(schema):
         raise InvalidMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
-    with bad_if_broken():
-        reader = Reader(checked_body(blob))
+    with as_invalid_message():
+        reader = Reader(verified_body(blob))
         header = read_header(reader)
         check_schema(header, schema)
         names, count = read_names(reader)
@@ -133,14 +135,14 @@ def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
 
 def read(blob: bytes) -> tuple[Header, list[Parts]]:
     """Return the header of a message of any model, and the parts of each of its tensors. Raises InvalidMessage."""
-    with bad_if_broken():
-        reader = Reader(checked_body(blob))
+    with as_invalid_message():
+        reader = Reader(verified_body(blob))
         header = read_header(reader)
         return header, read_tensors(reader, *read_names(reader))
 
 
 @contextmanager
-def bad_if_broken() -> Iterator[None]:
+def as_invalid_message() -> Iterator[None]:
     """Turn errors of reading truncated or malformed bytes into InvalidMessage."""
     try:
         yield
@@ -148,7 +150,7 @@ def bad_if_broken() -> Iterator[None]:
         raise InvalidMessage(f"truncated or malformed: {broken}") from broken
 
 
-def checked_body(blob: bytes | memoryview) -> memoryview:
+def verified_body(blob: bytes | memoryview) -> memoryview:
     """Return everything before the checksum. Raises InvalidMessage if the checksum is wrong."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
@@ -158,10 +160,10 @@ def checked_body(blob: bytes | memoryview) -> memoryview:
 
 def read_header(reader: Reader) -> Header:
     """Read the fixed part and the peer's name."""
-    magic, version, *fields = reader.fields(HEAD)
+    magic, version, *fields = reader.read_struct(HEAD)
     if magic != MAGIC or version != VERSION:
         raise InvalidMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
-    return Header(*fields, peer=reader.text())  # type: ignore[misc]
+    return Header(*fields, peer=reader.read_text())  # type: ignore[misc]
 
 
 def check_schema(header: Header, schema: Schema) -> None:
@@ -174,7 +176,7 @@ def check_schema(header: Header, schema: Schema) -> None:
 
 def read_names(reader: Reader) -> tuple[list[str], int]:
     """Read the names of parts, and the number of tensors."""
-    return [reader.text() for _ in range(reader.take("<B"))], reader.take("<I")
+    return [reader.read_text() for _ in range(reader.read_int("<B"))], reader.read_int("<I")
 
 
 def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
@@ -183,27 +185,27 @@ def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts
     Raises InvalidMessage if bytes are left over.
     """
     table = [read_entry(reader, names) for _ in range(count)]
-    tensors = [{part: reader.tensor(*what) for part, what in entries.items()} for entries in table]
-    if reader.left:
-        raise InvalidMessage(f"{reader.left} bytes more than the table accounts for")
+    tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]
+    if reader.remaining:
+        raise InvalidMessage(f"{reader.remaining} bytes more than the table accounts for")
     return tensors
 
 
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
     """Read the table entry of one tensor: part name -> dtype and shape."""
     entries = {}
-    for _ in range(reader.take("<B")):
-        name, dtype, dims = names[reader.take("<B")], DTYPES[reader.take("<B")], reader.take("<B")
+    for _ in range(reader.read_int("<B")):
+        name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
         if dims > MAX_DIMS:
             raise InvalidMessage(f"{dims} dimensions")
-        shape = [reader.take("<I") for _ in range(dims)]
+        shape = [reader.read_int("<I") for _ in range(dims)]
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise InvalidMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
         entries[name] = (dtype, shape)
     return entries
 
 
-def entry(tensor: Parts, names: Sequence[str]) -> bytes:
+def encode_entry(tensor: Parts, names: Sequence[str]) -> bytes:
     """Return the table entry of one tensor."""
     return bytes([len(tensor)]) + b"".join(
         struct.pack(f"<BBB{x.dim()}I", names.index(name), DTYPES.index(x.dtype), x.dim(), *x.shape)
@@ -211,12 +213,12 @@ def entry(tensor: Parts, names: Sequence[str]) -> bytes:
     )
 
 
-def view_of(x: Tensor) -> memoryview:
+def bytes_view(x: Tensor) -> memoryview:
     """Return the bytes of a tensor as they are in memory; a view if the tensor is contiguous and on the CPU."""
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def short_text(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Return u8 length and utf-8 bytes."""
     encoded = text.encode()
     return struct.pack("<B", len(encoded)) + encoded
@@ -226,41 +228,41 @@ class Reader:
     """A cursor over bytes that never moves past their end."""
 
     def __init__(self, data: memoryview) -> None:
-        self.data, self.at = data, 0
+        self.data, self.position = data, 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Number of bytes not yet read."""
-        return len(self.data) - self.at
+        return len(self.data) - self.position
 
-    def bytes(self, count: int) -> memoryview:
+    def read_bytes(self, count: int) -> memoryview:
         """Read the next `count` bytes. Raises InvalidMessage if fewer are left."""
-        if count > self.left:
-            raise InvalidMessage(f"{count} bytes wanted, {self.left} left")
-        self.at += count
-        return self.data[self.at - count : self.at]
+        if count > self.remaining:
+            raise InvalidMessage(f"{count} bytes wanted, {self.remaining} left")
+        self.position += count
+        return self.data[self.position - count : self.position]
 
-    def fields(self, layout: struct.Struct) -> tuple:
+    def read_struct(self, layout: struct.Struct) -> tuple:
         """Read the next fields of a fixed layout."""
-        return layout.unpack(self.bytes(layout.size))
+        return layout.unpack(self.read_bytes(layout.size))
 
-    def take(self, code: str) -> int:
+    def read_int(self, code: str) -> int:
         """Read one integer of this struct code."""
-        return self.fields(struct.Struct(code))[0]
+        return self.read_struct(struct.Struct(code))[0]
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Read a short text.
 
         Raises InvalidMessage for non-printable characters, since texts end up in messages and logs.
         """
-        text = str(self.bytes(self.take("<B")), "utf-8")
+        text = str(self.read_bytes(self.read_int("<B")), "utf-8")
         if not text.isprintable():
             raise InvalidMessage(f"{text[:QUOTED]!r} is not a name")
         return text
 
-    def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    def read_tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         """Read the next section as a tensor."""
-        data = self.bytes(prod(shape) * dtype.itemsize)
+        data = self.read_bytes(prod(shape) * dtype.itemsize)
         if not data:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)

@@ -23,7 +23,7 @@ from result_rows import show
 from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
-from outerloop.kernels.threads import keep_to
+from outerloop.kernels.threads import set_threads
 from outerloop.launcher.thread_pool import ComputeThread
 
 
@@ -61,7 +61,7 @@ def train(team: list[Trainer], steps: int) -> None:
     """Take `steps` inner steps per worker, in threads that take turns."""
 
     def live(trainer: Trainer) -> None:
-        keep_to(1)
+        set_threads(1)
         exchange = trainer.outer.exchange
         exchange.join()
         for _ in range(steps):

@@ -20,8 +20,8 @@ from statistics import median
 
 from result_rows import Row, show
 
-from outerloop.plan.forecast import outlook
-from outerloop.plan.links import HOST_BITS, links_of
+from outerloop.plan.forecast import forecast
+from outerloop.plan.links import HOST_BITS, payload_links
 from outerloop.plan.scenario import Fleet, Method
 
 
@@ -40,13 +40,13 @@ def predicted_s(row: Row, machine_bits: float) -> float:
         memory={},
         state_bytes=0.0,
     )
-    links = links_of(
+    links = payload_links(
         1e6 * row["mbit"],
         1e6 * row["mbit"],
         1e-3 * row["delay_ms"],
         host_bits=min(HOST_BITS, machine_bits / row["peers"]),
     )
-    return outlook(Fleet(row["peers"], links, row["inner_s"], codec_s=codec_s / fragments), method).round_s
+    return forecast(Fleet(row["peers"], links, row["inner_s"], codec_s=codec_s / fragments), method).round_s
 
 
 def compared(rows: list[Row], machine_bits: float = math.inf) -> list[Row]:

@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outerloop.plan.links import Links, gather_s, links_of, tree_s
+from outerloop.plan.links import Links, gather_s, payload_links, tree_s
 from outerloop.plan.overlap import bandwidth_for
 
 SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** (4 / 49)
@@ -71,7 +71,7 @@ def table() -> Iterator[tuple[str, str, float, float]]:
 
 def gathered_s(mbit: float, megabytes: float) -> float:
     """Return the planned seconds of a gather between four such hosts."""
-    return gather_s(links_of(mbit * 1e6, mbit * 1e6, 0.9e-3), megabytes * 1e6, 4)
+    return gather_s(payload_links(mbit * 1e6, mbit * 1e6, 0.9e-3), megabytes * 1e6, 4)
 
 
 def main() -> None:

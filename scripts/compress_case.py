@@ -20,7 +20,7 @@ from outerloop.core.codec import UpdateCodec
 from outerloop.core.pipeline.dense import DensePipeline
 from outerloop.core.pipeline.fused import FusedPipeline, SparseUpdates
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import parallel_rows
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Parts
 
@@ -70,12 +70,12 @@ class Piece:
     def bare_launch(self) -> None:
         """Move the bytes of a launch."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
-        share(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
+        parallel_rows(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
 
     def bare_land(self) -> None:
         """Move the bytes of a landing."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
-        share(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
+        parallel_rows(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
 
 
 class Case:

@@ -92,7 +92,7 @@ def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
     value = torch.ones(payload_checks.SCHEMA["big"].numel(), dtype=dtype)
 
     def other_precision(draft, tensor):
-        tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.view_of(value))
+        tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.bytes_view(value))
 
     with pytest.raises(wire.InvalidMessage, match="tensor big: decodes to"):
         payload_checks.decoded("identity", with_big("identity", other_precision))

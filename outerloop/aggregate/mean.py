@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.kernels.portable import divided
+from outerloop.kernels.portable import divide
 from outerloop.kernels.specs import AggregateRule
 
 
@@ -23,7 +23,7 @@ class Mean:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the mean of P tensors of the same shape."""
-        return divided(total(sent), len(sent))
+        return divide(total(sent), len(sent))
 
     def aggregate_rule(self) -> AggregateRule:
         """Describe the mean to the kernels."""

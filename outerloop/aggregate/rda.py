@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.aggregate.mean import total
-from outerloop.kernels.portable import divided, exact_sum
+from outerloop.kernels.portable import divide, exact_sum
 
 
 class RDA:
@@ -27,7 +27,7 @@ class RDA:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Aggregate P tensors of the same shape."""
-        mean = divided(total(sent), len(sent))
+        mean = divide(total(sent), len(sent))
         short = norm(mean)
         factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0
         return (mean.double() * factor).to(mean.dtype)

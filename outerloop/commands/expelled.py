@@ -48,14 +48,14 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of the run")
     for peer in options.lift:
         lift(options.run_dir, folders, peer)
-    print("\n".join(lines(map(read_register, folders))) or "no peer is expelled")
+    print("\n".join(expulsion_lines(map(read_register, folders))) or "no peer is expelled")
     return 0
 
 
-def lines(registers: Iterable[ExpulsionRegister]) -> list[str]:
+def expulsion_lines(registers: Iterable[ExpulsionRegister]) -> list[str]:
     """Return one line for each peer that at least one worker has expelled."""
-    found = {peer: one for register in registers for peer, one in register.expelled.items()}
-    return [one.line() for _, one in sorted(found.items())]
+    expelled = {peer: evidence for register in registers for peer, evidence in register.expelled.items()}
+    return [evidence.line() for _, evidence in sorted(expelled.items())]
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
@@ -69,10 +69,10 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
     except UserError as error:
         raise UserError(f"expelled: {run_dir} is being trained: stop it, lift, and restart it") from error
     try:
-        having = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
-        if not having:
+        matches = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
+        if not matches:
             raise UserError(f"expelled: {peer} is not expelled here: run outerloop expelled {run_dir} for a list")
-        for folder, register in having:
+        for folder, register in matches:
             asyncio.run(write_register(folder, register.without(peer_id)))
     finally:
         unlock(lock)

@@ -20,7 +20,7 @@ from outerloop.inner.export import exported_shapes
 from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable
 
-WIDE = 140
+PIPE_WIDTH = 140
 """Table width in characters when the output is a file or a pipe."""
 FRAME = "header, table, checksum"
 
@@ -73,7 +73,7 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     payload = load(options.file, options.model)
     for line in summary(payload):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -85,17 +85,17 @@ def main(arguments: Sequence[str]) -> int:
 def load(file: Path, model: Path | None) -> Payload:
     """Read and check one payload. Raises UserError if it is damaged or does not match `model`."""
     try:
-        blob = bytes_of(file)
+        blob = read_bytes(file)
         header, tensors = wire.read(blob)
     except (OSError, wire.InvalidMessage) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{file} is not a complete payload: {reason}: run outerloop inspect --help") from error
-    shapes = fragment_of(exported_shapes(model), header, len(tensors), model) if model else {}
+    shapes = fragment_shapes(exported_shapes(model), header, len(tensors), model) if model else {}
     names = list(shapes) if model else [str(number) for number in range(len(tensors))]
     return Payload(len(blob), header, dict(zip(names, tensors, strict=True)), shapes)
 
 
-def bytes_of(file: Path) -> bytes:
+def read_bytes(file: Path) -> bytes:
     """Return the contents of a payload file. A file of another kind, however large, is read no further than its start.
 
     Raises wire.InvalidMessage if the file is not a payload.
@@ -107,7 +107,7 @@ def bytes_of(file: Path) -> bytes:
         return start + opened.read()
 
 
-def fragment_of(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
+def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
     """Return the names and shapes of the `count` tensors of a message.
 
     The message covers the whole model or one of P strided fragments. The hash in its header determines P. Gossip may
@@ -141,25 +141,27 @@ def tensor_table(payload: Payload) -> Table:
     rows = []
     for tensor, parts in payload.tensors.items():
         shape = payload.shapes.get(tensor)
-        first = [tensor, "" if shape is None else dims(shape)]
-        cost = "" if shape is None else bits_a_parameter(sum(part.nbytes for part in parts.values()), shape.numel())
+        first = [tensor, "" if shape is None else format_shape(shape)]
+        cost = (
+            "" if shape is None else format_bits_per_param(sum(part.nbytes for part in parts.values()), shape.numel())
+        )
         for name, part in parts.items():
             kind = str(part.dtype).removeprefix("torch.")
-            rows.append([*first, name, kind, dims(part.shape), f"{part.nbytes:,}", cost])
+            rows.append([*first, name, kind, format_shape(part.shape), f"{part.nbytes:,}", cost])
             first, cost = ["", ""], ""
-    return table_of(["tensor", "shape", "part", "dtype", "part's shape"], ["bytes", "bits per parameter"], rows)
+    return make_table(["tensor", "shape", "part", "dtype", "part's shape"], ["bytes", "bits per parameter"], rows)
 
 
 def total_table(payload: Payload) -> Table:
     """Return a table with one row for each kind of part, and a row with the total."""
     rows = [
-        [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", bits_a_parameter(size, payload.values)]
+        [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", format_bits_per_param(size, payload.values)]
         for name, size in [*payload.bytes_by_part().items(), ("all", payload.size)]
     ]
-    return table_of(["all tensors"], ["bytes", "bits", "share", "bits per parameter"], rows)
+    return make_table(["all tensors"], ["bytes", "bits", "share", "bits per parameter"], rows)
 
 
-def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
+def make_table(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
     """Return a table with the `left` columns left-aligned and the `right` columns right-aligned.
 
     Columns without any content are omitted.
@@ -173,11 +175,11 @@ def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def dims(shape: Size) -> str:
+def format_shape(shape: Size) -> str:
     """Format a shape: (128, 2) -> 128 x 2; a scalar's shape as an empty string."""
     return " x ".join(map(str, shape))
 
 
-def bits_a_parameter(size: int, values: int) -> str:
+def format_bits_per_param(size: int, values: int) -> str:
     """Format `size` bytes over `values` parameters as bits per parameter; empty if `values` is 0."""
     return f"{8 * size / values:.3f}" if values else ""

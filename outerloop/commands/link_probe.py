@@ -13,26 +13,26 @@ from outerloop.swarm.timeouts import MEASURE_S, OPEN_S
 from outerloop.types import UserError
 
 
-def probed(addresses: Sequence[str]) -> Links:
+def probe_links(addresses: Sequence[str]) -> Links:
     """Probe each address as `outerloop doctor` does. Return the lowest rates and half of the longest round trip.
 
     Raises UserError if a peer cannot be measured, or if none of them granted a transfer.
     """
-    with visit(observer=False) as own:
-        found = [asked(own, address) for address in addresses]
-    ups, downs = [one.up for one in found if one.up], [one.down for one in found if one.down]
-    if not ups or not downs:
+    with visit(observer=False) as node:
+        measured = [probe_peer(node, address) for address in addresses]
+    up_rates, down_rates = [link.up for link in measured if link.up], [link.down for link in measured if link.down]
+    if not up_rates or not down_rates:
         raise UserError("--probe: no peer granted a transfer, they were probed too often: try again in a minute")
-    return Links(min(ups), min(downs), max(one.round_trip_s for one in found) / 2)
+    return Links(min(up_rates), min(down_rates), max(link.round_trip_s for link in measured) / 2)
 
 
-def asked(own: ObserverNode, address: str) -> Measured:
+def probe_peer(node: ObserverNode, address: str) -> Measured:
     """Dial and probe one peer. Raises UserError if that fails."""
     try:
-        peer_id = own.call(own.dial(address), timeout_s=2 * OPEN_S)
-        return own.call(measure(own, peer_id), timeout_s=2 * MEASURE_S)
+        peer_id = node.call(node.dial(address), timeout_s=2 * OPEN_S)
+        return node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway as error:
         raise UserError(f"--probe {address} answers only its exchange.allow: pass --up and --down") from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        why = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")
-        raise UserError(f"--probe {address} cannot be measured ({why}): run outerloop doctor --peer ADDR") from error
+        reason = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")
+        raise UserError(f"--probe {address} cannot be measured ({reason}): run outerloop doctor --peer ADDR") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 
 import outerloop.launcher.passive_threads  # before anything that loads torch
 
@@ -88,87 +89,39 @@ def train(arguments: list[str]) -> int:
     return 0
 
 
-def worker(arguments: list[str]) -> int:
-    """Run `outerloop worker`, which only train starts."""
-    from outerloop.launcher.worker_process import main as run
-
-    return run(arguments)
-
-
-def report(arguments: list[str]) -> int:
-    """Run `outerloop report`."""
-    from outerloop.commands.report import main as run
-
-    return run(arguments)
-
-
-def inspect(arguments: list[str]) -> int:
-    """Run `outerloop inspect`."""
-    from outerloop.commands.inspect import main as run
-
-    return run(arguments)
-
-
-def doctor(arguments: list[str]) -> int:
-    """Run `outerloop doctor`."""
-    from outerloop.commands.doctor import main as run
-
-    return run(arguments)
-
-
-def status(arguments: list[str]) -> int:
-    """Run `outerloop status`."""
-    from outerloop.commands.status import main as run
-
-    return run(arguments)
-
-
-def expelled(arguments: list[str]) -> int:
-    """Run `outerloop expelled`."""
-    from outerloop.commands.expelled import main as run
-
-    return run(arguments)
-
-
-def plan(arguments: list[str]) -> int:
-    """Run `outerloop plan`."""
-    from outerloop.commands.plan import main as run
-
-    return run(arguments)
-
-
-COMMANDS = {
-    "train": train,
-    "report": report,
-    "inspect": inspect,
-    "plan": plan,
-    "doctor": doctor,
-    "status": status,
-    "expelled": expelled,
-    "worker": worker,
+MODULES = {
+    "report": "outerloop.commands.report",
+    "inspect": "outerloop.commands.inspect",
+    "plan": "outerloop.commands.plan",
+    "doctor": "outerloop.commands.doctor",
+    "status": "outerloop.commands.status",
+    "expelled": "outerloop.commands.expelled",
+    "worker": "outerloop.launcher.worker_process",
 }
-GOES_ON = "; the same command with the same run_dir resumes from the last checkpoint"
+"""Command -> the module whose `main` runs it, imported only then. "worker" is started by train alone."""
+COMMANDS = ("train", *MODULES)
+RESUME_HINT = "; the same command with the same run_dir resumes from the last checkpoint"
 
 
 def main() -> int:
     """Run the command named by the first argument and return its exit code. Print a UserError as one line."""
-    word, *rest = sys.argv[1:] or ["--help"]
-    if word in ("--help", "-h", "help"):
+    command, *rest = sys.argv[1:] or ["--help"]
+    if command in ("--help", "-h", "help"):
         print(help_text())
         return 0
-    if word == "--version":
+    if command == "--version":
         print(outerloop.__version__)
         return 0
     try:
-        if word not in COMMANDS:
-            known = ", ".join(name for name in COMMANDS if name != "worker")
-            raise UserError(f"{word!r} is not a command: the commands are {known}: run outerloop train")
-        return COMMANDS[word](rest)
+        if command not in COMMANDS:
+            commands = ", ".join(name for name in COMMANDS if name != "worker")
+            raise UserError(f"{command!r} is not a command: the commands are {commands}: run outerloop train")
+        return train(rest) if command == "train" else import_module(MODULES[command]).main(rest)
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"\nstopped{GOES_ON if word == 'train' else ''}", file=sys.stderr)
+        print(f"\nstopped{RESUME_HINT if command == 'train' else ''}", file=sys.stderr)
         return 130
     except Exception as error:
         if type(error).__name__ != "WorkerCrashed":

@@ -25,20 +25,20 @@ from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import DHT_S, OPEN_S
 from outerloop.types import UserError
 
-Seen = list[tuple[Record, float]]
+SeenPeers = list[tuple[Record, float]]
 """Records of peers, each with its age in seconds."""
 
 
 class RunObservation:
     """A view of a run through the peer with id `peer_id`. `roster` reads the current roster."""
 
-    def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], Seen]) -> None:
+    def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
         self._roster = roster
-        self._asked: Future[list[Evidence]] | None = None
+        self._pending: Future[list[Evidence]] | None = None
         self._expelled: list[Evidence] | None = None
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenPeers:
         """Return the records of the peers in the roster, sorted by name."""
         return sorted(self._roster(), key=lambda one: one[0].name)
 
@@ -47,21 +47,21 @@ class RunObservation:
 
         Waits at most `wait_s` for an answer. While a request is pending, returns the result of the previous request.
         """
-        asked = self._asked = self._asked or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
-        wait([asked], wait_s)
-        if asked.done():
-            self._expelled, self._asked = self._checked(asked), None
+        pending = self._pending = self._pending or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
+        wait([pending], wait_s)
+        if pending.done():
+            self._expelled, self._pending = self._checked(pending), None
         return self._expelled
 
-    def _checked(self, asked: Future[list[Evidence]]) -> list[Evidence] | None:
+    def _checked(self, answer: Future[list[Evidence]]) -> list[Evidence] | None:
         try:
-            return [one for one in asked.result() if guilty(one, self._visitor.trust.signatures)]
+            return [evidence for evidence in answer.result() if guilty(evidence, self._visitor.trust.signatures)]
         except (BrokenStream, Unreachable, TimeoutError):
             return None
 
 
 @contextmanager
-def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
+def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
     """Open a view of a run, for use in a `with` block.
 
     Args:
@@ -75,17 +75,17 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObse
     peer_id = address.rpartition("/p2p/")[2]
     with ExitStack() as stack:
         try:
-            visitor = stack.enter_context(visit(initial_peers=[address]))
-            roster = in_dht(visitor, run)
+            node = stack.enter_context(visit(initial_peers=[address]))
+            roster = roster_from_dht(node, run)
         except NotAllowed as error:
             if run_dir is None:
                 raise UserError(
                     f"run {run!r} has an exchange.allow, and its peers answer only each other: on the machine of one of"
                     " them run outerloop status with its address, and with its run_dir as --run-dir"
                 ) from error
-            visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
-            roster = through_worker(visitor, address, run)
-        yield RunObservation(visitor, peer_id, run=run, roster=roster)
+            node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
+            roster = roster_from_worker(node, address, run)
+        yield RunObservation(node, peer_id, run=run, roster=roster)
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
@@ -96,19 +96,19 @@ def worker_key(run_dir: Path, peer_id: str) -> Path:
     raise UserError(f"run_dir={run_dir} has no worker {peer_id}: pass the address that one of its workers printed")
 
 
-def in_dht(visitor: ObserverNode, run: str) -> Callable[[], Seen]:
+def roster_from_dht(visitor: ObserverNode, run: str) -> Callable[[], SeenPeers]:
     """Return a function that reads the roster of an open run."""
     return lambda: visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
 
 
-def through_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], Seen]:
+def roster_from_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], SeenPeers]:
     """Return a function that reads the roster of a run with an allow-list from the peer at `address`.
 
     That peer must know the visitor's key. The function raises UserError if the peer refuses or does not answer.
     """
     directory = ListedRoster(visitor, visitor.records, run=run)
 
-    def read() -> Seen:
+    def read() -> SeenPeers:
         try:
             peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
             return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
-from outerloop.commands.plan_output import picture, tell
+from outerloop.commands.plan_output import draw_curves, print_plan
 from outerloop.config.profile import chosen_recipes, plan_method, recipe_settings
-from outerloop.plan.forecast import outlook
-from outerloop.plan.links import Links, links_of
+from outerloop.plan.forecast import forecast
+from outerloop.plan.links import Links, payload_links
 from outerloop.plan.scenario import Fleet, Method
-from outerloop.report.units import parse_bandwidth, parse_seconds, show_bandwidth
+from outerloop.report.units import format_bandwidth, parse_bandwidth, parse_seconds
 from outerloop.types import UserError
 
-MOST_PEERS = 10_000
-TOKENS_A_PARAMETER = 20
+MAX_PEERS = 10_000
+TOKENS_PER_PARAM = 20
 RANGES = {
     "params": (1e4, 1e13, "1e9"),
-    "peers": (1, MOST_PEERS, "16"),
+    "peers": (1, MAX_PEERS, "16"),
     "tokens_per_step": (1, 1e12, "16384"),
     "tokens": (1, 1e18, "1e10"),
     "sync_every": (1, 1e6, "30"),
@@ -64,7 +64,7 @@ def parser() -> Parser:
     example = "outerloop plan --params 1e9 --peers 16 --up 100mbit --step 1.2s --tokens-per-step 16384"
     out = Parser("plan", example=example, description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("--params", type=float, required=True, metavar="N", help="number of model parameters")
-    out.add_argument("--peers", type=int, required=True, metavar="P", help=f"peers in the run, 1 .. {MOST_PEERS}")
+    out.add_argument("--peers", type=int, required=True, metavar="P", help=f"peers in the run, 1 .. {MAX_PEERS}")
     out.add_argument("--step", required=True, metavar="TIME", help="duration of one inner step: 1.2s, 300ms")
     out.add_argument("--tokens-per-step", type=float, required=True, metavar="N", help="for one peer")
     out.add_argument("--tokens", type=float, metavar="N", help="of all peers in the run (default: 20 per parameter)")
@@ -89,54 +89,56 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
     check(options)
-    fleet, methods = fleet_of(options), methods_of(options)
-    rows = [outlook(fleet, method) for method in methods]
-    tell(rows, tokens_per_step=options.tokens_per_step, tokens=options.tokens or TOKENS_A_PARAMETER * options.params)
+    fleet, methods = make_fleet(options), make_methods(options)
+    rows = [forecast(fleet, method) for method in methods]
+    print_plan(
+        rows, tokens_per_step=options.tokens_per_step, tokens=options.tokens or TOKENS_PER_PARAM * options.params
+    )
     if options.picture:
-        picture(fleet, methods, options.picture)
+        draw_curves(fleet, methods, options.picture)
     return 0
 
 
 def check(options: argparse.Namespace) -> None:
     """Check that the numbers are in RANGES and that the picture is a PNG file. Raises UserError."""
-    for name, (least, most, example) in RANGES.items():
+    for name, (minimum, maximum, example) in RANGES.items():
         value, option = getattr(options, name), f"--{name.replace('_', '-')}"
-        if value is not None and not least <= value <= most:
-            raise UserError(f"{option} {value:g} must be {least:g} .. {most:g}: pass {option} {example}")
+        if value is not None and not minimum <= value <= maximum:
+            raise UserError(f"{option} {value:g} must be {minimum:g} .. {maximum:g}: pass {option} {example}")
     if options.picture and options.picture.suffix != ".png":
         raise UserError(f"--picture {options.picture} is not a PNG file: pass --picture plan.png")
 
 
-def fleet_of(options: argparse.Namespace) -> Fleet:
+def make_fleet(options: argparse.Namespace) -> Fleet:
     """Return the fleet that the options describe. Raises UserError."""
     step_s = parse_seconds(options.step, "--step")
     if not step_s:
         raise UserError("--step 0 takes no time: pass --step 1.2s")
     codec_s = parse_seconds(options.codec, "--codec")
-    return Fleet(options.peers, links(options), step_s, options.spread, options.failure_rate, codec_s)
+    return Fleet(options.peers, make_links(options), step_s, options.spread, options.failure_rate, codec_s)
 
 
-def links(options: argparse.Namespace) -> Links:
+def make_links(options: argparse.Namespace) -> Links:
     """Return the links as given in the options, or as measured by --probe. Raises UserError."""
     if options.probe:
         if options.up or options.down or options.latency:
             raise UserError("plan: --probe measures what --up, --down and --latency set: pass --probe alone")
-        from outerloop.commands.link_probe import probed  # imports hivemind, not needed otherwise
+        from outerloop.commands.link_probe import probe_links  # imports hivemind, not needed otherwise
         from outerloop.swarm.p2p.daemon import check_addresses
 
         check_addresses("--probe", options.probe, must_name="p2p")
-        found = probed(options.probe)
-        rates = [show_bandwidth(float(f"{8 * rate:.2g}")) for rate in (found.up, found.down)]
+        found = probe_links(options.probe)
+        rates = [format_bandwidth(float(f"{8 * rate:.2g}")) for rate in (found.up, found.down)]
         print(f"measured: at least {rates[0]} up, {rates[1]} down, {1000 * found.latency_s:.1f} ms one way")
         return found
     if not options.up:
         raise UserError("plan: --up or --probe is missing: pass --up 100mbit")
     up = parse_bandwidth(options.up, "--up")
     down = parse_bandwidth(options.down, "--down") if options.down else up
-    return links_of(up, down, parse_seconds(options.latency or "50ms", "--latency"))
+    return payload_links(up, down, parse_seconds(options.latency or "50ms", "--latency"))
 
 
-def methods_of(options: argparse.Namespace) -> list[Method]:
+def make_methods(options: argparse.Namespace) -> list[Method]:
     """Return the methods of the recipes to compare. Raises UserError."""
     wanted = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
     return [

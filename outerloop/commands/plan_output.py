@@ -9,38 +9,38 @@ from pathlib import Path
 
 from rich.console import Console
 
-from outerloop.plan.forecast import DAY_S, Outlook, outlook
+from outerloop.plan.forecast import DAY_S, Forecast, forecast
 from outerloop.plan.links import ring_s, tree_s
-from outerloop.plan.recommend import recommended
+from outerloop.plan.recommend import recommend
 from outerloop.plan.scenario import Fleet, Method
 from outerloop.report import terminal
 from outerloop.report.plan_figure import Curve, draw
 from outerloop.report.table import Table
-from outerloop.report.units import Stat, show_count
+from outerloop.report.units import Stat, format_count
 from outerloop.swarm.validation import MAX_PEERS
 
-WIDE = 180
+PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 """Numbers of peers in the picture."""
 UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 
 
-def tell(rows: Sequence[Outlook], *, tokens_per_step: float, tokens: float) -> None:
+def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float) -> None:
     """Print the tables, the recommendation and the notes.
 
     `tokens_per_step`: of one peer in one inner step. `tokens`: of all peers in the whole run.
     """
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    best, why = recommended(rows)
-    for table in (times(rows, best, tokens_per_step, tokens), memory(rows)):
-        for part in terminal.fitting(table, console.width):
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    best, why = recommend(rows)
+    for table in (times_table(rows, best, tokens_per_step, tokens), memory_table(rows)):
+        for part in terminal.fit_to_width(table, console.width):
             console.print(part)
     for line in [f"→ {best.method.name}: {why}", *notes(rows)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) -> Table:
+def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: float) -> Table:
     """Return the table of times, fastest recipe first. `each`: tokens of one peer in one inner step."""
     fleet, params = best.fleet, best.method.params
     sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
@@ -54,7 +54,7 @@ def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) ->
     )
 
 
-def cells(row: Outlook) -> list[str]:
+def cells(row: Forecast) -> list[str]:
     """Return the cells of one method's row, without its name and the duration of the run."""
     method = row.method
     return [
@@ -67,12 +67,12 @@ def cells(row: Outlook) -> list[str]:
         f"{row.utilization:.1%}",
         seconds(row.exposed_s),
         seconds(row.waiting_s),
-        f"{row.pace.met:.0%}",
+        f"{row.rate.met:.0%}",
         quantity(row.sent_bytes_per_day, "B"),
     ]
 
 
-def memory(rows: Sequence[Outlook]) -> Table:
+def memory_table(rows: Sequence[Forecast]) -> Table:
     """Return the table of memory on the training device, by part."""
     methods = [row.method for row in rows]
     return Table(
@@ -82,16 +82,16 @@ def memory(rows: Sequence[Outlook]) -> Table:
     )
 
 
-def notes(rows: Sequence[Outlook]) -> Iterator[str]:
+def notes(rows: Sequence[Forecast]) -> Iterator[str]:
     """Yield the conditions under which the plan holds: the limit of gather, and the settings a recipe needs."""
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
         yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison only"
-    yield from (f"{row.method.name} needs {' '.join(row.settings)}" for row in rows if row.settings)
+    yield from (f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)
 
 
 def quantity(value: float, unit: str = "") -> str:
     """Format a number: 1.5e9 -> 1.50 G."""
-    return show_count(Stat(value, None, 1), unit)
+    return format_count(Stat(value, None, 1), unit)
 
 
 def seconds(time_s: float) -> str:
@@ -105,7 +105,7 @@ def duration(time_s: float) -> str:
     return f"{time_s / unit_s:,.1f} {name}"
 
 
-def picture(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
+def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
     """Draw seconds per round against the number of peers for every method.
 
     For comparison, also draws ring and tree all-reduces of the largest payload.
@@ -113,7 +113,7 @@ def picture(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]
     curves = [
-        Curve(f"{method.name}, {method.exchange}", [(one.peers, outlook(one, method).round_s) for one in fleets])
+        Curve(f"{method.name}, {method.exchange}", [(one.peers, forecast(one, method).round_s) for one in fleets])
         for method in methods
     ]
     largest = max(methods, key=lambda method: method.payload_bytes)

@@ -21,7 +21,7 @@ from outerloop.types import UserError
 
 SLOW_S = 2.0
 """Reading time in seconds after which a progress bar appears."""
-WIDE = 180
+PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
@@ -60,11 +60,11 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     bits_per_s = parse_bandwidth(options.bandwidth)
     comparison = Comparison(read_all(runs.find(options.dirs)), baseline=options.baseline)
     page = write(comparison, options.out or options.dirs[0] / "report", bits_per_s=bits_per_s)
-    tell(comparison, console)
+    print_comparison(comparison, console)
     console.print(f"page  {page}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -103,10 +103,10 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     return folder / "report.html"
 
 
-def tell(comparison: Comparison, console: Console) -> None:
+def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the tables and the notes on them."""
     for content in (table.results(comparison), table.unfinished(comparison)):
-        for part in terminal.fitting(content, console.width) if content.rows else ():
+        for part in terminal.fit_to_width(content, console.width) if content.rows else ():
             console.print(part)
     for note in comparison.notes():
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)

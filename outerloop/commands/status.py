@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from outerloop.commands.arguments import Parser
-from outerloop.commands.inspect import table_of
-from outerloop.commands.observe import RunObservation, Seen, looking
-from outerloop.sinks.console import readable_bytes
+from outerloop.commands.inspect import make_table
+from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
+from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
@@ -24,7 +24,7 @@ from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
 from outerloop.types import UserError
 
-WIDE = 180
+PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
@@ -61,48 +61,54 @@ def main(arguments: Sequence[str]) -> int:
     check_addresses("status", [options.address], must_name="p2p")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
     terminal = sys.stdout.isatty()
-    console = Console() if terminal else Console(width=WIDE)
-    with looking(options.address, run=options.run, run_dir=options.run_dir) as look:
+    console = Console() if terminal else Console(width=PIPE_WIDTH)
+    with observe_run(options.address, run=options.run, run_dir=options.run_dir) as observation:
         if terminal and not options.once:
-            watch(look, options.run, console)
+            watch(observation, options.run, console)
         else:
-            console.print(page(options.run, present(look.seen(), options.run), look.expelled(wait_s=2 * HISTORY_S)))
+            console.print(
+                page(
+                    options.run,
+                    require_peers(observation.seen(), options.run),
+                    observation.expelled(wait_s=2 * HISTORY_S),
+                )
+            )
     return 0
 
 
-def watch(look: RunObservation, run: str, console: Console) -> None:
+def watch(observation: RunObservation, run: str, console: Console) -> None:
     """Show the live table until Ctrl-C."""
 
-    def seen() -> Group:
-        return page(run, look.seen(), look.expelled())
+    def current_page() -> Group:
+        return page(run, observation.seen(), observation.expelled())
 
     try:
-        with Live(seen(), console=console, auto_refresh=False) as live:
+        with Live(current_page(), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(WATCH_S)
-                live.update(seen(), refresh=True)
+                live.update(current_page(), refresh=True)
     except KeyboardInterrupt:
         pass
 
 
-def present(seen: Seen, run: str) -> Seen:
+def require_peers(seen: SeenPeers, run: str) -> SeenPeers:
     """Return `seen` unchanged. Raises UserError if it is empty."""
     if not seen:
         raise UserError(f"no peer of run {run!r} found: pass --run with the exchange.run of the swarm")
     return seen
 
 
-def page(run: str, seen: Seen, expelled: Sequence[Evidence] | None = ()) -> Group:
+def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) -> Group:
     """Return a headline, the table of all peers, and one line for each expelled peer.
 
     `expelled`: None if it is not known.
     """
-    lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled or ()]
+    lines = [Text(f"expelled: {short_name(evidence.peer)} {evidence.why}") for evidence in expelled or ()]
     lines += [Text("expelled: not known, the peer at this address has not answered")] if expelled is None else []
     return Group(Text(headline(run, seen)), table(seen), *lines)
 
 
-def headline(run: str, seen: Seen) -> str:
+def headline(run: str, seen: SeenPeers) -> str:
     """Return the number of peers, and how many took part in the newest round, as the peer that reports it counts."""
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))
@@ -110,33 +116,33 @@ def headline(run: str, seen: Seen) -> str:
     return f"run {run}: {len(seen)} peer{'s' * (len(seen) != 1)}, {last}"
 
 
-def table(seen: Seen) -> Table:
+def table(seen: SeenPeers) -> Table:
     """Return a table with one row per peer. The text in untrusted records is already bounded and of one line."""
-    return table_of(
+    return make_table(
         ["peer", "address"],
         ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "updated"],
         [
-            [name_of(one), address_of(one), *numbers(one.status or Status()), f"{age_s:.0f} s ago"]
-            for one, age_s in seen
+            [peer_label(record), peer_address(record), *status_cells(record.status or Status()), f"{age_s:.0f} s ago"]
+            for record, age_s in seen
         ],
     )
 
 
-def name_of(record: Record) -> str:
-    return shown(record.name)
+def peer_label(record: Record) -> str:
+    return short_name(record.name)
 
 
-def shown(name: str) -> str:
+def short_name(name: str) -> str:
     """Shorten a peer name to the worker index on its machine and the end of its id. All ids start the same way."""
     return f"{name[:3]}-…{name[-8:]}"
 
 
-def address_of(record: Record) -> str:
+def peer_address(record: Record) -> str:
     """Return the first address of a record, the most widely reachable one, without the peer id."""
     return record.addresses[0].partition("/p2p/")[0] if record.addresses else ""
 
 
-def numbers(status: Status) -> list[str]:
+def status_cells(status: Status) -> list[str]:
     """Return the cells of a peer's status, empty where it has not reported a value yet."""
     took_part = f"{status.peers} peers" if status.peers else "no"
     return [
@@ -144,7 +150,7 @@ def numbers(status: Status) -> list[str]:
         took_part if status.round else "",
         "" if status.loss is None else f"{status.loss:.4g}",
         "" if status.tokens_per_s is None else f"{status.tokens_per_s:,.0f}",
-        readable_bytes(status.bytes_sent),
-        readable_bytes(status.bytes_received),
+        format_bytes(status.bytes_sent),
+        format_bytes(status.bytes_received),
         status.commit[:8],
     ]

@@ -37,7 +37,7 @@ from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline, trainable_parameters
-from outerloop.state.checkpoint import opened
+from outerloop.state.checkpoint import unwrap_parts
 from outerloop.types import Capabilities, Round, UserError
 
 MAX_LANES = 64
@@ -268,7 +268,7 @@ def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] |
     """
     schedule = make(config.schedule)
     if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
-        schedule.load_state_dict(opened(state)["schedule"])
+        schedule.load_state_dict(unwrap_parts(state)["schedule"])
     return schedule
 
 

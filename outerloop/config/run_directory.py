@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from outerloop.config.peer_check import first_difference, format_setting
 from outerloop.config.renamed_parts import with_new_names
-from outerloop.report.runs import DIED, flat
+from outerloop.report.runs import DIED, flatten
 from outerloop.state import checkpoint
 from outerloop.state.durable import make_folder
 from outerloop.types import UserError
@@ -82,7 +82,7 @@ def open_run(config: DictConfig) -> RunDir:
         return RunDir(path, None, True, [], lock)
     (path / DIED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
-    step, damaged = checkpoint.newest_good(path, config.workers) if resumed else (None, [])
+    step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]
     if damaged and step is None:
         notes.append("no complete checkpoint is left: starting from the beginning")
@@ -128,7 +128,7 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
     """Return the settings that determine what is trained, flat."""
     return {
         key: value
-        for key, value in flat(OmegaConf.to_container(config, resolve=True)).items()
+        for key, value in flatten(OmegaConf.to_container(config, resolve=True)).items()
         if key.split(".")[0] not in MAY_DIFFER or key in MUST_MATCH
     }
 

@@ -36,7 +36,7 @@ from outerloop.feedback.residual_storage import dense
 from outerloop.replica.sharding import process_group, to_global, to_local
 from outerloop.state import canonical
 from outerloop.state.dcp_files import Planner, Reader, Writer
-from outerloop.state.dcp_index import dtype_of
+from outerloop.state.dcp_index import parse_dtype
 from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
@@ -174,7 +174,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
         return
     if SHARD in tree:
         like = outer.slow[tree[SHARD]]
-        x = torch.zeros_like(like, dtype=dtype_of(tree["dtype"]))
+        x = torch.zeros_like(like, dtype=parse_dtype(tree["dtype"]))
         shards["/".join(map(str, path))] = to_global(x, outer.island.params[tree[SHARD]]).to(x.device)
         return
     for key, below in tree.items():

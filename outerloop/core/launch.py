@@ -23,7 +23,7 @@ from outerloop import wire
 from outerloop.core.codec import UpdateCodec, leader
 from outerloop.core.pipeline import RoundPipeline, Snapshot
 from outerloop.core.round import InFlight, PendingLaunch
-from outerloop.kernels.threads import keep_to
+from outerloop.kernels.threads import set_threads
 from outerloop.protocols import Exchange, OuterMethod, Schedule
 from outerloop.replica.weights import Replica
 from outerloop.types import Capabilities, Round
@@ -64,7 +64,7 @@ class RoundLauncher:
         self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
         cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the others
-        self.thread = ThreadPoolExecutor(1, "outerloop-launch", keep_to, (cores,)) if concurrent else None
+        self.thread = ThreadPoolExecutor(1, "outerloop-launch", set_threads, (cores,)) if concurrent else None
         self.notifies_updates = False
         self.in_flight: dict[Round, InFlight] = {}
         self.pending: dict[Round, PendingLaunch] = {}

@@ -30,7 +30,7 @@ from outerloop.replica.island import Island
 from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
-from outerloop.state.checkpoint import on_device, opened, whole_parts
+from outerloop.state.checkpoint import on_device, unwrap_parts, wrap_parts
 from outerloop.types import Contribution, Round, StateTransferRequired
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -214,7 +214,7 @@ class OuterLoop:
 
         These are torch.save and torch.distributed.checkpoint.
         """
-        return whole_parts(self.evolved())
+        return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
         """Return all state that evolves, including rounds in flight: the state of each part under its name."""
@@ -230,7 +230,7 @@ class OuterLoop:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` or `evolved` returned; the exchange of rounds in flight starts again."""
         self.launcher.wait()
-        state = on_device(opened(state), self.replica.device)
+        state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():
             if part:

@@ -27,7 +27,7 @@ from outerloop.aggregate.median_clip import factors_of
 from outerloop.compress.identity import Identity
 from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.kernels.portable import divided
+from outerloop.kernels.portable import divide
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Refusals, Tensors
 
@@ -130,7 +130,7 @@ def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tenso
     mean, variance = {}, 0.0
     for name in like:
         each = [slow[name] for slow in replicas]
-        mean[name] = divided(total(each), len(each))
+        mean[name] = divide(total(each), len(each))
         variance += float((torch.stack(each) - mean[name]).square().mean(0).sum())
     return mean, variance
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from outerloop.exchange_protocols import metered
 from outerloop.protocols import Exchange, Pending
-from outerloop.types import Contribution, Made, Round, Tensors
+from outerloop.types import Contribution, Result, Round, Tensors
 
 CHARTS = {
     "payload_bytes": "outer/payload_bytes",
@@ -102,7 +102,7 @@ class PendingLaunch:
     ready: Future[InFlight]
     stall_s: float
 
-    def until(self, done: Future[Made]) -> Made:
+    def until(self, done: Future[Result]) -> Result:
         """Return the result of `copied` or `ready` while inner steps wait. Raises what the thread raised."""
         began_s = time.perf_counter()
         try:

@@ -44,7 +44,7 @@ class DistributedGossip(Distributed):
 
     def partners(self, round: Round) -> list[int]:
         """Return this process's group of the round, in the order of ranks."""
-        return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round=round)
+        return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round_id=round)
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
         """Return the messages of these processes, in the order of ranks."""

@@ -33,4 +33,4 @@ class InProcessGossip(InProcess):
 
     def partners(self, round: Round) -> list[int]:
         """Return this worker's group of the round, in the order of ranks."""
-        return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round=round)
+        return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round_id=round)

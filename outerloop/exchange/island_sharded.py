@@ -235,7 +235,7 @@ def parts_of(content: bytes, lanes: int) -> Blobs:
 
 
 def is_bytes(x: Any) -> bool:
-    """Return whether `x` has the form that `tensor_of` returns."""
+    """Return whether `x` has the form that `uint8_tensor` returns."""
     return isinstance(x, Tensor) and x.dtype == torch.uint8 and x.ndim == 1
 
 

@@ -69,7 +69,7 @@ class HFCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Add the state of the outer loop to the checkpoint that was just written."""
-        checkpoint.write_atomically(outer_state_file(args, state), checkpoint.packed(self.outer.state_dict()))
+        checkpoint.write_atomically(outer_state_file(args, state), checkpoint.pack(self.outer.state_dict()))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -27,8 +27,8 @@ def processor() -> str:
     """Return architecture, vendor, family and model, as far as the system reports them."""
     try:
         lines = [line.partition(":") for line in CPU_INFO.read_text().splitlines()]
-        told = {key.strip(): value.strip() for key, _, value in reversed(lines)}
-        names = [told[name] for name in NAMED if name in told]
+        reported = {key.strip(): value.strip() for key, _, value in reversed(lines)}
+        names = [reported[name] for name in NAMED if name in reported]
     except OSError:  # not Linux
         names = [platform.processor()]
     return " ".join(filter(None, [platform.machine(), *names]))

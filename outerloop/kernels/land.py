@@ -22,7 +22,7 @@ from torch import Tensor
 
 from outerloop.kernels.eight_bit import read_residual, write_residual
 from outerloop.kernels.operator import operator
-from outerloop.kernels.portable import divided
+from outerloop.kernels.portable import divide
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, offer
 
@@ -71,7 +71,7 @@ def land(
     for at_M, value_M in zip(at_PM, value, strict=True):
         sum_N[at_M] += value_M
         senders_N[at_M] += (value_M != 0).float()
-    mean = (sum_N / senders_N.clamp(min=1.0) if how.by_senders else divided(sum_N, len(value))).view_as(slow)
+    mean = (sum_N / senders_N.clamp(min=1.0) if how.by_senders else divide(sum_N, len(value))).view_as(slow)
     if residual is not None and how.own >= 0:
         x = offer(slow, fast, read_residual(residual, scale, slow.shape), how.beta)
         x.view(-1)[at_PM[how.own]] -= value[how.own] if sent is None else sent

@@ -31,8 +31,8 @@ class Operator:
         self.__doc__ = definition.__doc__
         *_, last = signature(definition, eval_str=True).parameters.values()
         self.numbers = last.annotation if issubclass(last.annotation, tuple) else None
-        LIBRARY.define(self.name + torch.library.infer_schema(self.flat(definition), mutates_args=mutates))
-        LIBRARY.impl(self.name, self.flat(definition), "CompositeExplicitAutograd")
+        LIBRARY.define(self.name + torch.library.infer_schema(self.flattened(definition), mutates_args=mutates))
+        LIBRARY.impl(self.name, self.flattened(definition), "CompositeExplicitAutograd")
         self.overload = getattr(torch.ops.outerloop, self.name).default
 
     def __call__(self, *args: Any) -> Any:
@@ -43,7 +43,7 @@ class Operator:
         """Register the decorated function as the kernel of a device type, "CPU" or "CUDA"."""
 
         def register(function: Callable) -> Callable:
-            LIBRARY.impl(self.name, self.flat(function), device)
+            LIBRARY.impl(self.name, self.flattened(function), device)
             return function
 
         return register
@@ -53,22 +53,22 @@ class Operator:
         torch.library.register_fake(f"outerloop::{self.name}", function, lib=LIBRARY)
         return function
 
-    def flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def flattened(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the definition or a kernel with the signature that torch calls."""
-        return function if self.numbers is None else one_by_one(function, self.numbers)
+        return function if self.numbers is None else with_separate_numbers(function, self.numbers)
 
 
-def one_by_one(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
+def with_separate_numbers(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
     """Return the function with the fields of `numbers`, its last argument, as separate arguments."""
-    given = signature(function, eval_str=True)
-    *tensors, _ = given.parameters.values()
+    original = signature(function, eval_str=True)
+    *tensors, _ = original.parameters.values()
     fields = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for n, t in get_type_hints(numbers).items()]
 
-    def called(*args: Any) -> Any:
+    def wrapper(*args: Any) -> Any:
         return function(*args[: len(tensors)], numbers(*args[len(tensors) :]))
 
-    called.__signature__ = given.replace(parameters=[*tensors, *fields])  # type: ignore[attr-defined]
-    return called
+    wrapper.__signature__ = original.replace(parameters=[*tensors, *fields])  # type: ignore[attr-defined]
+    return wrapper
 
 
 def operator(*, mutates: Iterable[str] = ()) -> Callable[[Callable], Operator]:

@@ -5,8 +5,9 @@ such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The f
 be used for state that replicas share (the replacement is named where there is one):
 
     add(alpha=), addcmul, addcdiv, lerp    one rounding where the machine has fused multiply-add, two elsewhere
-    sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS
-    (aggregate/exact_norms.py) tensor / number                        a GPU multiplies by the reciprocal: `divided`
+    sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS:
+                                           aggregate/exact_norms.py
+    tensor / number                        a GPU multiplies by the reciprocal: `divide`
     sqrt of tensors                        MKL's on a CPU, whose last bit may differ: `square_root`
     sum of Python floats                   compensated from Python 3.12 on: `exact_sum`
     pow, cos, exp, log                     the last bit depends on the C library: `power`, `cosine`, `geometric`
@@ -27,7 +28,7 @@ COSINE_TERMS = 12
 """Terms of the Taylor series: the first omitted one is below 1e-19 at π/2."""
 
 
-def divided(x: Tensor, by: float) -> Tensor:
+def divide(x: Tensor, by: float) -> Tensor:
     """Return x / by (any shape, the dtype of x), rounded once, by a tensor on the device of x."""
     return x / x.new_full((), by)
 

@@ -43,7 +43,7 @@ def gaps(position_M: Tensor, k: int) -> Tensor:
     return position_M - before_M - 1
 
 
-def valid(position_M: Tensor, rows: Rows) -> Tensor:
+def are_valid(position_M: Tensor, rows: Rows) -> Tensor:
     """Return whether every row ascends strictly and stays inside its chunk, as a 0-d bool."""
     whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
     return (gaps(position_M, rows.k) >= 0).all() & (whole_M < rows.chunk).all() & (rest_M < rows.rest).all()
@@ -81,33 +81,33 @@ def lane_count(rows: Rows) -> int:
     return -(-rows.chunks // lane_rows(rows))
 
 
-def rice_most_bytes(rows: Rows) -> int:
+def rice_max_bytes(rows: Rows) -> int:
     """Return the largest size of a code in bytes: a row has at most (skipped positions) >> b zeros."""
     b = rice_bits(rows)
     zeros = rows.whole * ((rows.chunk - rows.k) >> b) + ((rows.rest - rows.kept_of_rest) >> b)
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
-def rice_least_bytes(rows: Rows) -> int:
+def rice_min_bytes(rows: Rows) -> int:
     """Return the smallest size of a code in bytes: the lane sizes in front."""
     return 2 * lane_count(rows)
 
 
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
     """Return the lane sizes stored in front, (R,) int64; None unless they add up to the bytes and are in range."""
-    front = rice_least_bytes(rows)
-    if not front <= byte_B.numel() <= rice_most_bytes(rows):
+    min_bytes = rice_min_bytes(rows)
+    if not min_bytes <= byte_B.numel() <= rice_max_bytes(rows):
         return None
-    pair_R2 = byte_B[:front].view(-1, 2).long()
+    pair_R2 = byte_B[:min_bytes].view(-1, 2).long()
     size_R = pair_R2[:, 0] + 256 * pair_R2[:, 1]
-    return size_R if front + int(size_R.sum()) == byte_B.numel() else None
+    return size_R if min_bytes + int(size_R.sum()) == byte_B.numel() else None
 
 
 @operator()
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
     rows = Rows(count, chunk, k)
-    check_valid(valid(position_M, rows))
+    check_valid(are_valid(position_M, rows))
     gap_M, b, low_b = gaps(position_M, k), rice_bits(rows), upto(rice_bits(rows), position_M)
     start_M, size_R = rice_starts((gap_M >> b) + 1 + b, rows)
     one_M = start_M + (gap_M >> b)
@@ -130,7 +130,7 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 @operator()
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
-    return each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
+    return decode_each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -141,7 +141,7 @@ def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     gap_M, good = rice_gaps(byte_B[2 * len(size_R) :], size_R, rows)
     step_CK = pad(gap_M + 1, (0, -rows.kept % rows.k)).view(-1, rows.k)
     position_M = step_CK.cumsum(1).view(-1)[: rows.kept] - 1
-    return position_M.int(), good & valid(position_M, rows)
+    return position_M.int(), good & are_valid(position_M, rows)
 
 
 def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -204,7 +204,7 @@ def block_bytes(rows: Rows) -> list[int]:
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
     rows = Rows(count, chunk, k)
-    check_valid(valid(position_M, rows))
+    check_valid(are_valid(position_M, rows))
     cut = position_M.long().split([number * kept for number, _, kept in blocks(rows)])
     parts = zip(cut, blocks(rows), strict=True)
     done = [
@@ -226,7 +226,7 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 @operator()
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
-    return each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
+    return decode_each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     parts = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
     read = [elias_fano_positions(part_B, *block, elias_fano_bits(rows)) for part_B, block in parts]
     position_M = torch.cat([byte_B.new_zeros(0, dtype=torch.int32), *(kept_M for kept_M, _ in read)])
-    return position_M, torch.stack([valid(position_M, rows), *(ends for _, ends in read)]).all()
+    return position_M, torch.stack([are_valid(position_M, rows), *(ends for _, ends in read)]).all()
 
 
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
@@ -257,7 +257,7 @@ def upto(count: int, like: Tensor) -> Tensor:
     return torch.arange(count, device=like.device)
 
 
-def each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
+def decode_each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Decode the bytes of peers one by one: (P, M) int32 and whether the bytes of each are valid, (P,)."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)

@@ -21,18 +21,18 @@ GRAIN = 1 << 16
 """Number of values below which a second thread costs more than it saves."""
 
 
-class Here(threading.local):
-    """Thread-local state. alone: do not split loops of this thread, because the other threads process other tensors."""
+class ThreadState(threading.local):
+    """Thread-local state. exclusive: do not split loops of this thread, as the other threads process other tensors."""
 
-    alone = False
-
-
-HERE = Here()
+    exclusive = False
 
 
-def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
+STATE = ThreadState()
+
+
+def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     """Call loop(start, stop) on several threads, so that 0 .. rows is covered once. The rows hold `values` values."""
-    threads = 1 if HERE.alone else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
+    threads = 1 if STATE.exclusive else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
     if threads <= 1:
         return loop(0, rows)
     borders = [rows * i // threads for i in range(threads + 1)]
@@ -43,53 +43,56 @@ def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     return None
 
 
-def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
-    """Apply `share` to all rows of several loops together. Each loop has `rows` rows with `values` values in total."""
+def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
+    """Apply `parallel_rows` to all rows of several loops together.
 
-    def part(first: int, stop: int) -> None:
+    Each loop has `rows` rows with `values` values in total.
+    """
+
+    def run_part(first: int, stop: int) -> None:
         for i in range(first // rows, -(-stop // rows)):
             loops[i](max(first - i * rows, 0), min(stop - i * rows, rows))
 
     if rows:
-        share(part, len(loops) * rows, values=len(loops) * values)
+        parallel_rows(run_part, len(loops) * rows, values=len(loops) * values)
 
 
-def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
     """Return work(item) of all items in order. Each thread processes whole items, which stay in its core's cache.
 
     values: the number of values of each item. Items so large that their thread would finish last are processed
     first, one by one, with shared loops. Once all are done, raises the error of the first item that failed.
     """
-    threads = 1 if HERE.alone else torch.get_num_threads()
+    threads = 1 if STATE.exclusive else torch.get_num_threads()
     if threads == 1:
         return [work(item) for item in items]
     results: dict[int, Result] = {}
     failed: dict[int, Exception] = {}
-    order, grad = sorted(range(len(items)), key=lambda i: -values[i]), torch.is_grad_enabled()
+    by_size, grad_enabled = sorted(range(len(items)), key=lambda i: -values[i]), torch.is_grad_enabled()
     total = sum(values)
     large = sum(2 * threads * n > total for n in values)
-    small = iter(order[large:])
+    small = iter(by_size[large:])
 
-    def do(i: int) -> None:
+    def run_item(i: int) -> None:
         try:
             results[i] = work(items[i])
         except Exception as error:
             failed[i] = error
 
-    def some() -> None:
-        HERE.alone = True
+    def run_items() -> None:
+        STATE.exclusive = True
         try:
-            with torch.set_grad_enabled(grad):
+            with torch.set_grad_enabled(grad_enabled):
                 for i in small:  # taking the next one is atomic under the GIL
-                    do(i)
+                    run_item(i)
         finally:
-            HERE.alone = False
+            STATE.exclusive = False
 
-    for i in order[:large]:
-        do(i)
-    others = [pool(threads).submit(some) for _ in range(min(threads - 1, total // GRAIN))]
+    for i in by_size[:large]:
+        run_item(i)
+    others = [pool(threads).submit(run_items) for _ in range(min(threads - 1, total // GRAIN))]
     try:
-        some()
+        run_items()
     finally:  # after an interrupt, no other thread may still work on the tensors
         for other in others:
             if not other.cancel():  # cancelled before it started
@@ -99,7 +102,7 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
     return [results[i] for i in range(len(items))]
 
 
-def keep_to(cores: int) -> None:
+def set_threads(cores: int) -> None:
     """Fix the number of cores of this thread, whatever other threads set. Torch adopts a setting when queried."""
     torch.set_num_threads(cores)
     torch.get_num_threads()

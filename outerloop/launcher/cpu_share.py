@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from outerloop.kernels.threads import keep_to
+from outerloop.kernels.threads import set_threads
 
 GRAIN = 4e8
 """Parameters x tokens of a micro-batch that justify one thread: model=nano gets 1 by default, model=tiny 2."""
@@ -68,4 +68,4 @@ def concurrent_runs() -> int:
 
 def limit_threads(params: int, tokens: int) -> None:
     """Lower the number of torch threads of the calling thread to what its model benefits from."""
-    keep_to(min(torch.get_num_threads(), useful_threads(params, tokens)))
+    set_threads(min(torch.get_num_threads(), useful_threads(params, tokens)))

@@ -115,7 +115,7 @@ class Supervisor:
         """Drop the rows after `step`: the peers resume from an earlier checkpoint than this machine's newest."""
         if not self.rewound:
             self.rewound = True
-            self.rows.begin(run_directory.rows_until(self.run.path, step))
+            self.rows.rewrite(run_directory.rows_until(self.run.path, step))
             self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers hold")
 
     def on_worker_died(self, event: Event) -> None:

@@ -16,11 +16,11 @@ from omegaconf import DictConfig
 from outerloop.config.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.events import Event
-from outerloop.kernels.threads import keep_to
+from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.run_worker import join_exchange, run_worker
 from outerloop.launcher.worker_pool import run_to_end
-from outerloop.types import Made
+from outerloop.types import Result
 
 
 class ComputeThread:
@@ -32,9 +32,9 @@ class ComputeThread:
 
     def __init__(self, cores: int) -> None:
         self.pool = ThreadPoolExecutor(1)
-        self(keep_to, cores)
+        self(set_threads, cores)
 
-    def __call__(self, work: Callable[..., Made], *args: Any) -> Made:
+    def __call__(self, work: Callable[..., Result], *args: Any) -> Result:
         """Call work(*args) in that thread. Return or raise what it returns or raises."""
         return self.pool.submit(work, *args).result()
 
@@ -60,7 +60,7 @@ class ThreadWorkerPool:
 
     def run_worker(self, index: int) -> None:
         """Run one worker until it has sent its last event."""
-        keep_to(1)
+        set_threads(1)
         self.events.put(run_to_end(index, partial(self.train, index)))
 
     def train(self, index: int) -> None:

@@ -17,7 +17,7 @@ from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
-from outerloop.sinks.console import readable_bytes
+from outerloop.sinks.console import format_bytes
 from outerloop.state import checkpoint
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
@@ -77,7 +77,7 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
         f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
-        f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} per worker,"
+        f"sent             {format_bytes(summary['bytes_sent_per_worker'])} per worker,"
         f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
         f"utilization      {100 * summary['utilization']:.1f} %:"
         f" {summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication,"

@@ -98,7 +98,7 @@ def agree_on_checkpoint(
     """
     if not isinstance(exchange, NetworkPeer):
         return resume_step
-    step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
+    step = exchange.form(checkpoint.resumable_steps(run_dir, index, newest=resume_step))
     if step != resume_step:
         emit({"event": "back", "worker": index, "step": step})
     return step

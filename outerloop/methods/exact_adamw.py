@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.kernels.portable import divided, power, square_root
+from outerloop.kernels.portable import divide, power, square_root
 
 
 def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
@@ -36,4 +36,4 @@ def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) ->
     x.mul_(1 - lr * group["weight_decay"])
     m.add_((g - m) * (1 - beta1))
     v.mul_(beta2).add_((g * g) * (1 - beta2))
-    x.sub_(m * (lr / bias1) / (divided(square_root(v), math.sqrt(bias2)) + group["eps"]))
+    x.sub_(m * (lr / bias1) / (divide(square_root(v), math.sqrt(bias2)) + group["eps"]))

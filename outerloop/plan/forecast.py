@@ -32,33 +32,33 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """The forecast for one method in one fleet.
 
-    `pace`: of a round of one fragment, failures included. `present`: mean share of the peers that are present.
-    `settings`: overrides that are needed because the default time limits would end such rounds too early.
+    `rate`: of a round of one fragment, failures included. `present`: mean share of the peers that are present.
+    `overrides`: overrides that are needed because the default time limits would end such rounds too early.
     """
 
     fleet: Fleet
     method: Method
-    pace: StepRate
+    rate: StepRate
     present: float
-    settings: list[str]
+    overrides: list[str]
 
     @property
     def round_s(self) -> float:
         """Return the seconds that H inner steps take with all their exchanges."""
-        return self.pace.round_s * self.method.fragments
+        return self.rate.round_s * self.method.fragments
 
     @property
     def exposed_s(self) -> float:
         """Return the part of `round_s` in which inner steps wait for exchanges, launching and landing."""
-        return self.pace.exposed_s * self.method.fragments
+        return self.rate.exposed_s * self.method.fragments
 
     @property
     def waiting_s(self) -> float:
         """Return the part of `round_s` spent waiting for slower or absent peers, or for a partner."""
-        return self.pace.waiting_s * self.method.fragments
+        return self.rate.waiting_s * self.method.fragments
 
     @property
     def utilization(self) -> float:
@@ -68,48 +68,52 @@ class Outlook:
     @property
     def sent_bytes_per_day(self) -> float:
         """Return the payload bytes that one peer sends per day, every copy counted. It receives as many."""
-        copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.pace.met
-        return copies * self.method.payload_bytes / self.pace.round_s * DAY_S
+        copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
+        return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
         """Return the tokens per second of all peers together. `tokens_per_step`: of one peer."""
         return self.fleet.peers * self.present * tokens_per_step * self.method.sync_every / self.round_s
 
 
-def outlook(fleet: Fleet, method: Method) -> Outlook:
+def forecast(fleet: Fleet, method: Method) -> Forecast:
     """Simulate a method in a fleet."""
-    settle_s = settles_s(fleet, method)
+    spread_s = arrival_spread_s(fleet, method)
     if method.exchange == "gossip":
-        calm = gossip.Pool(fleet, method).run()
+        without_failures = gossip.GossipSimulation(fleet, method).run()
     else:
-        calm = gather.simulate(fleet, method, grace_s=GRACE_S + settle_s)
+        without_failures = gather.simulate(fleet, method, grace_s=GRACE_S + spread_s)
     per_s, down_s = fleet.failures_per_hour / 3600, RESTART_S + method.state_bytes / fleet.links.down
-    pace = with_failures(fleet, method, calm, grace_s=GRACE_S + settle_s, per_s=per_s, down_s=down_s)
-    return Outlook(fleet, method, pace, 1 / (1 + per_s * down_s), list(to_type(fleet, method, settle_s)))
+    rate = with_failures(fleet, method, without_failures, grace_s=GRACE_S + spread_s, per_s=per_s, down_s=down_s)
+    return Forecast(fleet, method, rate, 1 / (1 + per_s * down_s), list(needed_overrides(fleet, method, spread_s)))
 
 
 def with_failures(
-    fleet: Fleet, method: Method, calm: StepRate, *, grace_s: float, per_s: float, down_s: float
+    fleet: Fleet, method: Method, without_failures: StepRate, *, grace_s: float, per_s: float, down_s: float
 ) -> StepRate:
     """Return the mean over rounds with and without an absent peer.
 
     Args:
-        calm: the rate without failures.
+        without_failures: the rate without failures.
         per_s: failures of one peer per second.
         down_s: seconds that a failed peer is away. With two peers no majority is left, so the run waits that long.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
-        return calm
+        return without_failures
     longer_s, rounds = down_s, 1
     if fleet.peers > 2:
         rounds = ABSENT_ROUNDS
         absent = gather.simulate(fleet, method, grace_s=grace_s, absent=1)
-        longer_s = min(down_s, max(0.0, absent.round_s - calm.round_s) + LEAD_S / fleet.peers)
-    share = 1 - math.exp(-per_s * fleet.peers * rounds * calm.round_s)
-    return replace(calm, round_s=calm.round_s + share * longer_s, waiting_s=calm.waiting_s + share * longer_s)
+        longer_s = min(down_s, max(0.0, absent.round_s - without_failures.round_s) + LEAD_S / fleet.peers)
+    share = 1 - math.exp(-per_s * fleet.peers * rounds * without_failures.round_s)
+    return replace(
+        without_failures,
+        round_s=without_failures.round_s + share * longer_s,
+        waiting_s=without_failures.waiting_s + share * longer_s,
+    )
 
 
-def settles_s(fleet: Fleet, method: Method) -> float:
+def arrival_spread_s(fleet: Fleet, method: Method) -> float:
     """Return the seconds between a majority of the payloads and the last one at the leader, with all peers ready at
     once.
 
@@ -118,8 +122,8 @@ def settles_s(fleet: Fleet, method: Method) -> float:
     """
     if method.exchange == "gossip" or fleet.peers < 2:
         return 0.0
-    there_P = np.sort(gather.arrivals(np.zeros(fleet.peers), fleet, method)[0])
-    return float(there_P[-1] - there_P[fleet.peers // 2])
+    arrival_P = np.sort(gather.arrivals(np.zeros(fleet.peers), fleet, method)[0])
+    return float(arrival_P[-1] - arrival_P[fleet.peers // 2])
 
 
 def exchange_s(fleet: Fleet, method: Method) -> float:
@@ -129,12 +133,12 @@ def exchange_s(fleet: Fleet, method: Method) -> float:
     return gather_s(fleet.links, method.payload_bytes, fleet.peers)
 
 
-def to_type(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
+def needed_overrides(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
     """Yield the overrides that an exchange of this length needs, as key=value."""
-    took_s = exchange_s(fleet, method)
+    duration_s = exchange_s(fleet, method)
     if settle_s > GRACE_S:
         yield f"exchange.grace_s={math.ceil(GRACE_S + settle_s)}"
-    if took_s > DEADLINE_S / 2:
-        yield f"exchange.deadline_s={math.ceil(2 * took_s)}"
-    if took_s > ROUND_S / 2:
-        yield f"round_timeout_s={math.ceil(4 * took_s)}"
+    if duration_s > DEADLINE_S / 2:
+        yield f"exchange.deadline_s={math.ceil(2 * duration_s)}"
+    if duration_s > ROUND_S / 2:
+        yield f"round_timeout_s={math.ceil(4 * duration_s)}"

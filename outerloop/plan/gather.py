@@ -18,50 +18,50 @@ import math
 
 import numpy as np
 
-from outerloop.plan.links import AT_ONCE, begin_s, commit_s, gather_messages, gather_s
+from outerloop.plan.links import CONCURRENT_TRANSFERS, begin_s, commit_s, gather_messages, gather_s
 from outerloop.plan.overlap import exposed_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
-from outerloop.plan.transfers import Gathering
+from outerloop.plan.transfers import GatherSimulation
 
-EXACT_PEERS = AT_ONCE + 1
+EXACT_PEERS = CONCURRENT_TRANSFERS + 1
 ROUNDS, WARM_UP = 24, 4
 
 
 def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
     """Simulate many rounds and return their mean. `absent`: peers that every round expects but that never answer."""
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
-    began_s = counted = 0.0
+    start_s = counted = 0.0
     for number in range(WARM_UP + ROUNDS):
-        pace_P = fleet.step_s * factors(draw, fleet.spread, present)
-        launch_P = np.where(behind_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * pace_P)
-        decided_s, late_P = decision(launch_P, fleet, method, grace_s=grace_s)
+        step_P = fleet.step_s * lognormal_factors(rng, fleet.spread, present)
+        launch_P = np.where(behind_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * step_P)
+        decided_s, late_P = decide(launch_P, fleet, method, grace_s=grace_s)
         behind_P = launch_P > decided_s
-        landing_P = np.maximum(launch_P + method.delay * pace_P, decided_s) + fleet.codec_s
+        landing_P = np.maximum(launch_P + method.delay * step_P, decided_s) + fleet.codec_s
         landed_P = np.where(behind_P, launch_P, landing_P)
-        began_s = float(landed_P.mean()) if number == WARM_UP - 1 else began_s
+        start_s = float(landed_P.mean()) if number == WARM_UP - 1 else start_s
         counted += float(1 - late_P.mean()) * (number >= WARM_UP)
     exchange_s = gather_s(fleet.links, method.payload_bytes, fleet.peers)
-    return pace_of(fleet, method, float(landed_P.mean() - began_s) / ROUNDS, exchange_s, met=counted / ROUNDS)
+    return split_stall(fleet, method, float(landed_P.mean() - start_s) / ROUNDS, exchange_s, met=counted / ROUNDS)
 
 
-def pace_of(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
+def split_stall(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
     """Split the stalled time of a round into exposed and waiting time.
 
     Exposed: the stall if all peers were ready at once. Waiting: the rest.
     """
-    stood_s = max(0.0, round_s - method.interval * fleet.step_s)
-    exposed = min(stood_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
-    return StepRate(round_s, exposed, stood_s - exposed, met)
+    stall_s = max(0.0, round_s - method.interval * fleet.step_s)
+    exposed = min(stall_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
+    return StepRate(round_s, exposed, stall_s - exposed, met)
 
 
-def factors(draw: np.random.Generator, spread: float, count: int) -> np.ndarray:
+def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np.ndarray:
     """Draw lognormal factors with mean 1."""
-    return np.exp(spread * draw.standard_normal(count) - spread**2 / 2)
+    return np.exp(spread * rng.standard_normal(count) - spread**2 / 2)
 
 
-def decision(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
+def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
     """Return when the round is decided and all its payloads are at all peers, and which peers are left out (P,)."""
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
@@ -70,8 +70,8 @@ def decision(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: flo
     majority = fleet.peers // 2 + 1
     if len(in_order) < majority:
         return math.inf, np.ones(len(in_order), dtype=bool)
-    patient_s = in_order[majority - 1] + grace_s
-    close_s = patient_s if len(in_order) < fleet.peers else min(in_order[-1], patient_s)
+    grace_end_s = in_order[majority - 1] + grace_s
+    close_s = grace_end_s if len(in_order) < fleet.peers else min(in_order[-1], grace_end_s)
     late_P = leader_P > close_s
     return max(close_s, float(last_P[~late_P].max())) + commit_s(fleet.links), late_P
 
@@ -84,20 +84,22 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
     links, size = fleet.links, method.payload_bytes
     ready_P = launch_P + begin_s(links, size, fleet.peers)
     if len(launch_P) <= EXACT_PEERS:
-        arrival_PP = Gathering(ready_P, size, up=links.up, down=links.down, at_once=AT_ONCE).arrivals()
+        arrival_PP = GatherSimulation(
+            ready_P, size, up=links.up, down=links.down, at_once=CONCURRENT_TRANSFERS
+        ).arrivals()
         return arrival_PP[0], arrival_PP.max(axis=0)
-    there_P = queued(ready_P, size, fleet)
-    return there_P, there_P
+    arrival_P = queued_arrivals(ready_P, size, fleet)
+    return arrival_P, arrival_P
 
 
-def queued(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
+def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
     """Return arrival = max(end in the queue of all payloads, ready + time of all copies on the peer's uplink) (P,).
 
     The queue takes `gather_messages` payload times of the slower direction for all payloads together.
     """
-    order, place_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
-    one_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
-    through_P = np.maximum.accumulate(ready_P[order] - place_P * one_s) + (place_P + 1) * one_s
-    there_P = np.empty_like(ready_P)
-    there_P[order] = np.maximum(through_P, ready_P[order] + (fleet.peers - 1) * size / fleet.links.up)
-    return there_P
+    order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
+    payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
+    queue_end_P = np.maximum.accumulate(ready_P[order] - index_P * payload_s) + (index_P + 1) * payload_s
+    arrival_P = np.empty_like(ready_P)
+    arrival_P[order] = np.maximum(queue_end_P, ready_P[order] + (fleet.peers - 1) * size / fleet.links.up)
+    return arrival_P

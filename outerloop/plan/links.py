@@ -20,7 +20,7 @@ GOODPUT = 0.80
 and several transfers share a link, TCP leaves it idle before the last one ends: plain sockets reach 0.64 to 0.92."""
 HOST_BITS = 1.2e9
 """Throughput limit of a host in each direction, bits/s, due to encryption and copies. Two hosts, one core each."""
-AT_ONCE = 8
+CONCURRENT_TRANSFERS = 8
 """Concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
 QUEUEING = 1.5
 """See `gather_messages`."""
@@ -50,7 +50,7 @@ class Links:
         return min(self.up, self.down)
 
 
-def links_of(up_bits: float, down_bits: float, latency_s: float, *, host_bits: float = HOST_BITS) -> Links:
+def payload_links(up_bits: float, down_bits: float, latency_s: float, *, host_bits: float = HOST_BITS) -> Links:
     """Convert the nominal bits/s of a link to payload bytes/s, limited by the throughput of a host."""
     return Links(min(GOODPUT * up_bits, host_bits) / 8, min(GOODPUT * down_bits, host_bits) / 8, latency_s)
 
@@ -73,7 +73,7 @@ def gather_messages(peers: int) -> float:
     1.95 if all ask in the same order (transfers.py). Ten hosts at 2 Mbit/s on a busy machine: 1.4.
     """
     others = peers - 1
-    return others if others <= AT_ONCE else QUEUEING * others
+    return others if others <= CONCURRENT_TRANSFERS else QUEUEING * others
 
 
 def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
@@ -86,7 +86,7 @@ def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
 
 def begin_s(links: Links, payload_bytes: float, peers: int) -> float:
     """Return the seconds lost before the bytes of a gather flow at full speed."""
-    return BEGIN_TRIPS * links.latency_s + ramp_s(links, payload_bytes, transfers=min(peers - 1, AT_ONCE))
+    return BEGIN_TRIPS * links.latency_s + ramp_s(links, payload_bytes, transfers=min(peers - 1, CONCURRENT_TRANSFERS))
 
 
 def commit_s(links: Links) -> float:

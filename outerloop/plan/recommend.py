@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from outerloop.plan.forecast import Outlook
+from outerloop.plan.forecast import Forecast
 
-CLOSE = 1.05
+CLOSE_FACTOR = 1.05
 LOSSES = {
     "muloco": {15: 1.486, 30: 1.541, 100: 1.697},
     "ddp": {1: 1.621},
@@ -36,26 +36,26 @@ DiLoCo: with momentum 0.6.
 
 def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
     """Return the loss at the nearest measured H, by ratio; infinity if the recipe was not measured."""
-    known = losses.get(name, {})
-    nearest = min(known, key=lambda h: abs(math.log(h / sync_every)), default=None)
-    return math.inf if nearest is None else known[nearest]
+    measured = losses.get(name, {})
+    nearest = min(measured, key=lambda h: abs(math.log(h / sync_every)), default=None)
+    return math.inf if nearest is None else measured[nearest]
 
 
-def recommended(rows: Sequence[Outlook]) -> tuple[Outlook, str]:
+def recommend(rows: Sequence[Forecast]) -> tuple[Forecast, str]:
     """Return the recommended row, and the reason in one line."""
     fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
-    close = [row for row in rows if CLOSE * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
+    close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
     best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))
     if len(rows) == 1:
         return best, "the only method"
     if len(close) == 1:
-        return best, f"{lead(rows, best):.3g} times as fast as the next method"
+        return best, f"{speed_advantage(rows, best):.3g} times as fast as the next method"
     if measured_loss(best.method.name, best.method.sync_every) == math.inf:
         return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
     return best, f"lowest measured loss (scripts/results/recipes) of those within 5 % of the fastest; others: {others}"
 
 
-def lead(rows: Sequence[Outlook], best: Outlook) -> float:
+def speed_advantage(rows: Sequence[Forecast], best: Forecast) -> float:
     """Return how many times as fast it is as the next fastest row."""
     return best.tokens_per_s(1.0) / max(row.tokens_per_s(1.0) for row in rows if row is not best)

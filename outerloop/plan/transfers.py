@@ -26,16 +26,16 @@ def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, d
     rate_F, open_F = np.zeros(len(sources_F)), np.ones(len(sources_F), dtype=bool)
     while open_F.any():
         count_L = np.bincount(links_2F[:, open_F].ravel(), minlength=2 * peers)
-        part_L = np.divide(left_L, count_L, out=np.full(2 * peers, np.inf), where=count_L > 0)
-        tight_L = part_L <= part_L.min() * (1 + EPSILON)
-        done_F = open_F & tight_L[links_2F].any(axis=0)
-        rate_F[done_F] = part_L.min()
-        np.subtract.at(left_L, links_2F[:, done_F].ravel(), part_L.min())
+        share_L = np.divide(left_L, count_L, out=np.full(2 * peers, np.inf), where=count_L > 0)
+        bottleneck_L = share_L <= share_L.min() * (1 + EPSILON)
+        done_F = open_F & bottleneck_L[links_2F].any(axis=0)
+        rate_F[done_F] = share_L.min()
+        np.subtract.at(left_L, links_2F[:, done_F].ravel(), share_L.min())
         left_L, open_F = left_L.clip(min=0.0), open_F & ~done_F
     return rate_F
 
 
-class Gathering:
+class GatherSimulation:
     """A simulated gather: every peer pulls every other payload from its owner, in the order in which they are ready.
 
     Args:
@@ -51,61 +51,61 @@ class Gathering:
         self.up_P, self.down_P = np.full(peers, up), np.full(peers, down)
         order = np.argsort(ready_s, kind="stable").tolist()
         self.wanted = [deque(owner for owner in order if owner != puller) for puller in range(peers)]
-        self.places = [at_once] * peers  # free slots of each puller; a slot is also in use while its request queues
+        self.free_slots = [at_once] * peers  # free slots of each puller; a slot is also in use while its request queues
         self.queues: list[deque[int]] = [deque() for _ in range(peers)]
-        self.giving = [0] * peers
-        self.under_way: list[tuple[int, int]] = []
+        self.active_uploads = [0] * peers
+        self.active: list[tuple[int, int]] = []
         self.left_F = np.zeros(0)
 
     def arrivals(self) -> np.ndarray:
         """Return when each payload has reached each peer, seconds (puller P, owner P); the diagonal is `ready_s`."""
         arrival_PP = np.diag(self.ready_s)
         starts, now_s = sorted(set(self.ready_s), reverse=True), 0.0
-        while starts or self.under_way:
+        while starts or self.active:
             next_s, rate_F = self.next_end(now_s)
             if starts and starts[-1] <= next_s:
                 next_s = starts.pop()
             self.left_F = self.left_F - (next_s - now_s) * rate_F
             now_s = next_s
-            for owner, puller in self.end(now_s, rate_F):
+            for owner, puller in self.remove_finished(now_s, rate_F):
                 arrival_PP[puller, owner] = now_s
-            self.ask(now_s)
+            self.start_transfers(now_s)
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
         """Return when the next transfer ends, unless another starts first, and the rates until then."""
-        if not self.under_way:
+        if not self.active:
             return np.inf, np.zeros(0)
-        sources_F, targets_F = np.array(self.under_way).T
+        sources_F, targets_F = np.array(self.active).T
         rate_F = fair_rates(sources_F, targets_F, self.up_P, self.down_P)
         return now_s + float((self.left_F / rate_F).min()), rate_F
 
-    def ask(self, now_s: float) -> None:
+    def start_transfers(self, now_s: float) -> None:
         """Let every peer with a free slot request the next ready payloads, and let owners start queued transfers."""
         for puller, wanted in enumerate(self.wanted):
-            while wanted and self.places[puller] and self.ready_s[wanted[0]] <= now_s:
-                self.places[puller] -= 1
+            while wanted and self.free_slots[puller] and self.ready_s[wanted[0]] <= now_s:
+                self.free_slots[puller] -= 1
                 self.queues[wanted.popleft()].append(puller)
-        begun = [(owner, puller) for owner in range(len(self.queues)) for puller in self.taken(owner)]
-        self.under_way += begun
-        self.left_F = np.concatenate([self.left_F, np.full(len(begun), float(self.bytes))])
+        started = [(owner, puller) for owner in range(len(self.queues)) for puller in self.pop_served(owner)]
+        self.active += started
+        self.left_F = np.concatenate([self.left_F, np.full(len(started), float(self.bytes))])
 
-    def taken(self, owner: int) -> list[int]:
+    def pop_served(self, owner: int) -> list[int]:
         """Remove from the queue of an owner the pullers that it can serve now, and return them."""
-        count = min(self.at_once - self.giving[owner], len(self.queues[owner]))
-        self.giving[owner] += count
+        count = min(self.at_once - self.active_uploads[owner], len(self.queues[owner]))
+        self.active_uploads[owner] += count
         return [self.queues[owner].popleft() for _ in range(count)]
 
-    def end(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
+    def remove_finished(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
         """Remove the finished transfers and return their (owner, puller).
 
         A transfer also counts as finished if its remaining time is below the float64 resolution of the clock.
         """
         over_F = (self.left_F <= self.bytes * EPSILON) | (now_s + self.left_F / rate_F <= now_s)
-        ended = [pair for pair, over in zip(self.under_way, over_F, strict=True) if over]
-        self.under_way = [pair for pair, over in zip(self.under_way, over_F, strict=True) if not over]
+        ended = [pair for pair, over in zip(self.active, over_F, strict=True) if over]
+        self.active = [pair for pair, over in zip(self.active, over_F, strict=True) if not over]
         self.left_F = self.left_F[~over_F]
         for owner, puller in ended:
-            self.giving[owner] -= 1
-            self.places[puller] += 1
+            self.active_uploads[owner] -= 1
+            self.free_slots[puller] += 1
         return ended

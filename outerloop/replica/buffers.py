@@ -19,7 +19,7 @@ from torch.nn import Module
 
 from outerloop import wire
 from outerloop.aggregate.mean import total
-from outerloop.kernels.portable import divided
+from outerloop.kernels.portable import divide
 from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
@@ -89,4 +89,4 @@ def checked_buffer(message: wire.Message, name: str, like: Tensor) -> Tensor:
 
 def mean_buffer(sent: list[Tensor]) -> Tensor:
     """Return the mean of P tensors. If all are equal, the mean equals them bit for bit."""
-    return divided(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)
+    return divide(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)

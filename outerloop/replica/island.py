@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, reshard, to_local, unwrap
-from outerloop.types import Made, Tensors, UserError
+from outerloop.types import Result, Tensors, UserError
 
 
-def run_inline(work: Callable[..., Made], *args: Any) -> Made:
+def run_inline(work: Callable[..., Result], *args: Any) -> Result:
     """Call work(*args) in this thread."""
     return work(*args)
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from outerloop.report import simulated_clock, style
 from outerloop.report.groups import Comparison, Group
 from outerloop.report.runs import Run
-from outerloop.report.units import show_bandwidth
+from outerloop.report.units import format_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
 """Seconds per unit, and the name of the unit. A unit is used for times of at least twice its length."""
@@ -60,7 +60,7 @@ def by_bytes() -> Chart:
 
 def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
     """Return the chart of validation loss against simulated time at this bandwidth."""
-    bandwidth = show_bandwidth(bits_per_s)
+    bandwidth = format_bandwidth(bits_per_s)
     title, clock_at = f"Loss against simulated time at {bandwidth}", f"simulated wall clock at {bandwidth}"
     unit_s, unit = time_unit(max((s for run in comparison.runs for s in run.seconds(bits_per_s)), default=0.0))
 
@@ -79,8 +79,8 @@ def by_spread() -> Chart:
 
 def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
     """Draw one chart into a PNG. Return False, and write nothing, when no run has a point."""
-    lines = [line for i, group in enumerate(comparison.groups) for line in lines_of(group, chart, i)]
-    log = style.reaches_far([line.end for line in lines])
+    lines = [line for i, group in enumerate(comparison.groups) for line in group_lines(group, chart, i)]
+    log = style.needs_log_scale([line.end for line in lines])
     drawn = [seen for line in lines if (seen := line.without_zero() if log else line).points]
     if not drawn:
         return False
@@ -136,16 +136,16 @@ class Line:
         axes.plot(xs, ys, color=colour, marker=style.marker(self.index), ms=3.5, lw=1.5, label=label)
 
 
-def lines_of(group: Group, chart: Chart, index: int) -> Iterator[Line]:
+def group_lines(group: Group, chart: Chart, index: int) -> Iterator[Line]:
     """Yield the mean of the finished runs as one line, then each unfinished run as its own line."""
-    seeds = [points_of(run, chart) for run in group.finished]
+    seeds = [run_points(run, chart) for run in group.finished]
     if seeds:
-        yield Line(f"{group.label} (n={len(seeds)})", index, mean_of(seeds), finished=True)
+        yield Line(f"{group.label} (n={len(seeds)})", index, mean_points(seeds), finished=True)
     for run in group.unfinished:
-        yield Line(f"{group.label} (unfinished)", index, mean_of([points_of(run, chart)]), finished=False)
+        yield Line(f"{group.label} (unfinished)", index, mean_points([run_points(run, chart)]), finished=False)
 
 
-def mean_of(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
+def mean_points(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
     """Return the mean x and y over the seeds for each round in which every seed has a point."""
     points = []
     for number in (n for n in seeds[0] if all(n in points for points in seeds)):
@@ -154,7 +154,7 @@ def mean_of(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
     return points
 
 
-def points_of(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
+def run_points(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
     """Return round -> (x, y) for the validations of one run whose x and y are both finite."""
     values = zip(rounds(run), chart.xs(run), chart.ys(run), strict=True)
     return {n: (x, y) for n, x, y in values if math.isfinite(x) and math.isfinite(y)}

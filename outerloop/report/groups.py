@@ -23,7 +23,7 @@ SAME_TOKENS = 0.01
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose settings differ only in the seed. `settings`: as returned by `setting_diff.trained`."""
+    """Runs whose settings differ only in the seed. `settings`: as returned by `setting_diff.training_settings`."""
 
     label: str
     settings: dict[str, Any]
@@ -55,24 +55,24 @@ class Group:
         return self.stat("val_loss").mean
 
     @property
-    def yardstick(self) -> str:
+    def comparison_key(self) -> str:
         """Return a key that is equal for two groups if their losses may be compared."""
         return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Return the groups: those with finished runs first, by final loss (best first), then the others by label."""
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
-            families[setting_diff.identity(setting_diff.trained(run.settings))].append(run)
-    settings = [setting_diff.trained(members[0].settings) for members in families.values()]
+            families[setting_diff.identity(setting_diff.training_settings(run.settings))].append(run)
+    settings = [setting_diff.training_settings(members[0].settings) for members in families.values()]
     labels = setting_diff.labels(settings)
     groups = [Group(*parts) for parts in zip(labels, settings, families.values(), strict=True)]
-    return sorted(groups, key=order)
+    return sorted(groups, key=sort_key)
 
 
-def order(group: Group) -> tuple[bool, float, str]:
+def sort_key(group: Group) -> tuple[bool, float, str]:
     """Return the sort key of a group: finished before unfinished, finite before diverged, low loss before high."""
     loss = group.loss if group.finished else math.inf
     return (not group.finished, loss if math.isfinite(loss) else math.inf, group.label)
@@ -90,15 +90,15 @@ class Comparison:
     """
 
     def __init__(self, runs: Sequence[Run], *, baseline: str | None) -> None:
-        self.runs, self.groups = list(runs), grouped(runs)
+        self.runs, self.groups = list(runs), group_runs(runs)
         self.finished = [group for group in self.groups if group.finished]
         self.baseline = baseline or DEFAULT_BASELINE
         recipes = sorted({group.recipe for group in self.finished})
         if baseline and baseline not in recipes:
-            there = f"use --baseline {recipes[0]}" if recipes else "omit --baseline"
+            advice = f"use --baseline {recipes[0]}" if recipes else "omit --baseline"
             raise UserError(
                 f"--baseline {baseline} has no finished run; recipes with finished runs: "
-                f"{', '.join(recipes) or 'none'}; {there}"
+                f"{', '.join(recipes) or 'none'}; {advice}"
             )
 
     @property
@@ -109,8 +109,12 @@ class Comparison:
 
     def baseline_of(self, group: Group) -> Group | None:
         """Return the best baseline group whose losses are comparable to this group's; None if there is none."""
-        equals = [g for g in self.finished if g.recipe == self.baseline and g.yardstick == group.yardstick]
-        return min(equals, key=order, default=None)
+        comparable = [
+            other
+            for other in self.finished
+            if other.recipe == self.baseline and other.comparison_key == group.comparison_key
+        ]
+        return min(comparable, key=sort_key, default=None)
 
     def gap_percent(self, group: Group) -> float | None:
         """Return by how many percent this group's mean final loss is above that of its baseline.
@@ -123,32 +127,34 @@ class Comparison:
     @property
     def front(self) -> list[Group]:
         """Return the Pareto front of final loss and bytes sent, in order of bytes: groups that no other dominates."""
-        places = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
-        finite = [place for place in places if math.isfinite(place[1])]
-        best = [p for p in finite if not any(dominates(q[1:], p[1:]) for q in finite)]
-        return [group for group, _, _ in sorted(best, key=lambda place: place[2])]
+        points = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
+        finite = [point for point in points if math.isfinite(point[1])]
+        undominated = [
+            candidate for candidate in finite if not any(dominates(other[1:], candidate[1:]) for other in finite)
+        ]
+        return [group for group, _, _ in sorted(undominated, key=lambda place: place[2])]
 
     def notes(self) -> list[str]:
         """Return notes that a reader needs in order to interpret the numbers."""
-        return [*self.damage(), *self.twins(), *self.about_baseline()]
+        return [*self.damage_notes(), *self.repeated_seed_notes(), *self.baseline_notes()]
 
-    def damage(self) -> list[str]:
+    def damage_notes(self) -> list[str]:
         """Return one note for each run with lines that could not be read."""
         return [
             f"{r.path}/metrics.jsonl: {r.damaged_lines} damaged line(s) skipped" for r in self.runs if r.damaged_lines
         ]
 
-    def twins(self) -> list[str]:
+    def repeated_seed_notes(self) -> list[str]:
         """Return one note for each group that ran a seed more than once. Such runs are not independent samples."""
         notes = []
         for group in self.finished:
             seeds = [run.settings.get("seed") for run in group.finished]
-            again = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
-            if again:
-                notes.append(f"{group.label}: seed {', '.join(again)} was run more than once; each run is counted")
+            repeated = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
+            if repeated:
+                notes.append(f"{group.label}: seed {', '.join(repeated)} was run more than once; each run is counted")
         return notes
 
-    def about_baseline(self) -> list[str]:
+    def baseline_notes(self) -> list[str]:
         """Return notes on gaps that are missing, ambiguous, or compare runs of different length."""
         bases = {group.label: base for group in self.finished if (base := self.baseline_of(group))}
         if not bases:

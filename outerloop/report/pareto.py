@@ -21,7 +21,7 @@ def draw(comparison: Comparison, path: Path) -> bool:
     for index, group in shown:
         draw_group(axes, group, index)
     draw_front(axes, front)
-    style.scale_x(axes, log=style.reaches_far([sent(group) for _, group in shown]), unit="B")
+    style.scale_x(axes, log=style.needs_log_scale([bytes_sent(group) for _, group in shown]), unit="B")
     axes.set(xlabel="payload sent per worker, every copy counted", ylabel="final validation loss [nats per token]")
     style.save(figure, path)
     return True
@@ -33,13 +33,13 @@ def draw_group(axes: Axes, group: Group, index: int) -> None:
     label = f"{group.label} (n={loss.n})"
     colour, marker = style.colour(index), style.marker(index)
     if math.isfinite(loss.mean):
-        x, y, yerr = [sent(group)], [loss.mean], [loss.std or 0.0]
+        x, y, yerr = [bytes_sent(group)], [loss.mean], [loss.std or 0.0]
         axes.errorbar(x, y, yerr=yerr, label=label, color=colour, fmt=marker, ms=7, capsize=3)
 
 
 def draw_front(axes: Axes, front: list[Group]) -> None:
     """Draw the Pareto front as a step line, with a ring around each group on it."""
-    xs, ys = [sent(group) for group in front], [group.loss for group in front]
+    xs, ys = [bytes_sent(group) for group in front], [group.loss for group in front]
     axes.step(xs, ys, where="post", color="0.5", lw=1, ls=":", zorder=1)
     axes.plot(
         xs,
@@ -53,6 +53,6 @@ def draw_front(axes: Axes, front: list[Group]) -> None:
     )
 
 
-def sent(group: Group) -> float:
+def bytes_sent(group: Group) -> float:
     """Return the mean bytes sent per worker."""
     return group.stat("bytes_sent_per_worker").mean

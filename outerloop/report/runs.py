@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from outerloop.report.simulated_clock import StepRate, paces
+from outerloop.report.simulated_clock import WorkerStepRate, worker_step_rates
 from outerloop.types import UserError
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Run:
     settings: Row
     results: Row | None
     validations: list[Row]
-    paces: list[StepRate]
+    step_rates: list[WorkerStepRate]
     last_round: int
     last_train_loss: float | None
     damaged_lines: int
@@ -68,15 +68,15 @@ class Run:
 
     def sent_bytes(self) -> list[float]:
         """Return the bytes that one worker had sent by each validation, every copy counted: the mean over workers."""
-        if not self.paces:
+        if not self.step_rates:
             return [0.0] * len(self.steps)
-        return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.paces), strict=True)]
+        return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
 
     def seconds(self, bits_per_s: float) -> list[float]:
         """Return the simulated clock of the slowest worker at each validation, in seconds."""
-        if not self.paces:
+        if not self.step_rates:
             return [0.0] * len(self.steps)
-        clocks = (pace.seconds_at(self.steps, bits_per_s) for pace in self.paces)
+        clocks = (pace.seconds_at(self.steps, bits_per_s) for pace in self.step_rates)
         return [max(x) for x in zip(*clocks, strict=True)]
 
 
@@ -105,11 +105,11 @@ def find(folders: Sequence[Path]) -> list[Path]:
 def runs_under(folder: Path) -> list[Path]:
     """Return the run folders at any depth. Does not descend into runs or hidden folders."""
     runs = []
-    for place, inner, files in os.walk(folder):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if is_run(Path(place), files):
-            runs.append(Path(place))
-            inner.clear()
+    for current, subfolders, files in os.walk(folder):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if is_run(Path(current), files):
+            runs.append(Path(current))
+            subfolders.clear()
     return runs
 
 
@@ -138,7 +138,7 @@ def read(path: Path) -> Run:
         settings=settings,
         results=results if finished else None,
         validations=[row for row in rows if row["event"] == "validation"],
-        paces=paces(rows, delay_steps=int(settings.get("schedule.delay") or 0)),
+        step_rates=worker_step_rates(rows, delay_steps=int(settings.get("schedule.delay") or 0)),
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
@@ -150,8 +150,10 @@ def read(path: Path) -> Run:
 def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> str:
     """Return in one line why a run did not finish."""
     if not settings:
-        begun = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
-        return "config.yaml is missing or damaged" if begun else "ended without an error message before training began"
+        started = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
+        return (
+            "config.yaml is missing or damaged" if started else "ended without an error message before training began"
+        )
     if trace:
         return trace.strip().splitlines()[-1]
     metrics = path / "metrics.jsonl"
@@ -182,23 +184,23 @@ def read_settings(path: Path) -> Row:
         settings = yaml.safe_load((path / "config.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
         settings = read_died(path).get("settings")
-    return flat(settings) if isinstance(settings, dict) else {}
+    return flatten(settings) if isinstance(settings, dict) else {}
 
 
 def read_died(path: Path) -> Row:
     """Return the contents of `DIED`; empty if the file is missing or damaged."""
     try:
-        left = json.loads((path / DIED).read_text())
+        record = json.loads((path / DIED).read_text())
     except (OSError, ValueError):
         return {}
-    return left if isinstance(left, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def flat(node: Any, prefix: str = "") -> Row:
+def flatten(node: Any, prefix: str = "") -> Row:
     """Flatten nested dictionaries into one with dotted keys."""
     if not isinstance(node, dict) or not node:
         return {prefix.rstrip("."): node}
-    return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
+    return {key: value for name, child in node.items() for key, value in flatten(child, f"{prefix}{name}.").items()}
 
 
 def read_results(path: Path) -> Row | None:
@@ -214,12 +216,12 @@ def read_rows(path: Path) -> tuple[list[Row], int]:
     """Return the rows of metrics.jsonl, and the number of lines that could not be read."""
     if not path.exists():
         return [], 0
-    rows = [row_of(line) for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    rows = [parse_row(line) for line in path.read_text(errors="replace").splitlines() if line.strip()]
     good = [row for row in rows if row is not None]
     return good, len(rows) - len(good)
 
 
-def row_of(line: str) -> Row | None:
+def parse_row(line: str) -> Row | None:
     """Parse one line as a row; return None if it is damaged."""
     try:
         row = json.loads(line)

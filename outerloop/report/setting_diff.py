@@ -46,7 +46,7 @@ class ClassPath(str):
     """The import path of a class; only its last component is shown."""
 
 
-def trained(settings: Settings) -> Settings:
+def training_settings(settings: Settings) -> Settings:
     """Return the settings that determine what is trained. They are equal for all runs of a group.
 
     The seed is left out, and so is every nested `seed` with the same value. The class path under compress._target_ is
@@ -71,44 +71,44 @@ def identity(settings: Settings) -> str:
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
-    """Return one label per group. `groups`: as returned by `trained`, all different."""
+    """Return one label per group. `groups`: as returned by `training_settings`, all different."""
     out: list[str] = []
     for settings in groups:
-        words = [f"{key}={shown(settings, key)}" for key in telling(family_of(settings, groups))]
-        label = " ".join([recipe_of(settings), *words])
+        words = [f"{key}={format_value(settings, key)}" for key in distinguishing_keys(same_recipe(settings, groups))]
+        label = " ".join([recipe_name(settings), *words])
         out.append(label if label not in out else f"{label} #{len(out) + 1}")
     return out
 
 
-def named(groups: Sequence[Settings]) -> list[str]:
-    """Return each key that at least one label names, in the order of `differing`."""
-    keys = {key for settings in groups for key in telling(family_of(settings, groups))}
-    return [key for key in differing(groups) if key in keys]
+def named_keys(groups: Sequence[Settings]) -> list[str]:
+    """Return each key that at least one label names, in the order of `differing_keys`."""
+    keys = {key for settings in groups for key in distinguishing_keys(same_recipe(settings, groups))}
+    return [key for key in differing_keys(groups) if key in keys]
 
 
-def recipe_of(settings: Settings) -> str:
+def recipe_name(settings: Settings) -> str:
     """Return the name of the recipe."""
     return str(settings.get("recipe", "unknown"))
 
 
-def family_of(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
+def same_recipe(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
     """Return the groups with the same recipe, including this one."""
-    return [other for other in groups if recipe_of(other) == recipe_of(settings)]
+    return [other for other in groups if recipe_name(other) == recipe_name(settings)]
 
 
-def telling(groups: Sequence[Settings]) -> list[str]:
+def distinguishing_keys(groups: Sequence[Settings]) -> list[str]:
     """Return a short set of keys that distinguishes these groups.
 
-    Keys that all groups have are preferred. More than MAX_NAMED keys are reduced by `fewest`.
+    Keys that all groups have are preferred. More than MAX_NAMED keys are reduced by `fewest_keys`.
     """
-    keys = without_copies(groups, differing(groups))
+    keys = without_copies(groups, differing_keys(groups))
     everywhere = [key for key in keys if all(key in settings for settings in groups)]
     if tells_apart(groups, everywhere):
         keys = everywhere
-    return keys if len(keys) <= MAX_NAMED else fewest(groups, keys)
+    return keys if len(keys) <= MAX_NAMED else fewest_keys(groups, keys)
 
 
-def differing(groups: Sequence[Settings]) -> list[str]:
+def differing_keys(groups: Sequence[Settings]) -> list[str]:
     """Return each key whose value is not the same in all groups.
 
     Keys that all groups have come first, then the least nested ones, then by name.
@@ -126,37 +126,39 @@ def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]
     return list(first.values())
 
 
-def fewest(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
+def fewest_keys(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
     """Return keys chosen greedily until they distinguish all groups. Each step adds the key that splits most."""
     taken: list[str] = []
     while not tells_apart(groups, taken):
-        taken.append(max((key for key in keys if key not in taken), key=lambda key: kinds(groups, [*taken, key])))
+        taken.append(
+            max((key for key in keys if key not in taken), key=lambda key: distinct_count(groups, [*taken, key]))
+        )
     return taken
 
 
 def tells_apart(groups: Sequence[Settings], keys: Sequence[str]) -> bool:
     """Return whether no two groups have the same values for these keys."""
-    return kinds(groups, keys) == len(groups)
+    return distinct_count(groups, keys) == len(groups)
 
 
-def kinds(groups: Sequence[Settings], keys: Sequence[str]) -> int:
+def distinct_count(groups: Sequence[Settings], keys: Sequence[str]) -> int:
     """Return the number of groups that these keys distinguish."""
-    return len({tuple(exact(settings, key) for key in keys) for settings in groups})
+    return len({tuple(comparable_value(settings, key) for key in keys) for settings in groups})
 
 
 def column(groups: Sequence[Settings], key: str) -> tuple[str, ...]:
     """Return the values of one setting in all groups, in a comparable form."""
-    return tuple(exact(settings, key) for settings in groups)
+    return tuple(comparable_value(settings, key) for settings in groups)
 
 
-def exact(settings: Settings, key: str) -> str:
+def comparable_value(settings: Settings, key: str) -> str:
     """Return one setting in a comparable form; "-" if the group does not have it."""
     return json.dumps(settings[key], default=str) if key in settings else "-"
 
 
-def shown(settings: Settings, key: str) -> str:
+def format_value(settings: Settings, key: str) -> str:
     """Return one setting as the user writes it; of a class path only the last component."""
     value = settings.get(key)
     if not isinstance(value, str):
-        return exact(settings, key)
+        return comparable_value(settings, key)
     return value.split(".")[-1] if isinstance(value, ClassPath) else value

@@ -25,7 +25,7 @@ MODEL = (
 
 
 @dataclass(frozen=True)
-class StepRate:
+class WorkerStepRate:
     """The speed and traffic of one worker.
 
     `step_s`: compute seconds per inner step. `landed_steps`: the inner step after which each round landed.
@@ -56,19 +56,19 @@ def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[f
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 
 
-def paces(rows: list[Row], *, delay_steps: int) -> list[StepRate]:
-    """Return one `StepRate` for each worker that landed a round, in order of worker."""
+def worker_step_rates(rows: list[Row], *, delay_steps: int) -> list[WorkerStepRate]:
+    """Return one `WorkerStepRate` for each worker that landed a round, in order of worker."""
     workers = sorted({row["worker"] for row in rows if row["event"] == "round"})
-    return [pace_of([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
+    return [step_rate([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
 
 
-def pace_of(rows: list[Row], *, delay_steps: int) -> StepRate:
-    """Return the `StepRate` of one worker, computed from its own rows."""
+def step_rate(rows: list[Row], *, delay_steps: int) -> WorkerStepRate:
+    """Return the `WorkerStepRate` of one worker, computed from its own rows."""
     rounds = [row for row in rows if row["event"] == "round"]
     payload_bytes = sum(row["payload_bytes"] for row in rounds)
     copies = max(row["bytes_sent"] for row in rounds) / max(1, payload_bytes)
     sent_bytes = [row["payload_bytes"] * copies for row in rounds]
-    return StepRate(step_seconds(rows), [row["step"] for row in rounds], sent_bytes, delay_steps)
+    return WorkerStepRate(step_seconds(rows), [row["step"] for row in rounds], sent_bytes, delay_steps)
 
 
 def step_seconds(rows: list[Row]) -> float:

@@ -48,7 +48,7 @@ def wrapped(label: str) -> str:
     return "\n".join(textwrap.wrap(label, LABEL_WIDTH))
 
 
-def reaches_far(ends: Sequence[float]) -> bool:
+def needs_log_scale(ends: Sequence[float]) -> bool:
     """Return whether curves that end at these x need a logarithmic axis. Ends at 0 are ignored."""
     positive = [x for x in ends if x > 0]
     return bool(positive) and max(positive) >= LOG_FROM * min(positive)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from outerloop.report import setting_diff
 from outerloop.report.groups import Comparison, Group
 from outerloop.report.runs import Run
-from outerloop.report.units import show, show_count, show_seconds
+from outerloop.report.units import format_count, format_seconds, format_stat
 
 DASH = "–"
 """Text of a cell without a value."""
@@ -39,14 +39,14 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
     """Yield the cells of one group."""
     yield group.label
     yield str(len(group.finished))
-    yield show(group.stat("val_loss"), decimals=3)
+    yield format_stat(group.stat("val_loss"), decimals=3)
     yield gap(comparison, group)
-    yield show_count(group.stat("bytes_sent_per_worker"), "B")
+    yield format_count(group.stat("bytes_sent_per_worker"), "B")
     yield "●" if group in comparison.front else ""
-    yield show(group.stat("bits_per_param_per_round"), decimals=3)
-    yield show_count(group.stat("tokens"))
-    yield show_seconds(group.stat("wait_s"))
-    yield show_seconds(group.stat("wall_s"))
+    yield format_stat(group.stat("bits_per_param_per_round"), decimals=3)
+    yield format_count(group.stat("tokens"))
+    yield format_seconds(group.stat("wait_s"))
+    yield format_seconds(group.stat("wall_s"))
 
 
 def gap(comparison: Comparison, group: Group) -> str:
@@ -80,12 +80,15 @@ def runs(comparison: Comparison) -> Table:
     return Table(
         "Every finished run",
         ["run", "group", "seed", "val_loss", "damaged lines"],
-        [[str(run.path), group.label, seed_of(run), final_loss(run), str(run.damaged_lines)] for group, run in placed],
+        [
+            [str(run.path), group.label, seed_cell(run), final_loss(run), str(run.damaged_lines)]
+            for group, run in placed
+        ],
         words=2,
     )
 
 
-def seed_of(run: Run) -> str:
+def seed_cell(run: Run) -> str:
     """Return the seed of a run, a dash if it is unknown."""
     return str(run.settings.get("seed", DASH))
 
@@ -102,9 +105,9 @@ def settings(comparison: Comparison, *, everything: bool) -> Table:
     a recipe implies.
     """
     groups = [group.settings for group in comparison.groups]
-    first = [key for key in setting_diff.differing(groups) if key in ("recipe", *setting_diff.named(groups))]
-    others = [key for key in setting_diff.differing(groups) if key not in first]
+    first = [key for key in setting_diff.differing_keys(groups) if key in ("recipe", *setting_diff.named_keys(groups))]
+    others = [key for key in setting_diff.differing_keys(groups) if key not in first]
     keys = first + (others if everything else [])
-    rows = [[key, *(setting_diff.shown(group, key) for group in groups)] for key in keys]
+    rows = [[key, *(setting_diff.format_value(group, key) for group in groups)] for key in keys]
     columns = ["setting", *(group.label for group in comparison.groups)]
     return Table("", columns, rows, words=len(columns))

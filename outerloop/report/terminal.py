@@ -15,33 +15,33 @@ LABEL_WIDTH = 24
 """Minimum width of each text column, in characters. A table that leaves less is split."""
 
 
-def fitting(table: Table, width: int) -> Iterator[RichTable]:
+def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:
     """Yield the whole table if it fits into `width` characters, else its first half of columns, then the others.
 
     The second part repeats the first column. A table with more than one text column is never split.
     """
-    if table.words > 1 or width_of(table) <= width:
-        yield drawn(table)
+    if table.words > 1 or table_width(table) <= width:
+        yield to_rich_table(table)
         return
     half = len(table.columns) // 2 + 1
-    yield drawn(part(table, range(half), table.title))
-    yield drawn(part(table, [0, *range(half, len(table.columns))], ""))
+    yield to_rich_table(select_columns(table, range(half), table.title))
+    yield to_rich_table(select_columns(table, [0, *range(half, len(table.columns))], ""))
 
 
-def width_of(table: Table) -> int:
+def table_width(table: Table) -> int:
     """Return the minimum width of a table in characters."""
     columns = zip(table.columns, *table.rows, strict=True)
     numbers = [max(map(len, column)) + 3 for i, column in enumerate(columns) if i >= table.words]
     return table.words * LABEL_WIDTH + sum(numbers)
 
 
-def part(table: Table, columns: Sequence[int], title: str) -> Table:
+def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
     """Return some columns of a table, of which only the first holds text."""
     pick = [[row[i] for i in columns] for row in [table.columns, *table.rows]]
     return Table(title, pick[0], pick[1:])
 
 
-def drawn(table: Table) -> RichTable:
+def to_rich_table(table: Table) -> RichTable:
     """Return the table for rich. Cells are sanitized, because they may contain names chosen by others."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

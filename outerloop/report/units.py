@@ -40,34 +40,34 @@ def parse_seconds(text: str, option: str) -> float:
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 
-def show_bandwidth(bits_per_s: float) -> str:
+def format_bandwidth(bits_per_s: float) -> str:
     """Format a bandwidth: 1e8 -> 100 Mbit/s."""
-    factor, prefix = scale_of(bits_per_s)
+    factor, prefix = si_scale(bits_per_s)
     return f"{bits_per_s / factor:g} {prefix}bit/s"
 
 
-def scale_of(value: float) -> tuple[float, str]:
+def si_scale(value: float) -> tuple[float, str]:
     """Return the factor and the prefix letter that scale a count to 1 .. 1000."""
     return next(((factor, letter) for factor, letter in LARGE if abs(value) >= factor), (1.0, ""))
 
 
-def show(stat: Stat, *, decimals: int) -> str:
+def format_stat(stat: Stat, *, decimals: int) -> str:
     """Format mean ± standard deviation; the mean alone for one run, or if all values are equal."""
     return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
 
 
-def show_count(stat: Stat, unit: str = "") -> str:
+def format_count(stat: Stat, unit: str = "") -> str:
     """Format a count with the prefix that suits its mean: 1234567 -> 1.23 M."""
-    factor, prefix = scale_of(stat.mean)
+    factor, prefix = si_scale(stat.mean)
     scaled = Stat(stat.mean / factor, None if stat.std is None else stat.std / factor, stat.n)
-    return f"{show(scaled, decimals=decimals_of(scaled.mean) if factor > 1 else 0)} {prefix}{unit}".strip()
+    return f"{format_stat(scaled, decimals=decimals_for(scaled.mean) if factor > 1 else 0)} {prefix}{unit}".strip()
 
 
-def show_seconds(stat: Stat) -> str:
+def format_seconds(stat: Stat) -> str:
     """Format seconds with three significant digits, but at most two decimals."""
-    return f"{show(stat, decimals=min(2, decimals_of(stat.mean)))} s"
+    return f"{format_stat(stat, decimals=min(2, decimals_for(stat.mean)))} s"
 
 
-def decimals_of(value: float) -> int:
+def decimals_for(value: float) -> int:
     """Return the number of decimals that gives three significant digits for values of 1 or more, else 2."""
     return max(0, 2 - math.floor(math.log10(abs(value)))) if math.isfinite(value) and abs(value) >= 1 else 2

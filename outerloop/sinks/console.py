@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from outerloop.types import printable
 
 
-def readable_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Format a number of bytes: 1234567 -> 1.2 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
@@ -29,7 +29,7 @@ class Terminal:
 
     def __init__(self, *, rounds: int, console: Console) -> None:
         self.console, self.rounds = console, rounds
-        self.now: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
+        self.state: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
         self.shown = (0, -1)
@@ -43,7 +43,7 @@ class Terminal:
 
     def write(self, row: dict[str, Any]) -> None:
         """Process one row and show what changed."""
-        self.now |= {key: row[key] for key in self.now if key in row}
+        self.state |= {key: row[key] for key in self.state if key in row}
         if row["event"] in ("step", "eval"):
             self.first.setdefault(row["worker"], row)
             self.latest[row["worker"]] = row
@@ -66,18 +66,18 @@ class Terminal:
 
     def line(self) -> str:
         """Return a one-line summary: losses, speed, bytes sent, peers."""
-        losses = {"loss": self.now["loss"], "val": self.now["val_loss"]}
+        losses = {"loss": self.state["loss"], "val": self.state["val_loss"]}
         loss = "  ".join(f"{name} {x:.3f}" for name, x in losses.items() if x is not None)
-        sent = readable_bytes(self.now["bytes_sent"])
-        peers, expected = self.now["peers"], self.now["expected"]
-        there = f"{peers} of {expected}" if peers < expected else f"{peers}"
-        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {there} peers"
+        sent = format_bytes(self.state["bytes_sent"])
+        peers, expected = self.state["peers"], self.state["expected"]
+        peers_text = f"{peers} of {expected}" if peers < expected else f"{peers}"
+        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {peers_text} peers"
 
     def tokens_per_s(self) -> float:
         """Return the mean speed of all local workers together, over the current session."""
         tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
-        began = min((row["wall_s"] for row in self.first.values()), default=0.0)
-        return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - began)
+        start_s = min((row["wall_s"] for row in self.first.values()), default=0.0)
+        return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - start_s)
 
     def say(self, text: str) -> None:
         """Print one plain line. Unprintable characters, which may come from other peers, are made printable."""

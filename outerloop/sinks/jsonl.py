@@ -20,9 +20,9 @@ class Jsonl:
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
         self.path = path
-        self.begin(earlier)
+        self.rewrite(earlier)
 
-    def begin(self, earlier: list[dict[str, Any]]) -> None:
+    def rewrite(self, earlier: list[dict[str, Any]]) -> None:
         """Replace the content of the file with these rows, then append to it."""
         checkpoint.write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
         self.file = self.path.open("a", buffering=1)

@@ -47,7 +47,7 @@ class Wandb:
                 dir=str(run_dir),
                 config=settings,
                 mode="online" if online else "offline",
-                id=id_of(run_dir),
+                id=wandb_run_id(run_dir),
                 resume="allow",
             )
             for charts in sorted({chart.partition("/")[0] for names in NAMES.values() for chart in names.values()}):
@@ -80,7 +80,7 @@ class Wandb:
         log.warning("wandb failed and is disabled from now on: %s", error)
 
 
-def id_of(run_dir: Path) -> str:
+def wandb_run_id(run_dir: Path) -> str:
     """Return the wandb id of a run directory, created once so that a resumed run continues the same wandb run."""
     file = run_dir / "wandb-id.txt"
     if not file.exists():

@@ -25,7 +25,7 @@ def pack(tree: Any) -> bytes:
     Raises TypeError for other types.
     """
     tensors: list[Tensor] = []
-    text = json.dumps(plain(tree, tensors), separators=(",", ":")).encode()
+    text = json.dumps(to_json(tree, tensors), separators=(",", ":")).encode()
     named = {str(i): x.detach().cpu().contiguous() for i, x in enumerate(tensors)}
     return save(named | {TREE: torch.frombuffer(bytearray(text), dtype=torch.uint8)})
 
@@ -35,12 +35,12 @@ def unpack(data: bytes) -> Any:
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
-        return whole(tree, named)
+        return from_json(tree, named)
     except Exception as error:  # safetensors' own errors derive from Exception alone
         raise ValueError(f"not a snapshot: {error}") from error
 
 
-def plain(tree: Any, tensors: list[Tensor]) -> Any:
+def to_json(tree: Any, tensors: list[Tensor]) -> Any:
     """Return the tree as JSON allows it: {"map": pairs} for a dictionary, {"tensor": its number} for a tensor."""
     if isinstance(tree, Tensor):
         tensors.append(tree)
@@ -49,19 +49,19 @@ def plain(tree: Any, tensors: list[Tensor]) -> Any:
         keys = sorted(tree, key=lambda key: (type(key).__name__, key))
         if not all(type(key) in (str, int) for key in keys):
             raise TypeError(f"keys must be str or int; got {keys}")
-        return {"map": [[key, plain(tree[key], tensors)] for key in keys]}
+        return {"map": [[key, to_json(tree[key], tensors)] for key in keys]}
     if isinstance(tree, list | tuple):
-        return [plain(one, tensors) for one in tree]
+        return [to_json(item, tensors) for item in tree]
     if tree is None or isinstance(tree, str | int | float):
         return tree
     raise TypeError(f"a snapshot cannot hold {type(tree).__name__}")
 
 
-def whole(tree: Any, named: dict[str, Tensor]) -> Any:
-    """Invert `plain`."""
+def from_json(tree: Any, named: dict[str, Tensor]) -> Any:
+    """Invert `to_json`."""
     if isinstance(tree, dict):
         ((kind, value),) = tree.items()
         if kind == "tensor":
             return named[str(value)]
-        return {key: whole(one, named) for key, one in value}
-    return [whole(one, named) for one in tree] if isinstance(tree, list) else tree
+        return {key: from_json(item, named) for key, item in value}
+    return [from_json(item, named) for item in tree] if isinstance(tree, list) else tree

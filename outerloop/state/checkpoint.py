@@ -45,16 +45,20 @@ def save(
         slow_hash: of the slow weights in it, in hex; peers compare it to find out whether they hold the same
             generation.
     """
-    data = packed(state)
+    data = pack(state)
     folder = generation(run_dir, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"worker-{worker}.pt", data)
     files = [file for file in shards.rglob("*") if file.is_file()] if shards else []
-    of_shards = {f"{file.relative_to(folder)}": fingerprint_of(file) for file in files}
-    vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards, "slow_hash": slow_hash}
-    write_atomically(folder / f"worker-{worker}.json", json.dumps(vouched).encode())
-    for holder in (*{file.parent for file in files}, folder.parent, run_dir):  # new folders have new directory entries
-        sync_folder(holder)
+    shard_fingerprints = {f"{file.relative_to(folder)}": file_fingerprint(file) for file in files}
+    fingerprints = fingerprint(io.BytesIO(data)) | {"shards": shard_fingerprints, "slow_hash": slow_hash}
+    write_atomically(folder / f"worker-{worker}.json", json.dumps(fingerprints).encode())
+    for directory in (
+        *{file.parent for file in files},
+        folder.parent,
+        run_dir,
+    ):  # new folders have new directory entries
+        sync_folder(directory)
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
     return read(generation(run_dir, step) / f"worker-{worker}.pt")
 
 
-def packed(state: dict[str, Any]) -> bytes:
+def pack(state: dict[str, Any]) -> bytes:
     """Return a state as bytes that `read` can load."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -85,37 +89,37 @@ def on_device(state: Any, device: torch.device) -> Any:
     return state
 
 
-def whole_parts(state: dict[str, Any]) -> dict[str, Any]:
+def wrap_parts(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of an outer loop with every part but the slow weights wrapped in a tuple of length one.
 
     torch.distributed.checkpoint only loads keys that the target state already has, and a new outer loop has no
     residual, no momentum and no rounds in flight. It treats a tuple as one value, which is saved and loaded whole.
     """
-    as_it_is = ("slow", "inner_step", "samples")
-    return {key: part if key in as_it_is else (part,) for key, part in state.items()}
+    unwrapped = ("slow", "inner_step", "samples")
+    return {key: part if key in unwrapped else (part,) for key, part in state.items()}
 
 
-def opened(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was given to `whole_parts`; a state that was not wrapped is returned unchanged."""
+def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what was given to `wrap_parts`; a state that was not wrapped is returned unchanged."""
     return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
 
 
-def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
+def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
     """Return the newest step whose files are all valid, or None, and a line for each damaged file skipped."""
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for step in sealed(run_dir):
-        damage = [line for worker in range(workers) if (line := damage_of(run_dir, step, worker))]
+        damage = [line for worker in range(workers) if (line := find_damage(run_dir, step, worker))]
         if not damage:
-            return step, passed_over
-        passed_over += damage
-    return None, passed_over
+            return step, skipped
+        skipped += damage
+    return None, skipped
 
 
-def held(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
+def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
     """Return the steps up to `newest` from which one worker can resume, and the hash of its slow weights at each."""
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
-    whole = [step for step in steps[:KEEP] if not damage_of(run_dir, step, worker)]
-    return {step: vouched(run_dir, step, worker).get("slow_hash", "") for step in whole}
+    valid = [step for step in steps[:KEEP] if not find_damage(run_dir, step, worker)]
+    return {step: read_fingerprints(run_dir, step, worker).get("slow_hash", "") for step in valid}
 
 
 def seal(run_dir: Path, step: int) -> None:
@@ -126,10 +130,10 @@ def seal(run_dir: Path, step: int) -> None:
     Sealed generations of later steps are removed too: they are from before the run went back to an earlier step.
     """
     write_atomically(generation(run_dir, step) / "sealed", b"")
-    for later in [one for one in sealed(run_dir) if one > step]:
+    for later in [other for other in sealed(run_dir) if other > step]:
         drop(run_dir, later)
     oldest = sealed(run_dir)[:KEEP][-1]
-    for step in [one for one in generations(run_dir) if one < oldest]:
+    for step in [other for other in generations(run_dir) if other < oldest]:
         drop(run_dir, step)
 
 
@@ -149,34 +153,34 @@ def generations(run_dir: Path) -> list[int]:
     return sorted((int(name[1]) for name in found if name), reverse=True)
 
 
-def damage_of(run_dir: Path, step: int, worker: int) -> str:
+def find_damage(run_dir: Path, step: int, worker: int) -> str:
     """Return which of one worker's files of one step cannot be used; empty if all can."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
-        own = vouched(run_dir, step, worker)
+        expected = read_fingerprints(run_dir, step, worker)
     except (OSError, ValueError, RecursionError):
         return f"{path} is damaged"
-    own.pop("slow_hash", None)
-    shards = {path.parent / name: wanted for name, wanted in own.pop("shards", {}).items()}
-    damaged = [file for file, wanted in {path: own, **shards}.items() if not is_whole(file, wanted)]
+    expected.pop("slow_hash", None)
+    shards = {path.parent / name: wanted for name, wanted in expected.pop("shards", {}).items()}
+    damaged = [file for file, wanted in {path: expected, **shards}.items() if not is_valid(file, wanted)]
     return f"{damaged[0]} is damaged" if damaged else ""
 
 
-def is_whole(path: Path, wanted: dict[str, Any]) -> bool:
+def is_valid(path: Path, expected: dict[str, Any]) -> bool:
     """Return whether a file has this fingerprint."""
     try:
-        return fingerprint_of(path) == wanted
+        return file_fingerprint(path) == expected
     except (OSError, ValueError):  # ValueError: not a possible file name
         return False
 
 
 def discard_after(run_dir: Path, step: int | None) -> None:
     """Remove the generations newer than `step` (None: all), whole or not: they are about to be written again."""
-    for later in [one for one in generations(run_dir) if step is None or one > step]:
+    for later in [other for other in generations(run_dir) if step is None or other > step]:
         shutil.rmtree(generation(run_dir, later))
 
 
-def fingerprint_of(path: Path) -> dict[str, Any]:
+def file_fingerprint(path: Path) -> dict[str, Any]:
     """Return the fingerprint of a file. Raises OSError."""
     with path.open("rb") as file:
         return fingerprint(file)
@@ -191,17 +195,17 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
     return {"bytes": size, "xxh3_128": content.hexdigest()}
 
 
-def vouching(run_dir: Path, step: int, worker: int) -> Path:
+def fingerprints_file(run_dir: Path, step: int, worker: int) -> Path:
     """Return the path of the file with the expected fingerprints of a worker's files of one step."""
     return generation(run_dir, step) / f"worker-{worker}.json"
 
 
-def vouched(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
+def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
     """Return the expected fingerprints. Raises OSError, or ValueError or RecursionError for invalid content."""
-    told = json.loads(vouching(run_dir, step, worker).read_text())
-    if not isinstance(told, dict) or not isinstance(told.get("shards", {}), dict):
+    fingerprints = json.loads(fingerprints_file(run_dir, step, worker).read_text())
+    if not isinstance(fingerprints, dict) or not isinstance(fingerprints.get("shards", {}), dict):
         raise ValueError("it is not a map of fingerprints")
-    return told
+    return fingerprints
 
 
 def generation(run_dir: Path, step: int) -> Path:

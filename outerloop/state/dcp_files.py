@@ -50,9 +50,9 @@ class Planner(DefaultLoadPlanner):
         try:
             plain = torch.load(value, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-            said = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
-            raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {said}") from error
-        again = io.BytesIO()
-        torch.save(plain, again)  # torch unpickles these bytes without checks, so give it bytes written here
-        again.seek(0)
-        super().load_bytes(read_item, again)
+            reason = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
+            raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {reason}") from error
+        rewritten = io.BytesIO()
+        torch.save(plain, rewritten)  # torch unpickles these bytes without checks, so give it bytes written here
+        rewritten.seek(0)
+        super().load_bytes(read_item, rewritten)

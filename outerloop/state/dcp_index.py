@@ -35,9 +35,9 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.state.dcp_pickle import records
 from outerloop.types import UserError, printable
 
-INDEX, OF_TORCH = "index.json", ".metadata"
+INDEX, TORCH_INDEX = "index.json", ".metadata"
 FORMAT = 1
-MOST = 1 << 62
+MAX_SIZE = 1 << 62
 """Upper bound of a size, an offset or a length; torch counts in int64."""
 Sizes = Mapping[str, int]
 """Name of a file in the folder -> its size in bytes."""
@@ -55,57 +55,61 @@ class Place:
 
 def write(folder: Path, metadata: Metadata) -> None:
     """Write index.json for the files that torch has written into a folder."""
-    write_atomically(folder / INDEX, json.dumps(described(metadata), separators=(",", ":")).encode())
+    write_atomically(folder / INDEX, json.dumps(index_of_metadata(metadata), separators=(",", ":")).encode())
 
 
 def read(folder: Path) -> Metadata:
     """Return the checked index of a folder, as torch's metadata. Raises UserError."""
-    own, of_torch = folder / INDEX, folder / OF_TORCH
-    if not own.is_file() and not of_torch.is_file():
+    own_index, torch_index = folder / INDEX, folder / TORCH_INDEX
+    if not own_index.is_file() and not torch_index.is_file():
         raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
     try:
-        index = json.loads(own.read_bytes()) if own.is_file() else described(records(of_torch.read_bytes()))
-        return metadata_of(index, {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()})
+        index = (
+            json.loads(own_index.read_bytes())
+            if own_index.is_file()
+            else index_of_metadata(records(torch_index.read_bytes()))
+        )
+        return parse_index(index, {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = printable(f"{type(error).__name__} {error}" if isinstance(error, KeyError) else f"{error}")[:200]
-        raise UserError(f"{folder} is not loaded, its index is not a checkpoint index: {said}") from error
+        reason = printable(f"{type(error).__name__} {error}" if isinstance(error, KeyError) else f"{error}")[:200]
+        raise UserError(f"{folder} is not loaded, its index is not a checkpoint index: {reason}") from error
 
 
-def described(metadata: Any) -> dict[str, Any]:
+def index_of_metadata(metadata: Any) -> dict[str, Any]:
     """Return the index of torch's metadata, or of the records that stand for it."""
-    places = {(index.fqn, offsets_of(index)): info for index, info in metadata.storage_data.items()}
+    places = {(index.fqn, chunk_offsets(index)): info for index, info in metadata.storage_data.items()}
     return {
         "format": FORMAT,
-        "entries": {name: entry_of(name, one, places) for name, one in metadata.state_dict_metadata.items()},
+        "entries": {name: index_entry(name, entry, places) for name, entry in metadata.state_dict_metadata.items()},
     }
 
 
-def entry_of(name: str, one: Any, places: Mapping[Any, Any]) -> dict[str, Any]:
+def index_entry(name: str, entry: Any, places: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the entry of one tensor, with all its chunks, or of one plain value."""
-    if not hasattr(one, "chunks"):
-        return place_of(places[name, None])
+    if not hasattr(entry, "chunks"):
+        return index_place(places[name, None])
     chunks = [
-        {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **place_of(places[name, tuple(chunk.offsets)])}
-        for chunk in one.chunks
+        {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **index_place(places[name, tuple(chunk.offsets)])}
+        for chunk in entry.chunks
     ]
-    dtype = str(one.properties.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(one.size), "chunks": chunks}
+    dtype = str(entry.properties.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(entry.size), "chunks": chunks}
 
 
-def offsets_of(index: Any) -> tuple[int, ...] | None:
+def chunk_offsets(index: Any) -> tuple[int, ...] | None:
     """Return the first corner of a chunk; None for a plain value."""
     offset = getattr(index, "offset", None)
     return None if offset is None else tuple(offset)
 
 
-def place_of(info: Any) -> dict[str, Any]:
+def index_place(info: Any) -> dict[str, Any]:
     """Return where something is stored. Raises ValueError if it was written through an extension of torch."""
     if getattr(info, "transform_descriptors", None):
         raise ValueError("it was written through an extension, such as compression")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 
-def metadata_of(index: Any, sizes: Sizes) -> Metadata:
+def parse_index(index: Any, sizes: Sizes) -> Metadata:
     """Return torch's metadata of an index.
 
     Raises ValueError, KeyError, TypeError or AttributeError if it is invalid.
@@ -117,25 +121,25 @@ def metadata_of(index: Any, sizes: Sizes) -> Metadata:
     for name, entry in index["entries"].items():
         if "chunks" not in entry:
             entries[name] = BytesStorageMetadata()
-            places[MetadataIndex(name)] = checked_place(entry, sizes, least=0)
+            places[MetadataIndex(name)] = parse_place(entry, sizes, min_bytes=0)
             continue
-        dtype, shape = dtype_of(entry["dtype"]), whole_numbers(entry["shape"])
-        chunks = [chunk_of(chunk, shape) for chunk in entry["chunks"]]
+        dtype, shape = parse_dtype(entry["dtype"]), parse_sizes(entry["shape"])
+        chunks = [parse_chunk(chunk, shape) for chunk in entry["chunks"]]
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
             raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
         if not disjoint(chunks):
             raise ValueError(f"chunks of {name} overlap, so other values of it are missing")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
-        for chunk, told in zip(chunks, entry["chunks"], strict=True):
-            least = math.prod(chunk.sizes) * dtype.itemsize
-            places[MetadataIndex(name, chunk.offsets)] = checked_place(told, sizes, least=least)
+        for chunk, entry_chunk in zip(chunks, entry["chunks"], strict=True):
+            min_bytes = math.prod(chunk.sizes) * dtype.itemsize
+            places[MetadataIndex(name, chunk.offsets)] = parse_place(entry_chunk, sizes, min_bytes=min_bytes)
     refuse_overlap(places.values())
     return Metadata(entries, storage_data=places, storage_meta=StorageMeta())
 
 
-def chunk_of(told: Any, shape: torch.Size) -> ChunkStorageMetadata:
+def parse_chunk(chunk: Any, shape: torch.Size) -> ChunkStorageMetadata:
     """Return a chunk of a tensor. Raises ValueError if it is not within the tensor."""
-    offsets, sizes = whole_numbers(told["offsets"]), whole_numbers(told["sizes"])
+    offsets, sizes = parse_sizes(chunk["offsets"]), parse_sizes(chunk["sizes"])
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     if any(end > length for end, length in zip(ends, shape, strict=True)):
         raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor's {list(shape)}")
@@ -148,22 +152,22 @@ def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
     Sweeps along the axis with the most distinct chunk starts, and compares each chunk with those that have not ended
     yet.
     """
-    filled = [chunk for chunk in chunks if math.prod(chunk.sizes)]
-    if len(filled) < 2:
+    non_empty = [chunk for chunk in chunks if math.prod(chunk.sizes)]
+    if len(non_empty) < 2:
         return True
-    axis = max(range(len(filled[0].sizes)), key=lambda i: len({chunk.offsets[i] for chunk in filled}))
-    reaching: list[ChunkStorageMetadata] = []
-    for chunk in sorted(filled, key=lambda chunk: chunk.offsets[axis]):
-        reaching = [one for one in reaching if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
-        if any(overlap(one, chunk) for one in reaching):
+    axis = max(range(len(non_empty[0].sizes)), key=lambda i: len({chunk.offsets[i] for chunk in non_empty}))
+    open_chunks: list[ChunkStorageMetadata] = []
+    for chunk in sorted(non_empty, key=lambda chunk: chunk.offsets[axis]):
+        open_chunks = [other for other in open_chunks if other.offsets[axis] + other.sizes[axis] > chunk.offsets[axis]]
+        if any(overlap(other, chunk) for other in open_chunks):
             return False
-        reaching.append(chunk)
+        open_chunks.append(chunk)
     return True
 
 
-def overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+def overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
     """Return whether two non-empty chunks have values in common."""
-    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    sides = zip(first.offsets, first.sizes, second.offsets, second.sizes, strict=True)
     return all(start < begin + size and begin < start + length for start, length, begin, size in sides)
 
 
@@ -173,22 +177,22 @@ def refuse_overlap(places: Iterable[Place]) -> None:
     Raises ValueError.
     """
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
-    for one, after in itertools.pairwise(ordered):
-        if one.relative_path == after.relative_path and one.offset + one.length > after.offset:
-            raise ValueError(f"{one.relative_path!r} holds two overlapping entries from byte {after.offset} on")
+    for first, second in itertools.pairwise(ordered):
+        if first.relative_path == second.relative_path and first.offset + first.length > second.offset:
+            raise ValueError(f"{first.relative_path!r} holds two overlapping entries from byte {second.offset} on")
 
 
-def checked_place(told: Any, sizes: Sizes, *, least: int) -> Place:
-    """Return where something of at least `least` bytes is stored. Raises ValueError if it cannot be there."""
-    start, length = whole_numbers([told["start"], told["bytes"]])
-    if told["file"] not in sizes:
-        raise ValueError(f"{told['file']!r} is not a file in this folder")
-    if start + length > sizes[told["file"]] or length < least:
-        raise ValueError(f"{told['file']} has {sizes[told['file']]} bytes, and {least} are expected at {start}")
-    return Place(told["file"], start, length)
+def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
+    """Return where something of at least `min_bytes` bytes is stored. Raises ValueError if it cannot be there."""
+    start, length = parse_sizes([place["start"], place["bytes"]])
+    if place["file"] not in sizes:
+        raise ValueError(f"{place['file']!r} is not a file in this folder")
+    if start + length > sizes[place["file"]] or length < min_bytes:
+        raise ValueError(f"{place['file']} has {sizes[place['file']]} bytes, and {min_bytes} are expected at {start}")
+    return Place(place["file"], start, length)
 
 
-def dtype_of(name: Any) -> torch.dtype:
+def parse_dtype(name: Any) -> torch.dtype:
     """Return the dtype of this name. Raises ValueError if there is none."""
     dtype = vars(torch).get(name)
     if not isinstance(dtype, torch.dtype):
@@ -196,8 +200,8 @@ def dtype_of(name: Any) -> torch.dtype:
     return dtype
 
 
-def whole_numbers(values: Any) -> torch.Size:
+def parse_sizes(values: Any) -> torch.Size:
     """Return a list of sizes or offsets as torch.Size. Raises ValueError if it is not one."""
-    if not isinstance(values, list) or not all(type(one) is int and 0 <= one < MOST for one in values):
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < MAX_SIZE for value in values):
         raise ValueError(f"{values!r} are not sizes")
     return torch.Size(values)

@@ -18,9 +18,9 @@ def make_folder(path: Path) -> Path:
     A parent that this user may not open was made by another user.
     """
     path.mkdir(parents=True, exist_ok=True)
-    for above in path.absolute().parents:
+    for parent in path.absolute().parents:
         with suppress(PermissionError):
-            sync_folder(above)
+            sync_folder(parent)
     return path
 
 

@@ -27,7 +27,7 @@ FOUND = Measured(round_trip_s=0.02, clock_ahead_s=0.1, up=1e6, down=2e6, seen="/
 
 
 def marks(findings: Iterator[Finding]) -> dict[str, bool | None]:
-    return {finding.what: finding.good for finding in findings}
+    return {finding.name: finding.passed for finding in findings}
 
 
 def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
@@ -39,7 +39,7 @@ def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
 def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     [first], [again] = identities.findings(folder, 2), identities.findings(folder, 2)
-    assert first == again and first.todo.count("12D3KooW") == 2 and "exchange.allow=[" in first.todo
+    assert first == again and first.advice.count("12D3KooW") == 2 and "exchange.allow=[" in first.advice
     config = load([f"run_dir={folder}"])
     run = open_run(config)
     run.close()
@@ -51,7 +51,7 @@ def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -
 
 def test_versions_here_are_as_asked() -> None:
     [finding] = machine.versions()
-    assert finding.good and f"torch {torch.__version__}" in finding.said and "hivemind 1.1.12" in finding.said
+    assert finding.passed and f"torch {torch.__version__}" in finding.result and "hivemind 1.1.12" in finding.result
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_versions_against_what_is_asked(
 ) -> None:
     monkeypatch.setattr(metadata, "requires", lambda name: asked)
     [finding] = machine.versions()
-    assert finding.good is good and said in finding.said and bool(finding.todo) is not good
+    assert finding.passed is good and said in finding.result and bool(finding.advice) is not good
 
 
 def test_versions_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_versions_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(metadata, "requires", missing)
     [finding] = machine.versions()
-    assert finding.good is None and finding.todo
+    assert finding.passed is None and finding.advice
 
 
 @pytest.mark.parametrize(("python", "good"), [(">=3.10", True), (">=4", False)])
@@ -93,7 +93,7 @@ def test_a_nightly_build_counts() -> None:
 @pytest.mark.parametrize(("free", "good"), [(1e9, False), (3e9, True)])
 def test_disk(free: float, good: bool) -> None:
     finding = machine.disk(free)
-    assert finding.good is good and bool(finding.todo) is not good
+    assert finding.passed is good and bool(finding.advice) is not good
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_disk(free: float, good: bool) -> None:
 )
 def test_memory(text: str, good: bool | None, tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text(text)
-    assert machine.memory(tmp_path / "meminfo").good is good
-    assert machine.memory(tmp_path / "none").good is None
+    assert machine.memory(tmp_path / "meminfo").passed is good
+    assert machine.memory(tmp_path / "none").passed is None
 
 
 @pytest.mark.parametrize(("limit", "good"), [(256, False), (4096, True), (resource.RLIM_INFINITY, True)])
 def test_open_files(limit: int, good: bool) -> None:
     finding = machine.open_files(limit)
-    assert finding.good is good and ("ulimit" in finding.todo) is not good
+    assert finding.passed is good and ("ulimit" in finding.advice) is not good
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -117,8 +117,8 @@ def test_a_gpu_or_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70_000_000_000, 80_000_000_000))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
-    assert machine.gpu().good is (True if there else None)
-    assert not there or machine.gpu().said == "H200, 70.0 GB of 80.0 GB free"
+    assert machine.gpu().passed is (True if there else None)
+    assert not there or machine.gpu().result == "H200, 70.0 GB of 80.0 GB free"
 
 
 @pytest.mark.parametrize(
@@ -135,23 +135,25 @@ def test_a_gpu_or_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_reachability_of_an_address(address: str, place: str) -> None:
-    assert network.place_of(address) == place
+    assert network.reachable_from(address) == place
 
 
 def test_addresses_that_others_cannot_reach_are_named() -> None:
     local, private, public = (f"/ip4/{ip}/tcp/1/p2p/{ID}" for ip in ("127.0.0.1", "10.0.0.1", "8.8.8.8"))
-    assert "exchange.host=0.0.0.0" in network.announced([local]).todo
-    finding = network.announced([private, local])
-    assert finding.good is None and "exchange.announce" in finding.todo and "(this network only)" in finding.said
-    assert network.announced([public, local]).good is True
+    assert "exchange.host=0.0.0.0" in network.address_finding([local]).advice
+    finding = network.address_finding([private, local])
+    assert finding.passed is None and "exchange.announce" in finding.advice and "(this network only)" in finding.result
+    assert network.address_finding([public, local]).passed is True
 
 
 def test_results_of_dialling() -> None:
     fine, bad = {"/ip4/10.0.0.1/tcp/4242": ""}, {"/ip4/10.0.0.1/tcp/4242": "connection refused"}
-    assert network.reached(fine, []).good is True and "were not tested" in network.reached(fine, []).said
-    finding = network.reached(bad, [])
-    assert finding.good is False and "connection refused" in finding.said and "4242" in finding.todo
-    assert network.reached(bad, ["/ip4/10.0.0.1/tcp/4242"]).good is None, "a router may not let its inside back in"
+    assert network.port_finding(fine, []).passed is True and "were not tested" in network.port_finding(fine, []).result
+    finding = network.port_finding(bad, [])
+    assert finding.passed is False and "connection refused" in finding.result and "4242" in finding.advice
+    assert network.port_finding(bad, ["/ip4/10.0.0.1/tcp/4242"]).passed is None, (
+        "a router may not let its inside back in"
+    )
 
 
 class FakeOwn:
@@ -191,27 +193,32 @@ def local(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("local")
 def test_a_peer(answers: list[object], expected: dict[str, bool | None]) -> None:
-    assert marks(network.asked(FakeOwn(*answers), PEER, [])) == expected
+    assert marks(network.peer_findings(FakeOwn(*answers), PEER, [])) == expected
 
 
 def test_speed_is_called_what_it_is() -> None:
-    assert network.speed(FOUND) == "round trip 20.0 ms, at least 8 Mbit/s to it and 16 Mbit/s from it (1 MB each)"
-    assert "not measured" in network.speed(Measured(0.02, 0.0, None, None, ""))
+    assert (
+        network.format_speed(FOUND) == "round trip 20.0 ms, at least 8 Mbit/s to it and 16 Mbit/s from it (1 MB each)"
+    )
+    assert "not measured" in network.format_speed(Measured(0.02, 0.0, None, None, ""))
 
 
 @pytest.mark.parametrize(("ahead_s", "good"), [(0.5, True), (-2.9, True), (3.1, False), (-60.0, False)])
 def test_clocks(ahead_s: float, good: bool) -> None:
-    finding = network.clock(Measured(0.02, ahead_s, None, None, ""))
-    assert finding.good is good and ("NTP" in finding.todo) is not good
-    assert ("behind" in finding.said) is (ahead_s > 0)
+    finding = network.clock_finding(Measured(0.02, ahead_s, None, None, ""))
+    assert finding.passed is good and ("NTP" in finding.advice) is not good
+    assert ("behind" in finding.result) is (ahead_s > 0)
 
 
 def test_a_router_that_translates_is_found() -> None:
-    finding = network.nat("/ip4/198.51.100.7/tcp/999", "10.0.0.5", [], "4242")
-    assert finding.good is False and "exchange.announce=[/ip4/198.51.100.7/tcp/4242]" in finding.todo
-    assert network.nat("/ip4/198.51.100.7/tcp/999", "10.0.0.5", ["/ip4/198.51.100.7/tcp/4242"], "4242").good is True
-    assert network.nat("/ip4/10.0.0.5/tcp/999", "10.0.0.5", [], "4242").good is True
-    assert network.nat("", "10.0.0.5", [], "4242").good is None
+    finding = network.nat_finding("/ip4/198.51.100.7/tcp/999", "10.0.0.5", [], "4242")
+    assert finding.passed is False and "exchange.announce=[/ip4/198.51.100.7/tcp/4242]" in finding.advice
+    assert (
+        network.nat_finding("/ip4/198.51.100.7/tcp/999", "10.0.0.5", ["/ip4/198.51.100.7/tcp/4242"], "4242").passed
+        is True
+    )
+    assert network.nat_finding("/ip4/10.0.0.5/tcp/999", "10.0.0.5", [], "4242").passed is True
+    assert network.nat_finding("", "10.0.0.5", [], "4242").passed is None
 
 
 def test_the_address_that_packets_leave_from() -> None:

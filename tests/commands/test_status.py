@@ -47,7 +47,7 @@ def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e18, -1e-18])
 def test_any_number_has_a_width(loss: float) -> None:
     told = Status(round=1 << 40, peers=1024, loss=loss, tokens_per_s=4e18, bytes_sent=1 << 62, bytes_received=1 << 62)
-    assert all(len(cell) <= 26 for cell in status.numbers(told))
+    assert all(len(cell) <= 26 for cell in status.status_cells(told))
 
 
 def test_a_workers_rows_become_its_status() -> None:

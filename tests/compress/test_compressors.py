@@ -37,7 +37,7 @@ def sent(codec, x, context=NOW):
 
 def size(parts):
     """Bytes of all parts."""
-    return sum(len(wire.view_of(part)) for part in parts.values())
+    return sum(len(wire.bytes_view(part)) for part in parts.values())
 
 
 def seeded(*shape, seed=0):

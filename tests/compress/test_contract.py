@@ -50,7 +50,7 @@ def test_same_seed_same_bytes(codec, shape):
     x = torch.randn(shape)
     first, second = (codec[1].encode(x.clone(), NOW) for _ in range(2))
     assert first.keys() == second.keys()
-    assert all(wire.view_of(first[part]) == wire.view_of(second[part]) for part in first)
+    assert all(wire.bytes_view(first[part]) == wire.bytes_view(second[part]) for part in first)
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,7 +174,7 @@ def test_topk_bytes_are_the_formula(count, k):
     kept = whole * k + math.ceil(k * rest / 4096)
     groups = math.ceil(kept / k)
     expected = math.ceil(12 * kept / 8) + math.ceil(2 * kept / 8) + 4 * groups
-    assert sum(len(wire.view_of(part)) for part in parts.values()) == expected
+    assert sum(len(wire.bytes_view(part)) for part in parts.values()) == expected
 
 
 def test_topk_keeping_everything_equals_its_values():

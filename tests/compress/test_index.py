@@ -106,7 +106,7 @@ def test_broken_bytes_are_refused_or_are_a_code(code, rows, place, kind, seed):
     except ValueError:
         back = None
     else:
-        assert positions.valid(back, rows) and torch.equal(code.encode(back, rows), byte)
+        assert positions.are_valid(back, rows) and torch.equal(code.encode(back, rows), byte)
     if not isinstance(code, Fixed):
         decode = OPS[1] if isinstance(code, Rice) else OPS[3]
         good = in_torch(decode, [byte], rows.count, rows.chunk, rows.k)[1]
@@ -175,11 +175,9 @@ def test_the_worst_lane_has_a_size(chunk):
     """No lane outgrows its u16, and no positions the most bytes that are ever looked at."""
     for k in {1, 2, 3, *range(1, chunk + 1, max(1, chunk // 300)), chunk}:
         lane = Rows(chunk * positions.lane_rows(Rows(0, chunk, k)), chunk, k)
-        assert positions.rice_most_bytes(lane) - 2 < 2**16
+        assert positions.rice_max_bytes(lane) - 2 < 2**16
     rows = Rows(3 * chunk + 1, chunk, max(1, chunk // 7))
-    assert all(
-        len(Rice().encode(drawn(rows, 0, p), rows)) <= positions.rice_most_bytes(rows) for p in ("left", "right")
-    )
+    assert all(len(Rice().encode(drawn(rows, 0, p), rows)) <= positions.rice_max_bytes(rows) for p in ("left", "right"))
 
 
 @pytest.mark.parametrize("rows", [Rows(300000, 512, 8), Rows(99991, 64, 64), Rows(12289, 4096, 1)], ids=str)

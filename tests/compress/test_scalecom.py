@@ -79,7 +79,7 @@ def test_bytes_are_the_values_and_of_a_leader_the_positions(count):
     codec, x = scalecom(Cast(dtype="bfloat16")), torch.randn(count)
     for leads in (False, True):
         parts = codec.encode(x, CodecContext(round=3, seed=5, leads=leads))
-        size = sum(len(wire.view_of(part)) for part in parts.values())
+        size = sum(len(wire.bytes_view(part)) for part in parts.values())
         assert size == 2 * kept(x) + leads * math.ceil(4 * kept(x) / 8)
 
 

@@ -33,7 +33,7 @@ def times(factor, dtype):
         for section in draft.sections():
             if wire.DTYPES[section.dtype] == dtype and len(section.data):
                 x = torch.frombuffer(bytearray(section.data), dtype=dtype) * factor
-                section.data = bytes(wire.view_of(x))
+                section.data = bytes(wire.bytes_view(x))
 
     return change
 
@@ -52,7 +52,7 @@ def flipped(draft):
             section.data = bytes(byte ^ 0b10101010 for byte in section.data)
         elif name == "value":
             x = -torch.frombuffer(bytearray(section.data), dtype=torch.bfloat16)
-            section.data = bytes(wire.view_of(x))
+            section.data = bytes(wire.bytes_view(x))
     times(10, torch.bfloat16)(draft)
 
 

@@ -15,7 +15,7 @@ SIZE, ROUNDS = 3, 4
 
 
 def deal(rank, number):
-    return group_of(rank, size=SIZE, group=2, seed=5, round=Round(number))
+    return group_of(rank, size=SIZE, group=2, seed=5, round_id=Round(number))
 
 
 def message(rank, number):

@@ -26,7 +26,7 @@ def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make, tm
     for number in range(6):
         pending = [peer.start(blob, Round(number)) for peer, blob in zip(peers, blobs, strict=True)]
         for rank, one in enumerate(pending):
-            group = group_of(rank, size=3, group=2, seed=1, round=Round(number))
+            group = group_of(rank, size=3, group=2, seed=1, round_id=Round(number))
             assert one.wait(30) == [Contribution(peers[other].peer, Round(number), blobs[other]) for other in group]
     assert sum(peer.counters()["solo_rounds"] for peer in peers) == 6
     once = 12 * 500_000  # a transfer that stalls is asked for again, which counts as well

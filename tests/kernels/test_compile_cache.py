@@ -75,13 +75,13 @@ def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
 
 def test_a_name_or_a_byte_changes_the_folder(checkout):
     kernels = checkout / KERNELS
-    seen = {compiled.content_of(kernels)}
-    assert seen == {compiled.content_of(Path(compiled.__file__).parent)}
+    seen = {compiled.source_digest(kernels)}
+    assert seen == {compiled.source_digest(Path(compiled.__file__).parent)}
     (kernels / "vectors.py").rename(kernels / "other_vectors.py")
-    seen.add(compiled.content_of(kernels))
+    seen.add(compiled.source_digest(kernels))
     with (kernels / "arrays.py").open("a") as file:
         file.write("#")
-    seen.add(compiled.content_of(kernels))
+    seen.add(compiled.source_digest(kernels))
     assert len(seen) == 3
 
 

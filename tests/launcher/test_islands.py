@@ -163,10 +163,10 @@ def test_a_run_goes_on_with_islands_of_one_rank(ran, name, tmp_path):
 @pytest.mark.parametrize("name", ["sharded", "gathered"])
 def test_a_run_does_not_go_on_from_a_shard_that_is_cut_short(ran, name, tmp_path):
     shutil.copytree(ran / name / "checkpoints", tmp_path / "checkpoints")
-    assert checkpoint.newest_good(tmp_path, 2) == (12, [])
+    assert checkpoint.newest_valid(tmp_path, 2) == (12, [])
     shard = max((tmp_path / "checkpoints/step-00000012/island-1").glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert checkpoint.newest_good(tmp_path, 2) == (6, [f"{shard} is damaged"])
+    assert checkpoint.newest_valid(tmp_path, 2) == (6, [f"{shard} is damaged"])
 
 
 @pytest.mark.slow

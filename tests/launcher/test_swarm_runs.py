@@ -26,7 +26,7 @@ def training(process: subprocess.Popen[str], run_dir: Path) -> set[int]:
     """Wait until the run has a checkpoint; its processes."""
     assert eventually(lambda: process.poll() is not None or rounds_done(run_dir) >= 2, limit_s=90)
     assert process.poll() is None, process.communicate()[0]
-    assert eventually(lambda: checkpoint.newest_good(run_dir, 2)[0] is not None, limit_s=30)
+    assert eventually(lambda: checkpoint.newest_valid(run_dir, 2)[0] is not None, limit_s=30)
     pids = family(process.pid)
     assert len(pids) >= 5, "the parent, two workers, two daemons"
     return pids
@@ -174,7 +174,7 @@ def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Pa
     join = [*shared, invitation(first)]
     second, third = start(tmp_path / "b", *join), start(tmp_path / "c", *join)
     assert eventually(lambda: rounds_done(tmp_path / "c") >= 2, limit_s=240)
-    assert eventually(lambda: checkpoint.newest_good(tmp_path / "c", 1)[0] is not None, limit_s=30)
+    assert eventually(lambda: checkpoint.newest_valid(tmp_path / "c", 1)[0] is not None, limit_s=30)
     for pid in sorted(family(third.pid)):
         os.kill(pid, signal.SIGKILL)
     third.communicate()

@@ -93,7 +93,7 @@ def test_a_run_ends_as_that_of_threads(tmp_path, store):
 def test_lost_and_restarted_a_run_ends_as_that_of_threads(tmp_path):
     """Rank 1 is killed after the first checkpoint; torchrun starts both again, and they go on from there."""
     launcher = torchrun(2, *SETTINGS, "exchange=distributed", f"run_dir={tmp_path}/ranks", restarts=1)
-    while checkpoint.newest_good(tmp_path / "ranks", 2)[0] is None:
+    while checkpoint.newest_valid(tmp_path / "ranks", 2)[0] is None:
         assert launcher.poll() is None, launcher.communicate()[0]
         time.sleep(0.01)
     os.kill(workers_of(launcher)[1], signal.SIGKILL)

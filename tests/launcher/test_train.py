@@ -84,7 +84,7 @@ def start(run_dir):
 def kill_after_step(run_dir, step):
     """Start or go on, and kill -9 once a whole checkpoint of at least `step` is there."""
     process = start(run_dir)
-    while checkpoint.newest_good(run_dir, 2)[0] is None or checkpoint.newest_good(run_dir, 2)[0] < step:
+    while checkpoint.newest_valid(run_dir, 2)[0] is None or checkpoint.newest_valid(run_dir, 2)[0] < step:
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
     whole = run(tmp_path / "whole", *RESUMED)
     kill_after_step(tmp_path / "killed", 8)
-    newest = checkpoint.newest_good(tmp_path / "killed", 2)[0]
+    newest = checkpoint.newest_valid(tmp_path / "killed", 2)[0]
     broken = checkpoint.generation(tmp_path / "killed", newest) / "worker-1.pt"
     broken.write_bytes(broken.read_bytes()[:-7])
     last = start(tmp_path / "killed")
@@ -123,7 +123,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
 @pytest.mark.slow  # in the default suite over a swarm: test_swarm_runs.py
 def test_ctrl_c_leaves_with_130_and_can_be_resumed(tmp_path):
     process = start(tmp_path / "run")
-    while checkpoint.newest_good(tmp_path / "run", 2)[0] is None:
+    while checkpoint.newest_valid(tmp_path / "run", 2)[0] is None:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -8,10 +8,20 @@ import check_published
 import numpy as np
 import pytest
 
-from outerloop.plan.forecast import outlook
-from outerloop.plan.links import DECIDE_S, FIRST_WINDOW, GOODPUT, Links, links_of, ramp_s, ring_s, slower_of_two, tree_s
+from outerloop.plan.forecast import forecast
+from outerloop.plan.links import (
+    DECIDE_S,
+    FIRST_WINDOW,
+    GOODPUT,
+    Links,
+    payload_links,
+    ramp_s,
+    ring_s,
+    slower_of_two,
+    tree_s,
+)
 from outerloop.plan.overlap import bandwidth_for, exposed_s, utilization
-from outerloop.plan.recommend import LOSSES, measured_loss, recommended
+from outerloop.plan.recommend import LOSSES, measured_loss, recommend
 from tests.support.toy_plan import EVEN, MB, fleet, method, round_s
 
 # by hand
@@ -46,7 +56,7 @@ def test_a_connection_doubles_every_round_trip():
 
 @pytest.mark.parametrize(("delay", "stands_s"), [(0, 6 + DECIDE_S), (4, 2 + DECIDE_S), (7, 0.0), (20, 0.0)])
 def test_delay_hides_as_many_steps(delay, stands_s):
-    seen = outlook(fleet(4), method(delay=delay))
+    seen = forecast(fleet(4), method(delay=delay))
     assert seen.round_s == pytest.approx(30 + stands_s)
     assert seen.exposed_s == pytest.approx(stands_s, abs=1e-9)
     assert seen.utilization == pytest.approx(30 / (30 + stands_s))
@@ -58,7 +68,7 @@ def test_launching_and_landing_are_never_hidden():
 
 def test_fragments_travel_one_by_one():
     """Three of 2 MB, 10 steps apart, two of which hide 2 of the 6.03 s each."""
-    seen = outlook(fleet(4), method(fragments=3, delay=2))
+    seen = forecast(fleet(4), method(fragments=3, delay=2))
     assert seen.round_s == pytest.approx(3 * (10 + 4 + DECIDE_S))
     assert seen.sent_bytes_per_day == pytest.approx(3 * 3 * 2 * MB * 86400 / seen.round_s)
 
@@ -69,12 +79,12 @@ def test_one_peer_sends_nothing():
 
 
 def test_links_carry_less_than_they_are_sold_as():
-    links = links_of(100e6, 1e9, 0.05)
+    links = payload_links(100e6, 1e9, 0.05)
     assert (links.up, links.down) == (GOODPUT * 12.5e6, GOODPUT * 125e6)
 
 
 def test_a_host_carries_no_more_than_it_can():
-    links = links_of(100e6, 10e9, 0.05, host_bits=400e6)
+    links = payload_links(100e6, 10e9, 0.05, host_bits=400e6)
     assert (links.up, links.down) == (GOODPUT * 12.5e6, 50e6)
 
 
@@ -84,15 +94,15 @@ def test_ring_and_tree():
 
 
 def test_tokens_and_days():
-    seen = outlook(fleet(4), method())
+    seen = forecast(fleet(4), method())
     assert seen.tokens_per_s(100.0) == pytest.approx(4 * 100 * 30 / (36 + DECIDE_S))
 
 
 def test_slow_rounds_are_told_what_to_type():
-    assert outlook(fleet(4), method()).settings == []
-    needs = outlook(fleet(16), method(size=2e9)).settings
+    assert forecast(fleet(4), method()).overrides == []
+    needs = forecast(fleet(16), method(size=2e9)).overrides
     assert [one.split("=")[0] for one in needs] == ["exchange.grace_s", "exchange.deadline_s", "round_timeout_s"]
-    assert outlook(fleet(16), method("gossip", size=100 * MB)).settings == ["exchange.deadline_s=200"]
+    assert forecast(fleet(16), method("gossip", size=100 * MB)).overrides == ["exchange.deadline_s=200"]
 
 
 # what papers print
@@ -114,7 +124,7 @@ def test_bandwidth_is_the_inverse_of_utilization():
 def test_nolocos_pair_against_a_tree():
     for peers, levels in ((2, 1), (16, 4), (1024, 10)):
         assert tree_s(EVEN, 3 * MB, peers) == pytest.approx(2 * 3 * levels)
-    assert outlook(fleet(1000), method("gossip")).exposed_s == outlook(fleet(2), method("gossip")).exposed_s
+    assert forecast(fleet(1000), method("gossip")).exposed_s == forecast(fleet(2), method("gossip")).exposed_s
 
 
 def test_four_hosts_on_a_bridge():
@@ -146,13 +156,13 @@ def test_measured_rows_are_compared():
 
 def test_the_lowest_loss_of_those_that_are_fast_enough():
     close = [method(name=name, size=size) for name, size in (("diloco", 2 * MB), ("sparseloco", 2.1 * MB))]
-    rows = [outlook(fleet(4), one) for one in (*close, method(name="muloco", size=20 * MB))]
-    best, why = recommended(rows)
+    rows = [forecast(fleet(4), one) for one in (*close, method(name="muloco", size=20 * MB))]
+    best, why = recommend(rows)
     assert best.method.name == "diloco" and "sparseloco" in why  # at H 30 its loss is the lower one
     rows = [replace(row, method=replace(row.method, sync_every=15)) for row in rows]
-    assert recommended(rows)[0].method.name == "sparseloco"
-    assert recommended(rows[2:])[0].method.name == "muloco"
-    far = recommended([rows[0], rows[2]])  # 36 s a round against 90 s
+    assert recommend(rows)[0].method.name == "sparseloco"
+    assert recommend(rows[2:])[0].method.name == "muloco"
+    far = recommend([rows[0], rows[2]])  # 36 s a round against 90 s
     assert far[0].method.name == "diloco" and "2.5 times as fast" in far[1]
 
 

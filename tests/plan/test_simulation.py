@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from outerloop.plan import gather, gossip
-from outerloop.plan.forecast import GRACE_S, LEAD_S, RESTART_S, outlook
-from outerloop.plan.gather import decision, queued
-from outerloop.plan.links import AT_ONCE, DECIDE_S, gather_messages, gather_s, pair_s
-from outerloop.plan.transfers import Gathering, fair_rates
+from outerloop.plan.forecast import GRACE_S, LEAD_S, RESTART_S, forecast
+from outerloop.plan.gather import decide, queued_arrivals
+from outerloop.plan.links import CONCURRENT_TRANSFERS, DECIDE_S, gather_messages, gather_s, pair_s
+from outerloop.plan.transfers import GatherSimulation, fair_rates
 from tests.support.toy_plan import EVEN, MB, fleet, method
 
 # transfers
@@ -32,23 +32,23 @@ def test_no_link_carries_more_than_it_can():
     assert all(max(loads[0][i], loads[1][j]) > 1 - 1e-9 for i, j in zip(sources, targets, strict=True))
 
 
-@pytest.mark.parametrize("peers", [2, 5, AT_ONCE + 1])
+@pytest.mark.parametrize("peers", [2, 5, CONCURRENT_TRANSFERS + 1])
 def test_few_peers_keep_every_link_full(peers):
-    arrivals = Gathering(np.zeros(peers), MB, up=MB, down=MB, at_once=AT_ONCE).arrivals()
+    arrivals = GatherSimulation(np.zeros(peers), MB, up=MB, down=MB, at_once=CONCURRENT_TRANSFERS).arrivals()
     assert arrivals.max() == pytest.approx(gather_messages(peers)) == pytest.approx(peers - 1)
 
 
 @pytest.mark.parametrize("peers", [10, 17, 18, 27])
 def test_many_peers_in_one_order_queue(peers):
     """Payloads go out in waves of 8, and a wave reaches 8 peers after the other 8: P − 1 + 8 ⌊(P − 2) / 8⌋."""
-    arrivals = Gathering(np.zeros(peers), MB, up=MB, down=MB, at_once=AT_ONCE).arrivals()
+    arrivals = GatherSimulation(np.zeros(peers), MB, up=MB, down=MB, at_once=CONCURRENT_TRANSFERS).arrivals()
     assert arrivals.max() == pytest.approx(peers - 1 + 8 * ((peers - 2) // 8))
     assert peers - 1 < gather_messages(peers) <= arrivals.max() * (1 + 1e-9)
 
 
 def test_every_payload_arrives_once_ready():
     ready = np.array([0.0, 5.0, 1.0])
-    arrivals = Gathering(ready, MB, up=MB, down=MB, at_once=AT_ONCE).arrivals()
+    arrivals = GatherSimulation(ready, MB, up=MB, down=MB, at_once=CONCURRENT_TRANSFERS).arrivals()
     assert np.diag(arrivals).tolist() == ready.tolist()
     assert arrivals[:, 0] == pytest.approx([0, 2, 2])  # two copies share its uplink
     assert arrivals[:, 1] == pytest.approx([7, 5, 7])
@@ -60,7 +60,7 @@ def test_transfers_shorter_than_the_clock_can_tell_come_to_an_end():
     draw = np.random.default_rng(0)
     for _ in range(50):
         ready = 1e6 + draw.uniform(0.0, 20e-6, size=4)
-        arrivals = Gathering(ready, 10.0, up=MB, down=MB, at_once=AT_ONCE).arrivals()
+        arrivals = GatherSimulation(ready, 10.0, up=MB, down=MB, at_once=CONCURRENT_TRANSFERS).arrivals()
         assert 10e-6 < arrivals.max() - ready.max() < 40e-6
 
 
@@ -71,8 +71,8 @@ def test_queues_and_transfers_agree(size, spread_s):
     whole = fleet(gather.EXACT_PEERS)
     for seed in range(5):
         ready = np.random.default_rng(seed).uniform(0, spread_s, gather.EXACT_PEERS)
-        exact = Gathering(ready, size, up=MB, down=MB, at_once=AT_ONCE).arrivals().max()
-        assert queued(ready, size, whole).max() == pytest.approx(exact, rel=0.02)
+        exact = GatherSimulation(ready, size, up=MB, down=MB, at_once=CONCURRENT_TRANSFERS).arrivals().max()
+        assert queued_arrivals(ready, size, whole).max() == pytest.approx(exact, rel=0.02)
 
 
 # who is late, who is gone
@@ -80,7 +80,7 @@ def test_queues_and_transfers_agree(size, spread_s):
 
 def test_a_peer_slower_than_the_grace_is_left_out():
     """Payloads of 2 of 3 lie with the leader at 2 s; three seconds later the round closes without the third."""
-    decided, late = decision(np.array([0.0, 0.0, 100.0]), fleet(3), method(size=MB), grace_s=GRACE_S)
+    decided, late = decide(np.array([0.0, 0.0, 100.0]), fleet(3), method(size=MB), grace_s=GRACE_S)
     assert late.tolist() == [False, False, True]
     assert decided == pytest.approx(2 + GRACE_S + DECIDE_S)
 
@@ -100,7 +100,7 @@ def test_an_absent_peer_costs_the_grace():
 
 def test_failures_cost_rounds_and_peers():
     often = fleet(4, failures_per_hour=0.1)
-    seen, calm = outlook(often, method(state_bytes=40 * MB)), outlook(fleet(4), method())
+    seen, calm = forecast(often, method(state_bytes=40 * MB)), forecast(fleet(4), method())
     share = 1 - math.exp(-0.1 / 3600 * 4 * 2 * calm.round_s)
     assert seen.round_s == pytest.approx(calm.round_s + share * (GRACE_S - 2 + LEAD_S / 4))
     assert seen.present == pytest.approx(1 / (1 + 0.1 / 3600 * (RESTART_S + 40)))
@@ -108,12 +108,12 @@ def test_failures_cost_rounds_and_peers():
 
 
 def test_a_pair_without_a_majority_waits_for_the_other():
-    seen, calm = outlook(fleet(2, failures_per_hour=1.0), method()), outlook(fleet(2), method())
+    seen, calm = forecast(fleet(2, failures_per_hour=1.0), method()), forecast(fleet(2), method())
     assert seen.round_s == pytest.approx(calm.round_s + RESTART_S * (1 - math.exp(-2 * calm.round_s / 3600)))
 
 
 def test_uneven_paces_cost_waiting():
-    seen = [outlook(fleet(8, spread=spread), method()) for spread in (0.0, 0.05, 0.2)]
+    seen = [forecast(fleet(8, spread=spread), method()) for spread in (0.0, 0.05, 0.2)]
     assert seen[0].waiting_s == pytest.approx(0) and seen[0].waiting_s < seen[1].waiting_s < seen[2].waiting_s
     assert all(one.round_s == pytest.approx(30 + one.exposed_s + one.waiting_s) for one in seen)
 
@@ -122,16 +122,16 @@ def test_uneven_paces_cost_waiting():
 
 
 def test_a_pair_takes_one_payload_and_a_turn():
-    seen = outlook(fleet(2), method("gossip"))
-    assert seen.pace.met == 1
+    seen = forecast(fleet(2), method("gossip"))
+    assert seen.rate.met == 1
     assert seen.exposed_s == pytest.approx(pair_s(EVEN, 2 * MB))
-    assert 0 < seen.waiting_s < 2 * gossip.TURN_S  # the first of two turns
+    assert 0 < seen.waiting_s < 2 * gossip.PROPOSAL_INTERVAL_S  # the first of two turns
     assert seen.sent_bytes_per_day == pytest.approx(2 * MB * 86400 / seen.round_s)
 
 
 def test_gossip_stays_flat_where_gather_grows():
     few, many = (
-        {kind: outlook(fleet(peers, spread=0.1), method(kind, size=20 * MB)) for kind in ("gather", "gossip")}
+        {kind: forecast(fleet(peers, spread=0.1), method(kind, size=20 * MB)) for kind in ("gather", "gossip")}
         for peers in (16, 1000)
     )
     assert many["gossip"].round_s <= 1.1 * few["gossip"].round_s
@@ -142,6 +142,6 @@ def test_gossip_stays_flat_where_gather_grows():
 
 def test_nobody_waits_longer_than_patience():
     for peers in (3, 9):
-        seen = outlook(fleet(peers, spread=0.3), method("gossip"))
-        assert 0 < seen.pace.met < 1
-        assert seen.waiting_s < gossip.PATIENCE * 30
+        seen = forecast(fleet(peers, spread=0.3), method("gossip"))
+        assert 0 < seen.rate.met < 1
+        assert seen.waiting_s < gossip.PATIENCE_SHARE * 30

@@ -59,7 +59,7 @@ def finding(caplog):
 
 def report_table(caplog):
     console = Console(file=io.StringIO(), width=200)
-    for part in terminal.fitting(Table("runs", ["run", "val_loss"], [[HOSTILE, "1.0"]]), 200):
+    for part in terminal.fit_to_width(Table("runs", ["run", "val_loss"], [[HOSTILE, "1.0"]]), 200):
         console.print(part)
     return next(line for line in console.file.getvalue().splitlines() if "[2J" in line)
 

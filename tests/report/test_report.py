@@ -12,7 +12,7 @@ from outerloop.config import load
 from outerloop.launcher.train import train
 from outerloop.report import runs, simulated_clock
 from outerloop.report.groups import Comparison
-from outerloop.report.units import Stat, parse_bandwidth, show, show_count
+from outerloop.report.units import Stat, format_count, format_stat, parse_bandwidth
 from outerloop.types import UserError
 
 PAYLOAD, COPIES, STEP_S, WAIT_S, SYNC = 1000, 3, 0.5, 7.0, 4
@@ -254,8 +254,11 @@ def test_mistakes_are_one_line_with_what_to_type(arguments, answer, tmp_path, mo
 
 def test_quantities():
     assert [parse_bandwidth(x) for x in ("100mbit", "1.5 Gbit/s", "64kbit")] == [1e8, 1.5e9, 64e3]
-    assert show(Stat(2.0, 0.1, 3), decimals=3) == "2.000 ± 0.100" and show(Stat(2.0, None, 1), decimals=1) == "2.0"
-    assert show_count(Stat(1.5e6, 2e4, 2), "B") == "1.50 ± 0.02 MB" and show_count(Stat(20, None, 1)) == "20"
+    assert (
+        format_stat(Stat(2.0, 0.1, 3), decimals=3) == "2.000 ± 0.100"
+        and format_stat(Stat(2.0, None, 1), decimals=1) == "2.0"
+    )
+    assert format_count(Stat(1.5e6, 2e4, 2), "B") == "1.50 ± 0.02 MB" and format_count(Stat(20, None, 1)) == "20"
 
 
 def test_report_of_real_runs(tmp_path, capsys):

@@ -22,20 +22,20 @@ def put(run_dir, step, workers=2, sealed=True):
 
 def test_comes_back(tmp_path):
     put(tmp_path, 3)
-    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    assert checkpoint.newest_valid(tmp_path, 2) == (3, [])
     assert checkpoint.load(tmp_path, 3, 1)["w"][0] == 4.0
 
 
 def test_a_generation_counts_only_when_sealed(tmp_path):
     put(tmp_path, 3)
     put(tmp_path, 6, sealed=False)
-    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    assert checkpoint.newest_valid(tmp_path, 2) == (3, [])
 
 
 def test_a_generation_with_a_worker_missing_is_damaged(tmp_path):
     put(tmp_path, 3)
     put(tmp_path, 6, workers=1)
-    assert checkpoint.newest_good(tmp_path, 2)[0] == 3
+    assert checkpoint.newest_valid(tmp_path, 2)[0] == 3
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100])
@@ -44,7 +44,7 @@ def test_a_file_cut_short_falls_back_and_says_so(tmp_path, cut):
     put(tmp_path, 6)
     path = checkpoint.generation(tmp_path, 6) / "worker-1.pt"
     path.write_bytes(path.read_bytes()[:cut])
-    step, said = checkpoint.newest_good(tmp_path, 2)
+    step, said = checkpoint.newest_valid(tmp_path, 2)
     assert step == 3 and len(said) == 1 and "step-00000006/worker-1.pt" in said[0]
 
 
@@ -57,13 +57,13 @@ def test_a_damaged_shard_beside_a_whole_file_falls_back_and_says_so(tmp_path, ha
             (shards / f"{rank}.distcp").write_bytes(bytes([rank]) * (checkpoint.PIECE_BYTES + 1))
         checkpoint.save(tmp_path, step, 0, {"step": step}, shards=shards)
         checkpoint.seal(tmp_path, step)
-    assert checkpoint.newest_good(tmp_path, 1) == (6, [])
+    assert checkpoint.newest_valid(tmp_path, 1) == (6, [])
     shard = shards / "1.distcp"
     whole = shard.read_bytes()
     shard.write_bytes({"cut": whole[:-1], "lost": b"", "flipped": b"\0" + whole[1:]}[harm])
     if harm == "lost":
         shard.unlink()
-    step, said = checkpoint.newest_good(tmp_path, 1)
+    step, said = checkpoint.newest_valid(tmp_path, 1)
     assert step == 3 and said == [f"{shard} is damaged"]
 
 
@@ -73,7 +73,7 @@ def test_one_flipped_bit_is_seen(tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert checkpoint.newest_good(tmp_path, 2)[0] is None
+    assert checkpoint.newest_valid(tmp_path, 2)[0] is None
 
 
 NO_VOUCHING = ["[]", "3", "null", '"x"', "{}", "[" * 100_000]
@@ -86,9 +86,9 @@ def test_json_that_vouches_for_nothing_falls_back_and_says_so(tmp_path, content)
         put(tmp_path, step)
     path = checkpoint.generation(tmp_path, 6) / "worker-0.json"
     path.write_text(content)
-    step, said = checkpoint.newest_good(tmp_path, 2)
+    step, said = checkpoint.newest_valid(tmp_path, 2)
     assert step == 3 and len(said) == 1 and "step-00000006/" in said[0] and said[0].endswith("is damaged")
-    assert list(checkpoint.held(tmp_path, 0, newest=6)) == [3]
+    assert list(checkpoint.resumable_steps(tmp_path, 0, newest=6)) == [3]
 
 
 def test_a_save_that_dies_before_its_seal_does_not_count(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_save_that_dies_before_its_seal_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_atomically", dies_at_the_seal)
     with pytest.raises(KeyboardInterrupt):
         put(tmp_path, 6)
-    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    assert checkpoint.newest_valid(tmp_path, 2) == (3, [])
 
 
 def test_a_write_that_dies_leaves_the_old_file(tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     data = path.read_bytes()
     seal = {"bytes": len(data), "xxh3_128": checkpoint.xxhash.xxh3_128_hexdigest(data)}
     path.with_suffix(".json").write_text(json.dumps(seal))
-    assert checkpoint.newest_good(tmp_path, 1)[0] == 3
+    assert checkpoint.newest_valid(tmp_path, 1)[0] == 3
     with pytest.raises(Exception, match=r"[Ww]eights"):
         checkpoint.load(tmp_path, 3, 0)
 
@@ -163,7 +163,7 @@ def test_folders_of_other_names_are_left_alone(tmp_path):
     for folder in others:
         folder.mkdir()
         (folder / "sealed").touch()
-    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    assert checkpoint.newest_valid(tmp_path, 2) == (3, [])
     for step in (6, 9):
         put(tmp_path, step)
     checkpoint.discard_after(tmp_path, None)

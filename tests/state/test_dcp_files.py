@@ -81,9 +81,9 @@ def test_torch_reads_what_is_written_here_and_is_read_here(tmp_path):
 
 def test_both_indexes_say_the_same(tmp_path):
     save(tmp_path)
-    of_torch = dcp_index.described(records((tmp_path / ".metadata").read_bytes()))
+    of_torch = dcp_index.index_of_metadata(records((tmp_path / ".metadata").read_bytes()))
     assert of_torch == json.loads((tmp_path / "index.json").read_text())
-    again = dcp_index.described(dcp_index.read(tmp_path))
+    again = dcp_index.index_of_metadata(dcp_index.read(tmp_path))
     assert again == of_torch
 
 

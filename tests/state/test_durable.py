@@ -80,7 +80,7 @@ def test_a_sealed_generation_is_whole(cut: PowerCut, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "disk/run", 5, 0, {"x": 5}, shards=shards)
     checkpoint.save(tmp_path / "disk/run", 5, 1, {"x": 6})
     checkpoint.seal(tmp_path / "disk/run", 5)
-    assert checkpoint.newest_good(cut.restore(tmp_path / "found") / "run", 2) == (5, [])
+    assert checkpoint.newest_valid(cut.restore(tmp_path / "found") / "run", 2) == (5, [])
 
 
 @pytest.mark.parametrize("write", [lambda path: path.write_bytes(b"x"), lambda path: path.mkdir()])

@@ -26,7 +26,7 @@ def repaired(blob: bytes) -> bytes:
     """The fixed part of the header and the checksum put right, so that what lies behind them is reached."""
     start = wire.HEAD.pack(
         wire.MAGIC, wire.VERSION, ROUND.number, ROUND.fragment, 64, wire.schema_hash(SCHEMA), 7
-    ) + wire.short_text(PEER)
+    ) + wire.encode_text(PEER)
     return signed(start + blob[len(start) : -8])
 
 
@@ -80,7 +80,7 @@ def apart(blob: bytes) -> Draft:
     numbers = [wire.VERSION, header.round, header.fragment, header.samples, header.schema, header.slow]
     sections = [
         [
-            Section(names.index(n), wire.DTYPES.index(x.dtype), list(x.shape), bytes(wire.view_of(x)))
+            Section(names.index(n), wire.DTYPES.index(x.dtype), list(x.shape), bytes(wire.bytes_view(x)))
             for n, x in parts.items()
         ]
         for parts in tensors

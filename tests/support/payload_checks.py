@@ -124,7 +124,7 @@ def by_definition() -> Iterator[None]:
     """Without the compiled kernels that decoding meets."""
     with pytest.MonkeyPatch.context() as patch:
         for operator in (rice_decode, elias_fano_decode, two_bit_decode, land):
-            patch.setattr(operator, "overload", operator.flat(operator.definition))
+            patch.setattr(operator, "overload", operator.flattened(operator.definition))
         yield
 
 

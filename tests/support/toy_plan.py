@@ -1,6 +1,6 @@
 """Fleets and methods whose rounds can be worked out by hand."""
 
-from outerloop.plan.forecast import outlook
+from outerloop.plan.forecast import forecast
 from outerloop.plan.links import Links
 from outerloop.plan.scenario import Fleet, Method
 
@@ -18,4 +18,4 @@ def fleet(peers, links=EVEN, *, step_s=1.0, **rest):
 
 
 def round_s(fleet, method):
-    return outlook(fleet, method).round_s
+    return forecast(fleet, method).round_s

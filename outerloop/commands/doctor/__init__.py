@@ -73,15 +73,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     with closing(network_findings):
         own = identities.findings(options.run_dir, options.workers) if options.run_dir else iter(())
-        return tell([machine.findings(), own, network_findings])
+        return print_findings([machine.findings(), own, network_findings])
 
 
-def tell(parts: Sequence[Iterator[Finding]]) -> int:
+def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
     """Print each finding as soon as it is available. Return the exit code."""
     failed = 0
     for part in parts:
         for finding in part:
             print(finding.line(), flush=True)
-            failed += finding.good is False
+            failed += finding.passed is False
     print(f"failed checks: {failed}" if failed else "no check failed")
     return min(1, failed)

@@ -20,12 +20,12 @@ class Finding:
         todo: what the user should do, empty if nothing.
     """
 
-    what: str
-    good: bool | None
-    said: str
-    todo: str = ""
+    name: str
+    passed: bool | None
+    result: str
+    advice: str = ""
 
     def line(self) -> str:
         """Format the finding as one line. Escapes non-printable characters, as texts may come from other peers."""
-        text = f"{MARKS[self.good]} {self.what:<9} {self.said}" + (f": {self.todo}" if self.todo else "")
+        text = f"{MARKS[self.passed]} {self.name:<9} {self.result}" + (f": {self.advice}" if self.advice else "")
         return printable(text)

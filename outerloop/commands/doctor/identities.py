@@ -14,5 +14,5 @@ from outerloop.swarm.access.signatures import Signatures
 def findings(run_dir: Path, workers: int) -> Iterator[Finding]:
     """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a key file is not a valid key."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
-    todo = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
-    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, kept for its workers", todo)
+    advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
+    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, kept for its workers", advice)

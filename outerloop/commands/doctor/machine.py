@@ -15,16 +15,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from outerloop.commands.doctor.finding import Finding
-from outerloop.sinks.console import readable_bytes
+from outerloop.sinks.console import format_bytes
 
-OWN = "outerloop-train"
-SHOWN = ("torch", "hivemind", "hydra-core", "numba", "triton")
+PACKAGE = "outerloop-train"
+SHOWN_PACKAGES = ("torch", "hivemind", "hydra-core", "numba", "triton")
 """Packages whose versions are shown. All required packages are checked."""
-LEAST_DISK = 2e9
+MIN_DISK_BYTES = 2e9
 """In bytes: thirty times the size of two checkpoints and the exported model of the default job."""
-LEAST_MEMORY = 1e9
+MIN_MEMORY_BYTES = 1e9
 """In bytes: one worker of the default job needs half of it, p2pd a tenth."""
-LEAST_FILES = 1024
+MIN_OPEN_FILES = 1024
 """p2pd keeps up to 512 connections, and each stream also uses a file descriptor."""
 
 
@@ -40,25 +40,29 @@ def findings() -> Iterator[Finding]:
 def versions() -> Iterator[Finding]:
     """Yield a failed finding for each version that does not satisfy the requirements, else one that lists versions."""
     try:
-        asked, python = metadata.requires(OWN) or [], metadata.metadata(OWN)["Requires-Python"]
+        requirements, python = metadata.requires(PACKAGE) or [], metadata.metadata(PACKAGE)["Requires-Python"]
     except metadata.PackageNotFoundError:
-        yield Finding("versions", None, f"{OWN} is not installed: its requirements are unknown", "run pip install -e .")
+        yield Finding(
+            "versions", None, f"{PACKAGE} is not installed: its requirements are unknown", "run pip install -e ."
+        )
         return
-    found = {"python": platform.python_version(), OWN: metadata.version(OWN)}
-    wrong = list(mismatch("python", python, found["python"]))
-    for requirement in map(Requirement, asked):
-        there = version_of(requirement.name)
-        if there is None and requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+    found = {"python": platform.python_version(), PACKAGE: metadata.version(PACKAGE)}
+    failed = list(mismatch("python", python, found["python"]))
+    for requirement in map(Requirement, requirements):
+        installed = installed_version(requirement.name)
+        if installed is None and requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue  # an optional extra that is not installed
-        wrong += mismatch(requirement.name, str(requirement.specifier), there)
-        if there and requirement.name in SHOWN:
-            found[requirement.name] = str(torch.__version__) if requirement.name == "torch" else there  # with its build
-    yield from wrong
-    if not wrong:
+        failed += mismatch(requirement.name, str(requirement.specifier), installed)
+        if installed and requirement.name in SHOWN_PACKAGES:
+            found[requirement.name] = (
+                str(torch.__version__) if requirement.name == "torch" else installed
+            )  # with its build
+    yield from failed
+    if not failed:
         yield Finding("versions", True, ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
-def version_of(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
@@ -66,36 +70,36 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def mismatch(package: str, asked: str, there: str | None) -> Iterator[Finding]:
+def mismatch(package: str, required: str, installed: str | None) -> Iterator[Finding]:
     """Yield a failed finding unless the version satisfies the requirement. Nightly builds count as fitting."""
-    if there is None or not SpecifierSet(asked).contains(there, prereleases=True):
-        todo = "install that Python" if package == "python" else f"run pip install '{package}{asked}'"
-        yield Finding("versions", False, f"{package} {there or 'is missing'}, required is {asked}", todo)
+    if installed is None or not SpecifierSet(required).contains(installed, prereleases=True):
+        advice = "install that Python" if package == "python" else f"run pip install '{package}{required}'"
+        yield Finding("versions", False, f"{package} {installed or 'is missing'}, required is {required}", advice)
 
 
 def disk(free: float) -> Finding:
     """Check the free space in the current folder, in which runs are stored by default."""
-    said, enough = f"{readable_bytes(free)} free in this folder", free >= LEAST_DISK
-    todo = "" if enough else f"free {readable_bytes(LEAST_DISK)}, or set run_dir= to a folder on another disk"
-    return Finding("disk", enough, said, todo)
+    result, enough = f"{format_bytes(free)} free in this folder", free >= MIN_DISK_BYTES
+    advice = "" if enough else f"free {format_bytes(MIN_DISK_BYTES)}, or set run_dir= to a folder on another disk"
+    return Finding("disk", enough, result, advice)
 
 
 def memory(file: Path) -> Finding:
     """Check the memory that the kernel reports as available to a new process."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
-    if found is None:
+    match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
+    if match is None:
         return Finding("memory", None, "this system does not report it")
-    free = 1024 * int(found[1])
-    todo = "" if free >= LEAST_MEMORY else "end other programs, or set workers=1 model=nano"
-    return Finding("memory", free >= LEAST_MEMORY, f"{readable_bytes(free)} free", todo)
+    free = 1024 * int(match[1])
+    advice = "" if free >= MIN_MEMORY_BYTES else "end other programs, or set workers=1 model=nano"
+    return Finding("memory", free >= MIN_MEMORY_BYTES, f"{format_bytes(free)} free", advice)
 
 
 def open_files(limit: int) -> Finding:
     """Check the soft limit on open files, which a process cannot exceed."""
     if limit == resource.RLIM_INFINITY:
         return Finding("files", True, "no limit on open files")
-    todo = "" if limit >= LEAST_FILES else f"run ulimit -n {4 * LEAST_FILES}"
-    return Finding("files", limit >= LEAST_FILES, f"{limit} open files allowed", todo)
+    advice = "" if limit >= MIN_OPEN_FILES else f"run ulimit -n {4 * MIN_OPEN_FILES}"
+    return Finding("files", limit >= MIN_OPEN_FILES, f"{limit} open files allowed", advice)
 
 
 def gpu() -> Finding:
@@ -103,5 +107,5 @@ def gpu() -> Finding:
     if not torch.cuda.is_available():
         return Finding("gpu", None, "torch finds no GPU: training runs on the CPU")
     free, total = torch.cuda.mem_get_info()
-    said = f"{torch.cuda.get_device_name()}, {readable_bytes(free)} of {readable_bytes(total)} free"
-    return Finding("gpu", True, said)
+    result = f"{torch.cuda.get_device_name()}, {format_bytes(free)} of {format_bytes(total)} free"
+    return Finding("gpu", True, result)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from outerloop.commands.doctor.finding import Finding
-from outerloop.report.units import show_bandwidth
+from outerloop.report.units import format_bandwidth
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.probe import Measured, measure
@@ -17,142 +17,146 @@ from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
 
-CLOCK_S = 3.0
+MAX_CLOCK_DIFFERENCE_S = 3.0
 """Limit set by hivemind: peers whose clocks differ by more than this refuse each other."""
-DIALLED = 3
+MAX_DIALLED = 3
 """Number of addresses that are dialled. Each needs a separate daemon, because libp2p dials any address it knows."""
 THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
-ALL_INTERFACES = "set exchange.host=0.0.0.0 to let other machines join"
-OUTSIDE = (
+LISTEN_ON_ALL_HINT = "set exchange.host=0.0.0.0 to let other machines join"
+PUBLIC_ADDRESS_HINT = (
     "for machines outside this network set exchange.port=4242, open or forwarded, and "
     "exchange.announce=[/ip4/<public address>/tcp/4242], or exchange.open_internet=true"
 )
-WHERE = "pass a free --port (0 for any) and a --host of this machine"
-ASK = "pass --peer with the address of a running peer"
+LISTEN_HINT = "pass a free --port (0 for any) and a --host of this machine"
+PEER_HINT = "pass --peer with the address of a running peer"
 
 
 def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[str]) -> Generator[Finding, None, None]:
     """Run all checks of the network. Yields each finding as soon as it is available."""
-    began = time.monotonic()
+    start_s = time.monotonic()
     try:
-        with visit(host=host, port=port, announce=announce, observer=False) as own:
-            yield Finding("daemon", True, f"p2pd started in {time.monotonic() - began:.1f} s on {host}")
-            yield announced(own.addresses)
-            yield reached({address: dialled(address) for address in own.addresses[:DIALLED]}, announce)
+        with visit(host=host, port=port, announce=announce, observer=False) as node:
+            yield Finding("daemon", True, f"p2pd started in {time.monotonic() - start_s:.1f} s on {host}")
+            yield address_finding(node.addresses)
+            yield port_finding({address: dial_failure(address) for address in node.addresses[:MAX_DIALLED]}, announce)
             for peer in peers:
-                yield from asked(own, peer, announce)
+                yield from peer_findings(node, peer, announce)
             if not peers:
-                yield Finding("nat", None, "routers, relays, hole punching: no outside peer was asked", ASK)
+                yield Finding("nat", None, "routers, relays, hole punching: no outside peer was asked", PEER_HINT)
     except UserError as error:
-        yield Finding("daemon", False, str(error), WHERE)
+        yield Finding("daemon", False, str(error), LISTEN_HINT)
 
 
-def place_of(address: str) -> str:
+def reachable_from(address: str) -> str:
     """Return a label for where a multiaddr can be reached from, judging by its form alone."""
-    found = re.match(r"/ip[46]/([^/]+)", address)
+    match = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
-    if found is None:
+    if match is None:
         return "name"
-    ip = ipaddress.ip_address(found[1])
+    ip = ipaddress.ip_address(match[1])
     return THIS_MACHINE if ip.is_loopback else "public" if ip.is_global else THIS_NETWORK
 
 
-def announced(addresses: Sequence[str]) -> Finding:
+def address_finding(addresses: Sequence[str]) -> Finding:
     """Report the addresses that other peers would be given."""
-    places = {short(address): place_of(address) for address in addresses}
-    said = ", ".join(f"{address} ({place})" for address, place in places.items())
+    places = {without_peer_id(address): reachable_from(address) for address in addresses}
+    result = ", ".join(f"{address} ({place})" for address, place in places.items())
     if set(places.values()) == {THIS_MACHINE}:
-        return Finding("addresses", None, said, ALL_INTERFACES)
+        return Finding("addresses", None, result, LISTEN_ON_ALL_HINT)
     if set(places.values()) <= {THIS_MACHINE, THIS_NETWORK}:
-        return Finding("addresses", None, said, OUTSIDE)
-    return Finding("addresses", True, said)
+        return Finding("addresses", None, result, PUBLIC_ADDRESS_HINT)
+    return Finding("addresses", True, result)
 
 
-def dialled(address: str) -> str:
+def dial_failure(address: str) -> str:
     """Dial an address from a second daemon. Return the reason if that fails, an empty string if it succeeds."""
     try:
-        with visit() as other:
-            other.call(other.dial(address), timeout_s=2 * OPEN_S)
+        with visit() as dialler:
+            dialler.call(dialler.dial(address), timeout_s=2 * OPEN_S)
     except (Unreachable, UserError) as error:
         return last_line(error)
     return ""
 
 
-def reached(failures: dict[str, str], announce: Sequence[str]) -> Finding:
+def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
     With announced addresses a failure is undecided: many routers do not let inside hosts dial the outside address.
     """
-    failed = [f"{short(address)} ({why})" for address, why in failures.items() if why]
+    failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
-        said = f"a second daemon on this machine dialled {', '.join(map(short, failures))}"
-        return Finding("port", True, f"{said}; firewalls and routers between machines were not tested")
-    todo = f"open TCP port {port_of(failed[0])}"
+        result = f"a second daemon on this machine dialled {', '.join(map(without_peer_id, failures))}"
+        return Finding("port", True, f"{result}; firewalls and routers between machines were not tested")
+    advice = f"open TCP port {port_of(failed[0])}"
     if announce:
-        return Finding("port", None, f"not dialled from here: {', '.join(failed)}; the router may not allow it", todo)
-    return Finding("port", False, f"a second daemon on this machine cannot dial {', '.join(failed)}", todo)
+        return Finding("port", None, f"not dialled from here: {', '.join(failed)}; the router may not allow it", advice)
+    return Finding("port", False, f"a second daemon on this machine cannot dial {', '.join(failed)}", advice)
 
 
-def asked(own: ObserverNode, peer: str, announce: Sequence[str]) -> Iterator[Finding]:
+def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Iterator[Finding]:
     """Dial and probe a peer. Yield the findings on the peer, the clock and NAT."""
     try:
-        peer_id = own.call(own.dial(peer), timeout_s=2 * OPEN_S)
+        peer_id = node.call(node.dial(peer), timeout_s=2 * OPEN_S)
     except Unreachable as error:
-        todo = "is it running, is its port open, is this the address that it printed?"
-        yield Finding("peer", False, f"{peer} cannot be dialled ({last_line(error)})", todo)
+        advice = "is it running, is its port open, is this the address that it printed?"
+        yield Finding("peer", False, f"{peer} cannot be dialled ({last_line(error)})", advice)
         return
     try:
-        found = own.call(measure(own, peer_id), timeout_s=2 * MEASURE_S)
+        measured = node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway:
-        said = f"{peer_id} was dialled and its id is right; it answers only the peers in its exchange.allow"
-        yield Finding("peer", None, said, "pass --run-dir too, and have its operator add the ids that it shows")
+        result = f"{peer_id} was dialled and its id is right; it answers only the peers in its exchange.allow"
+        yield Finding("peer", None, result, "pass --run-dir too, and have its operator add the ids that it shows")
         return
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        why = str(error) or f"not done in {MEASURE_S:.0f} s: slower than 1 Mbit/s, or frozen"
-        yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({why})")
+        reason = str(error) or f"not done in {MEASURE_S:.0f} s: slower than 1 Mbit/s, or frozen"
+        yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({reason})")
         return
-    yield Finding("peer", True, f"{peer_id}: {speed(found)}")
-    yield clock(found)
-    there = own.call(own.seen_at(peer_id), timeout_s=2 * STOP_S)
-    yield nat(found.seen, local_ip(ip_of(there)), announce, port_of(own.addresses[0]))
+    yield Finding("peer", True, f"{peer_id}: {format_speed(measured)}")
+    yield clock_finding(measured)
+    remote_address = node.call(node.seen_at(peer_id), timeout_s=2 * STOP_S)
+    yield nat_finding(measured.seen, local_ip(ip_of(remote_address)), announce, port_of(node.addresses[0]))
 
 
-def speed(found: Measured) -> str:
+def format_speed(measured: Measured) -> str:
     """Format the round trip and the rates. The rates are lower bounds: 1 MB is too short to reach full speed."""
-    said = f"round trip {1000 * found.round_trip_s:.1f} ms"
-    if found.up is None or found.down is None:
-        return f"{said}; bandwidth not measured, because other machines have just probed it: try again in a minute"
-    return f"{said}, at least {rate(found.up)} to it and {rate(found.down)} from it (1 MB each)"
+    text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
+    if measured.up is None or measured.down is None:
+        return f"{text}; bandwidth not measured, because other machines have just probed it: try again in a minute"
+    return f"{text}, at least {format_rate(measured.up)} to it and {format_rate(measured.down)} from it (1 MB each)"
 
 
-def rate(bytes_per_s: float) -> str:
+def format_rate(bytes_per_s: float) -> str:
     """Format a rate with two significant digits. 1 MB cannot measure it more precisely."""
-    return show_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
+    return format_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
-def clock(found: Measured) -> Finding:
+def clock_finding(measured: Measured) -> Finding:
     """Compare this machine's clock with the peer's."""
-    ahead_s, sure_s = found.clock_ahead_s, found.round_trip_s / 2
-    where = "behind" if ahead_s > 0 else "ahead of"
-    said = f"this machine's is {abs(ahead_s):.3f} s {where} the peer's, give or take {sure_s:.3f} s"
-    good = abs(ahead_s) <= CLOCK_S
-    todo = "" if good else f"set the clock (NTP): peers more than {CLOCK_S:.0f} s apart refuse each other"
-    return Finding("clock", good, said, todo)
+    ahead_s, uncertainty_s = measured.clock_ahead_s, measured.round_trip_s / 2
+    direction = "behind" if ahead_s > 0 else "ahead of"
+    result = f"this machine's is {abs(ahead_s):.3f} s {direction} the peer's, give or take {uncertainty_s:.3f} s"
+    passed = abs(ahead_s) <= MAX_CLOCK_DIFFERENCE_S
+    advice = (
+        "" if passed else f"set the clock (NTP): peers more than {MAX_CLOCK_DIFFERENCE_S:.0f} s apart refuse each other"
+    )
+    return Finding("clock", passed, result, advice)
 
 
-def nat(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
+def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
     """Compare the address at which the peer sees this machine with the one from which its packets leave."""
     outside = ip_of(seen)
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
     if outside == local:
         return Finding("nat", True, f"none on the way to the peer: it sees {outside}, an address of this machine")
-    said = f"the peer sees {outside}, this machine sends from {local}: it is behind NAT"
+    result = f"the peer sees {outside}, this machine sends from {local}: it is behind NAT"
     if any(ip_of(address) == outside for address in announce):
-        return Finding("nat", True, f"{said}, and {outside} is announced; whether the port is forwarded was not tested")
-    todo = f"forward TCP port {port} and set exchange.announce=[/ip4/{outside}/tcp/{port}] exchange.port={port}"
-    return Finding("nat", False, said, f"{todo}, or exchange.open_internet=true for relays and hole punching")
+        return Finding(
+            "nat", True, f"{result}, and {outside} is announced; whether the port is forwarded was not tested"
+        )
+    advice = f"forward TCP port {port} and set exchange.announce=[/ip4/{outside}/tcp/{port}] exchange.port={port}"
+    return Finding("nat", False, result, f"{advice}, or exchange.open_internet=true for relays and hole punching")
 
 
 def local_ip(towards: str) -> str:
@@ -170,17 +174,17 @@ def local_ip(towards: str) -> str:
 
 def ip_of(address: str) -> str:
     """Return the IP address in a multiaddr; empty if it contains a host name."""
-    found = re.match(r"/ip[46]/([^/]+)", address)
-    return found[1] if found else ""
+    match = re.match(r"/ip[46]/([^/]+)", address)
+    return match[1] if match else ""
 
 
 def port_of(address: str) -> str:
     """Return the TCP port in a multiaddr; empty if it has none."""
-    found = re.search(r"/tcp/(\d+)", address)
-    return found[1] if found else ""
+    match = re.search(r"/tcp/(\d+)", address)
+    return match[1] if match else ""
 
 
-def short(address: str) -> str:
+def without_peer_id(address: str) -> str:
     """Remove the peer id, which is the same in all addresses of a peer. Relay addresses stay as they are."""
     return address.partition("/p2p/")[0] if "/p2p-circuit" not in address else address
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from outerloop.compress.index.checked import decoded
-from outerloop.kernels.positions import check_valid, each, no_positions, valid
+from outerloop.kernels.positions import are_valid, check_valid, decode_each, no_positions
 from outerloop.kernels.reference import pack_bits, packed_bytes, unpack_bits
 from outerloop.kernels.rows import Rows
 
@@ -17,7 +17,7 @@ class Fixed:
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
         """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
-        check_valid(valid(position_M, rows))
+        check_valid(are_valid(position_M, rows))
         return pack_bits(position_M, (rows.chunk - 1).bit_length())
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
@@ -27,7 +27,7 @@ class Fixed:
 
 def fixed_decode(bytes_P: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """Decode (B,) uint8 of P peers to (P, M) int32 and whether each peer's bytes are valid, (P,)."""
-    return each(lambda byte_B: fixed_decode_one(byte_B, Rows(count, chunk, k)), bytes_P)
+    return decode_each(lambda byte_B: fixed_decode_one(byte_B, Rows(count, chunk, k)), bytes_P)
 
 
 def fixed_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -37,4 +37,4 @@ def fixed_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         return no_positions(byte_B, rows)
     position_M = unpack_bits(byte_B, bits, rows.kept)
     used = (rows.kept * bits - 1) % 8 + 1
-    return position_M, valid(position_M, rows) & (byte_B[-1:] >> used == 0).all()
+    return position_M, are_valid(position_M, rows) & (byte_B[-1:] >> used == 0).all()

@@ -38,7 +38,7 @@ from outerloop.kernels.specs import (
     sgd_spec,
     sparse_codec,
 )
-from outerloop.kernels.threads import across
+from outerloop.kernels.threads import parallel_map
 from outerloop.types import Parts, Tensors
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
     """Return work(name) for all of these tensors. CPUs divide them among threads; a GPU runs the kernels one by one."""
     names = list(like)
     if all(x.is_cpu for x in like.values()):
-        return dict(zip(names, across(work, names, [x.numel() for x in like.values()]), strict=True))
+        return dict(zip(names, parallel_map(work, names, [x.numel() for x in like.values()]), strict=True))
     return {name: work(name) for name in names}
 
 

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from outerloop.kernels.cpu.compiled import compiled
 
-NOTHING = np.empty(0, np.float32)
+EMPTY = np.empty(0, np.float32)
 """Stands for an optional array that is absent."""
-LINE = 16
+CACHE_LINE = 16
 """Number of float32 values in a cache line."""
 
 
-def array_of(x: Tensor | None) -> Any:
+def as_array(x: Tensor | None) -> Any:
     """Return a view of a contiguous tensor: (N,) float32, or uint16 for bfloat16; NOTHING for None."""
     if x is None:
-        return NOTHING
+        return EMPTY
     flat = x.detach().view(-1)
     return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
 
@@ -98,10 +98,10 @@ def float_row_of(source, start, n, buffer):
 
 
 @compiled
-def ask_for(inputs, start, stop):
+def prefetch_inputs(inputs, start, stop):
     """Prefetch the existing values start .. stop of (slow, fast, residual); the latter two may be NOTHING."""
     slow, fast, residual = inputs
-    for i in range(start, min(stop, slow.size), LINE):
+    for i in range(start, min(stop, slow.size), CACHE_LINE):
         prefetch(slow, i)
         if fast.size:
             prefetch(fast, i)

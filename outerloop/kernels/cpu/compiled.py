@@ -17,7 +17,7 @@ import xxhash
 from numba import config, njit
 
 
-def content_of(package: Path) -> str:
+def source_digest(package: Path) -> str:
     """Return a hash, 16 hex digits, of the names and contents of the Python files in a folder."""
     content = xxhash.xxh3_64()
     for file in sorted(package.glob("*.py")):
@@ -29,7 +29,7 @@ def content_of(package: Path) -> str:
 def writable_folder() -> Path | None:
     """Return <NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache>/outerloop/loops-<hash>; None if it is not writable."""
     base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(base) / "outerloop" / f"loops-{content_of(Path(__file__).parent)}"
+    folder = Path(base) / "outerloop" / f"loops-{source_digest(Path(__file__).parent)}"
     try:
         folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)

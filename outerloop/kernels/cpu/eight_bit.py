@@ -18,19 +18,19 @@ from outerloop.kernels.eight_bit import BLOCK, TOP
 TINY = np.finfo(np.float32).tiny
 
 
-def held_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return values start .. start + n as float32, to modify and pass to `hold_row`. Only for compiled code."""
+def read_residual_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
+    """Return values start .. start + n as float32, to modify for `write_residual_row`. Only for compiled code."""
     raise NotImplementedError
 
 
-def hold_row(row: Any, residual: Any, scale: Any, start: int) -> None:
-    """Write back the row that `held_row` returned. Only for compiled code."""
+def write_residual_row(row: Any, residual: Any, scale: Any, start: int) -> None:
+    """Write back the row that `read_residual_row` returned. Only for compiled code."""
     raise NotImplementedError
 
 
-@overload(held_row)
-def held_row_of(residual, scale, start, n, buffer):
-    """Choose the implementation of `held_row` by the type of the residual."""
+@overload(read_residual_row)
+def read_residual_row_of(residual, scale, start, n, buffer):
+    """Choose the implementation of `read_residual_row` by the type of the residual."""
 
     def here(residual, scale, start, n, buffer):
         return residual[start : start + n]
@@ -46,9 +46,9 @@ def held_row_of(residual, scale, start, n, buffer):
     return here if residual.dtype == types.float32 else widened
 
 
-@overload(hold_row)
-def hold_row_of(row, residual, scale, start):
-    """Choose the implementation of `hold_row` by the type of the residual."""
+@overload(write_residual_row)
+def write_residual_row_of(row, residual, scale, start):
+    """Choose the implementation of `write_residual_row` by the type of the residual."""
 
     def stays(row, residual, scale, start):
         pass
@@ -56,13 +56,13 @@ def hold_row_of(row, residual, scale, start):
     def narrowed(row, residual, scale, start):
         for begin in range(0, row.size, BLOCK):
             x, block = row[begin : begin + BLOCK], (start + begin) // BLOCK
-            hold_block(x, residual[start + begin : start + begin + x.size], scale[block : block + 1])
+            write_residual_block(x, residual[start + begin : start + begin + x.size], scale[block : block + 1])
 
     return stays if residual.dtype == types.float32 else narrowed
 
 
 @compiled
-def hold_block(x, code, scale):
+def write_residual_block(x, code, scale):
     """Compute the codes of a block and its scale (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
     for i in range(x.size):  # as integers: a maximum of floats is not vectorized, because of NaN

@@ -13,7 +13,7 @@ from torch import Tensor
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.vectors import MAGNITUDE
 from outerloop.kernels.finite import finite
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import parallel_rows
 
 INFINITE = 0x7F800000
 """The bits of float32's infinity; a NaN's are above it."""
@@ -25,7 +25,7 @@ def finite_cpu(x: Tensor) -> Tensor:
     if x.dtype != torch.float32:
         return finite.definition(x)
     bits, found = x.detach().reshape(-1).numpy().view(np.int32), []
-    share(lambda first, last: found.append(largest(bits, first, last) < INFINITE), bits.size, values=bits.size)
+    parallel_rows(lambda first, last: found.append(largest(bits, first, last) < INFINITE), bits.size, values=bits.size)
     return torch.tensor(all(found))
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import array_of, convert, float_row, sum_of_squares
+from outerloop.kernels.cpu.arrays import as_array, convert, float_row, sum_of_squares
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.eight_bit import held_row, hold_row
+from outerloop.kernels.cpu.eight_bit import read_residual_row, write_residual_row
 from outerloop.kernels.cpu.vectors import add_counted
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import parallel_rows
 
 
 @land.kernel("CPU")
@@ -34,9 +34,9 @@ def land_cpu(
     """Implement `land`."""
     rows = Rows(slow.numel(), how.chunk, how.k)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
-    arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
-    payloads = [position.numpy(), value.numpy(), array_of(value[max(how.own, 0)] if sent is None else sent)]
-    share(
+    arrays = [as_array(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
+    payloads = [position.numpy(), value.numpy(), as_array(value[max(how.own, 0)] if sent is None else sent)]
+    parallel_rows(
         lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
         rows.chunks,
         values=rows.count,
@@ -56,9 +56,9 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
-            held = held_row(residual, scale, start, n, buffer)
+            held = read_residual_row(residual, scale, start, n, buffer)
             keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
-            hold_row(held, residual, scale, start)
+            write_residual_row(held, residual, scale, start)
         for peer in range(position.shape[0]):
             add_sent(position, value, peer, begin, end, sums)
         if momentum.size:

@@ -17,29 +17,29 @@ from torch import Tensor
 from outerloop.kernels import positions
 from outerloop.kernels.cpu import elias_fano_loops, rice_loops
 from outerloop.kernels.rows import Rows
-from outerloop.kernels.threads import share, share_all
+from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 
-def all_of(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
+def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
     """Return whether each loop exists and returns True for all its pieces. All threads share all loops."""
-    there = list(loops)
-    good = [loop is not None for loop in there]
+    present = list(loops)
+    passed = [loop is not None for loop in present]
 
-    def part(i: int, loop: Callable[[int, int], bool], first: int, stop: int) -> None:
+    def run_part(i: int, loop: Callable[[int, int], bool], first: int, stop: int) -> None:
         if not loop(first, stop):
-            good[i] = False
+            passed[i] = False
 
-    share_all([partial(part, i, loop) for i, loop in enumerate(there) if loop], pieces, values=rows.kept)
-    return good
+    parallel_loops([partial(run_part, i, loop) for i, loop in enumerate(present) if loop], pieces, values=rows.kept)
+    return passed
 
 
-def kept_of(position_M: Tensor, rows: Rows) -> np.ndarray:
+def checked_positions(position_M: Tensor, rows: Rows) -> np.ndarray:
     """Return the positions for a loop, after checking their number, which the loops rely on."""
     assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
     return position_M.contiguous().numpy()
 
 
-def borders(size_R: np.ndarray) -> np.ndarray:
+def lane_offsets(size_R: np.ndarray) -> np.ndarray:
     """Convert lane sizes to the start of each lane and the end of the last, (R + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
@@ -49,14 +49,14 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """Implement positions.rice_encode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
-    position, size_R = kept_of(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
+    position, size_R = checked_positions(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
     measure = partial(rice_loops.sizes, position, size_R, shape, *code)
-    positions.check_valid(*all_of([measure], len(size_R), rows))
-    border = borders(size_R)
+    positions.check_valid(*run_all([measure], len(size_R), rows))
+    border = lane_offsets(size_R)
     byte_B = torch.empty(int(border[-1]), dtype=torch.uint8)
     byte_B[: 2 * len(size_R)] = torch.from_numpy(size_R.astype("<u2").view(np.uint8))
     write = partial(rice_loops.write, position, byte_B.numpy(), border, shape, *code)
-    share(write, len(size_R), values=rows.kept)
+    parallel_rows(write, len(size_R), values=rows.kept)
     return byte_B
 
 
@@ -65,17 +65,21 @@ def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Te
     """Implement positions.rice_decode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
-    least, most, lanes = positions.rice_least_bytes(rows), positions.rice_most_bytes(rows), positions.lane_count(rows)
+    min_bytes, max_bytes, lanes = (
+        positions.rice_min_bytes(rows),
+        positions.rice_max_bytes(rows),
+        positions.lane_count(rows),
+    )
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
 
     def reader(byte_B: Tensor, position_M: np.ndarray) -> Callable[[int, int], bool] | None:
         byte, border = byte_B.contiguous().numpy(), np.empty(lanes + 1, np.int64)
-        if not least <= byte.size <= most or not rice_loops.find_lanes(byte, border):
+        if not min_bytes <= byte.size <= max_bytes or not rice_loops.find_lanes(byte, border):
             return None
         return partial(rice_loops.read, byte, position_M, border, shape, *code)
 
     readers = map(reader, bytes, position_PM.numpy())
-    return position_PM, torch.tensor(all_of(readers, lanes, rows))
+    return position_PM, torch.tensor(run_all(readers, lanes, rows))
 
 
 @positions.elias_fano_encode.kernel("CPU")
@@ -84,8 +88,10 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
-    write = partial(elias_fano_loops.write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
-    positions.check_valid(*all_of([write], rows.chunks, rows))
+    write = partial(
+        elias_fano_loops.write, checked_positions(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size
+    )
+    positions.check_valid(*run_all([write], rows.chunks, rows))
     return byte_B
 
 
@@ -101,4 +107,4 @@ def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tu
             return None
         return partial(elias_fano_loops.read, byte_B.contiguous().numpy(), position_M, (count, chunk, k), low, size)
 
-    return position_PM, torch.tensor(all_of(map(reader, bytes, position_PM.numpy()), rows.chunks, rows))
+    return position_PM, torch.tensor(run_all(map(reader, bytes, position_PM.numpy()), rows.chunks, rows))

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import array_of, ask_for, float_row
+from outerloop.kernels.cpu.arrays import as_array, float_row, prefetch_inputs
 from outerloop.kernels.cpu.bit_loops import ONE, trailing_zeros
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.eight_bit import held_row
+from outerloop.kernels.cpu.eight_bit import read_residual_row
 from outerloop.kernels.cpu.vectors import MAGNITUDE, TOGETHER, WORD, offer_one, offer_together, reaching
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import parallel_rows
 
 SPAN = 16 * WORD
 """Number of values whose group maxima are computed together: WORD interleaved groups of 16."""
@@ -32,9 +32,9 @@ def select_cpu(
     rows = Rows(slow.numel(), chunk, k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
-    inputs = [*map(array_of, (slow, fast, residual, scale)), np.float32(beta), chunk, k]
+    inputs = [*map(as_array, (slow, fast, residual, scale)), np.float32(beta), chunk, k]
     outputs = [position_M.numpy(), value_M.numpy(), squares_C.numpy()]
-    share(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.chunks, values=rows.count)
+    parallel_rows(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.chunks, values=rows.count)
     return position_M, value_M, squares_C.sum().view(1)
 
 
@@ -51,9 +51,9 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, positi
         n, ahead = min(chunk, slow.size - start), start + chunk
         kept = np.int32((k * n + chunk - 1) // chunk)
         row_fast = float_row(fast, start, n, buffer[0]) if fast.size else zero[:n]
-        held = held_row(residual, scale, start, n, buffer[1]) if residual.size else nothing[:n]
+        held = read_residual_row(residual, scale, start, n, buffer[1]) if residual.size else nothing[:n]
         squares[row] = offer_row(slow[start : start + n], row_fast, held, beta, x, best, inputs, ahead)
-        m = find_near(bits, n, lower_bound(best, groups_of(n), kept), near, inputs, ahead)
+        m = find_candidates(bits, n, lower_bound(best, group_count(n), kept), near, inputs, ahead)
         for j in range(m):
             size[j] = bits[near[j]] & MAGNITUDE
         keep_largest(near, size, m, kept)
@@ -69,10 +69,10 @@ def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
     Prefetches the first half of the chunk at `ahead` meanwhile.
     """
     lanes, square, block, whole = np.zeros(WORD, np.float32), 0.0, 0, slow.size // WORD * WORD
-    best[: groups_of(slow.size)] = 0
+    best[: group_count(slow.size)] = 0
     while block < whole:
         group = block // SPAN * WORD
-        ask_for(inputs, ahead + block // 2, ahead + (block + WORD * TOGETHER) // 2)
+        prefetch_inputs(inputs, ahead + block // 2, ahead + (block + WORD * TOGETHER) // 2)
         if block + WORD * TOGETHER <= whole:
             offer_together(slow, fast, residual, block, beta, x, lanes, best, group)
             block += WORD * TOGETHER
@@ -89,7 +89,7 @@ def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
 
 
 @compiled
-def groups_of(n):
+def group_count(n):
     """Return the number of groups in a chunk of n values.
 
     A group is one lane of 16 vectors. Values that do not fill a vector are in no group.
@@ -107,11 +107,11 @@ def lower_bound(best, groups, kept):
 
 
 @compiled
-def find_near(bits, n, bound, near, inputs, ahead):
+def find_candidates(bits, n, bound, near, inputs, ahead):
     """Find the magnitudes that reach `bound` and return how many. Prefetches the rest of the chunk at `ahead`."""
     m = 0
     for block in range(0, n - WORD + 1, WORD):
-        ask_for(inputs, ahead + (n + block) // 2, ahead + (n + block + WORD) // 2)
+        prefetch_inputs(inputs, ahead + (n + block) // 2, ahead + (n + block + WORD) // 2)
         word = reaching(bits, block, bound)
         while word:
             near[m] = block + trailing_zeros(word)

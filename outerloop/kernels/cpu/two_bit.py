@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import array_of, convert
+from outerloop.kernels.cpu.arrays import as_array, convert
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.reference import packed_bytes
-from outerloop.kernels.threads import share, share_all
+from outerloop.kernels.threads import parallel_loops, parallel_rows
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
@@ -24,8 +24,8 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Implement `two_bit_encode`."""
     code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch would wake its threads: see finite.py
     level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
-    arrays = [array_of(x.contiguous()), group, code, array_of(level)]
-    share(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
+    arrays = [as_array(x.contiguous()), group, code, as_array(level)]
+    parallel_rows(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
     return torch.from_numpy(code), level
 
 
@@ -33,9 +33,9 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """Implement `two_bit_decode`."""
     x_PN = torch.empty(len(code), count)
-    arrays = [map(array_of, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
+    arrays = [map(as_array, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
     loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
-    share_all(loops, -(-count // group), values=count)
+    parallel_loops(loops, -(-count // group), values=count)
     return x_PN
 
 

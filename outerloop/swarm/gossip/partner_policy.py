@@ -72,7 +72,7 @@ class ScheduledPartners:
         self._seed = seed
 
     def of(self, round: Round) -> Sequence[str]:
-        pair = group_of(self._rank, size=len(self._peers), group=2, seed=self._seed, round=round)
+        pair = group_of(self._rank, size=len(self._peers), group=2, seed=self._seed, round_id=round)
         return [self._peers[rank] for rank in pair if rank != self._rank]
 
     def fit(self, own: Round, theirs: Round) -> bool:

@@ -80,7 +80,7 @@ async def test_scheduled_pairs_are_those_of_the_deal_however_unequal_the_speeds(
 
     for rank, landed in enumerate(await asyncio.gather(*map(work, members))):
         for number, contributions in enumerate(landed):
-            ranks = group_of(rank, size=5, group=2, seed=3, round=Round(number))
+            ranks = group_of(rank, size=5, group=2, seed=3, round_id=Round(number))
             assert [one.peer for one in contributions] == [members[partner].name for partner in ranks]
 
 

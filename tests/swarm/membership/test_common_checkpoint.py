@@ -99,10 +99,13 @@ def test_a_worker_holds_its_last_two_whole_generations(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         checkpoint.save(tmp_path, step, 0, {"x": step}, slow_hash=f"h{step}")
         checkpoint.seal(tmp_path, step)
-    assert checkpoint.held(tmp_path, 0, newest=30) == {30: "h30", 20: "h20"}
-    assert checkpoint.held(tmp_path, 0, newest=20) == {20: "h20"} and checkpoint.held(tmp_path, 0, newest=None) == {}
+    assert checkpoint.resumable_steps(tmp_path, 0, newest=30) == {30: "h30", 20: "h20"}
+    assert (
+        checkpoint.resumable_steps(tmp_path, 0, newest=20) == {20: "h20"}
+        and checkpoint.resumable_steps(tmp_path, 0, newest=None) == {}
+    )
     (checkpoint.generation(tmp_path, 30) / "worker-0.pt").write_bytes(b"")
-    assert checkpoint.held(tmp_path, 0, newest=30) == {20: "h20"}
+    assert checkpoint.resumable_steps(tmp_path, 0, newest=30) == {20: "h20"}
 
 
 def test_generations_from_before_the_run_went_back_do_not_push_out_new_ones(tmp_path: Path) -> None:

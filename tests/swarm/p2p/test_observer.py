@@ -86,7 +86,7 @@ def test_ctrl_c_in_the_midst_leaves_nothing(monkeypatch: pytest.MonkeyPatch, out
         raise KeyboardInterrupt
 
     before = left_here()
-    monkeypatch.setattr(network, "announced", pressed)
+    monkeypatch.setattr(network, "address_finding", pressed)
     code, out, err = outerloop("doctor")
     assert code == 130 and "✓ daemon" in out and err == "\nstopped\n"
     assert left_here() <= before
