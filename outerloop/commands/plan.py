@@ -140,8 +140,8 @@ def make_links(options: argparse.Namespace) -> Links:
 
 def make_methods(options: argparse.Namespace) -> list[Method]:
     """Return the methods of the recipes to compare. Raises UserError."""
-    wanted = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
+    overrides = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
     return [
-        plan_method(recipe_settings(name, **wanted), params=options.params, peers=options.peers)
+        plan_method(recipe_settings(name, **overrides), params=options.params, peers=options.peers)
         for name in chosen_recipes(options.recipe)
     ]

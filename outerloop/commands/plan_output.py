@@ -113,7 +113,9 @@ def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]
     curves = [
-        Curve(f"{method.name}, {method.exchange}", [(one.peers, forecast(one, method).round_s) for one in fleets])
+        Curve(
+            f"{method.name}, {method.exchange}", [(scaled.peers, forecast(scaled, method).round_s) for scaled in fleets]
+        )
         for method in methods
     ]
     largest = max(methods, key=lambda method: method.payload_bytes)

@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
 def read_all(paths: Sequence[Path]) -> list[Run]:
     """Read all runs. Shows a progress bar if that takes longer than SLOW_S."""
     bar = Progress(console=Console(stderr=True), transient=True)
-    task, began, found = bar.add_task("reading runs", total=len(paths)), time.monotonic(), []
+    task, start_s, found = bar.add_task("reading runs", total=len(paths)), time.monotonic(), []
     try:
         for path in paths:
-            if bar.console.is_terminal and time.monotonic() - began > SLOW_S:
+            if bar.console.is_terminal and time.monotonic() - start_s > SLOW_S:
                 bar.start()
             found.append(runs.read(path))
             bar.advance(task)

@@ -59,10 +59,10 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
     entries = [
         override.value() for override in parse_overrides(overrides) if override.key_or_group == "hydra.searchpath"
     ]
-    return [folder_of(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
+    return [search_path_folder(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
 
 
-def folder_of(entry: str) -> Path:
+def search_path_folder(entry: str) -> Path:
     """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
     try:
         package = entry.removeprefix("pkg://")
@@ -106,8 +106,8 @@ def refuse_sweep(overrides: Sequence[str]) -> None:
 def refuse_missing(config: DictConfig) -> None:
     """Check that every option has a value. Raises UserError for one that the user must set."""
     for key in sorted(OmegaConf.missing_keys(config)):
-        wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
-        raise UserError(f"{key} is not set, and needs {wanted}: set {key}=...")
+        needed = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
+        raise UserError(f"{key} is not set, and needs {needed}: set {key}=...")
 
 
 def group_choices(overrides: Sequence[str]) -> list[str]:
@@ -216,10 +216,10 @@ def check_type(override: Override, default: Any) -> None:
     value, key = override.value(), override.key_or_group
     if value in WORDS.get(key, ()):
         return
-    wanted = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
-    if wanted is None or value is None or override.is_sweep_override():
+    types = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
+    if types is None or value is None or override.is_sweep_override():
         return
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
 

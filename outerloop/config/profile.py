@@ -24,7 +24,7 @@ from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline.dense import DensePipeline
 from outerloop.core.pipeline.fused import FusedPipeline
 from outerloop.plan.scenario import Method
-from outerloop.replica.state_size import bytes_of, momentum_share, residual_share
+from outerloop.replica.state_size import momentum_share, residual_share, tree_bytes
 from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
@@ -114,7 +114,7 @@ def memory_per_param(settings: DictConfig, *, peers: int) -> dict[str, float]:
     return {
         "weights": FLOAT,
         "gradients": FLOAT,
-        "inner optimizer": bytes_of(inner_state(settings)) / x.numel(),
+        "inner optimizer": tree_bytes(inner_state(settings)) / x.numel(),
         "slow weights": dtype.itemsize,
         "outer optimizer": dtype.itemsize * momentum_share(make(settings.method), dtype),
         "residual": dtype.itemsize * residual_share(make(settings.feedback), dtype),

@@ -53,7 +53,7 @@ class RoundLander:
 
         Raises StateTransferRequired or ReplicasDiverged; then nothing has changed.
         """
-        messages, own_hash = verified.aggregated.messages, self.replica.hash_of(flight.update)
+        messages, own_hash = verified.aggregated.messages, self.replica.joint_hash(flight.update)
         diverged = self.verifier.diverged(messages, own_hash, flight.round)
         undecided = self.verifier.undecided(messages, own_hash, flight.round)
         included = self.is_included(flight, received, verified)
@@ -107,4 +107,4 @@ class RoundLander:
     @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
-        return self.replica.hash_of(self.replica.slow)
+        return self.replica.joint_hash(self.replica.slow)

@@ -179,7 +179,7 @@ class RoundLauncher:
                 fragment=round.fragment,
                 samples=samples,
                 schema=wire.schema_hash(self.codec.schema(round, local.update)),
-                slow=self.replica.hash_of(local.update),
+                slow=self.replica.joint_hash(local.update),
                 peer=self.exchange.peer,
             )
             blob = wire.pack(header, local.parts)

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.replica.island import Island
 from outerloop.replica.sharding import to_local
-from outerloop.replica.state_size import SIDE, bytes_of
+from outerloop.replica.state_size import SIDE, tree_bytes
 from outerloop.types import Tensors
 
 
@@ -78,17 +78,17 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
         optimizer: the inner optimizer, or None.
     """
     trained = outer.island.params.values()
-    slow = bytes_of(outer.slow)
+    slow = tree_bytes(outer.slow)
     return MemoryUsage(
         {
-            "parameters": bytes_of(outer.model.parameters()),
+            "parameters": tree_bytes(outer.model.parameters()),
             "gradients": sum(to_local(p.detach()).nbytes for p in trained),
             "inner optimizer": sum(state_bytes(one) for one in parts_of(optimizer)),
             "slow": slow,
             "residual": round(slow * outer.residual_share),
             "momentum": round(slow * outer.momentum_share),
             "spare": outer.spare_bytes,
-            "buffers": bytes_of(outer.model.buffers()),
+            "buffers": tree_bytes(outer.model.buffers()),
         },
         outer.island.state_device,
     )
@@ -98,14 +98,14 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
     """Return what this rank holds now, measured on existing tensors."""
     return MemoryUsage(
         {
-            "parameters": bytes_of(outer.model.parameters()),
-            "gradients": bytes_of(p.grad for p in outer.island.params.values()),
-            "inner optimizer": sum(bytes_of(one.state) for one in parts_of(optimizer)),
-            "slow": bytes_of(outer.slow),
-            "residual": bytes_of(outer.feedback.state_dict()),
-            "momentum": bytes_of(outer.method.state_dict()),
-            "spare": bytes_of(outer.pipeline.spare),
-            "buffers": bytes_of(outer.model.buffers()),
+            "parameters": tree_bytes(outer.model.parameters()),
+            "gradients": tree_bytes(p.grad for p in outer.island.params.values()),
+            "inner optimizer": sum(tree_bytes(one.state) for one in parts_of(optimizer)),
+            "slow": tree_bytes(outer.slow),
+            "residual": tree_bytes(outer.feedback.state_dict()),
+            "momentum": tree_bytes(outer.method.state_dict()),
+            "spare": tree_bytes(outer.pipeline.spare),
+            "buffers": tree_bytes(outer.model.buffers()),
         },
         outer.island.state_device,
     )
@@ -145,4 +145,4 @@ def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
     vars(trial).update(own)  # attributes that a class keeps besides its state; LR schedulers add a `step`
     trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
     trial.step()
-    return bytes_of(trial.state) / stand_in.nbytes
+    return tree_bytes(trial.state) / stand_in.nbytes

@@ -155,7 +155,7 @@ class OuterLoop:
     @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
-        return self.replica.hash_of(self.slow)
+        return self.replica.joint_hash(self.slow)
 
     @property
     def spare_bytes(self) -> int:

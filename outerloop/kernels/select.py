@@ -39,8 +39,8 @@ def select(
     float64. If a chunk contains NaN or infinity, at least one is kept.
     """
     rows = Rows(slow.numel(), chunk, k)
-    held = None if residual is None else read_residual(residual, scale, slow.shape)
-    x_N = offer(slow, fast, held, beta).view(-1)
+    residual_N = None if residual is None else read_residual(residual, scale, slow.shape)
+    x_N = offer(slow, fast, residual_N, beta).view(-1)
     position_M = topk_positions(x_N, rows)
     return position_M, x_N[absolute(position_M, rows)], offer(slow, fast, None, 0.0).double().square().sum().view(1)
 

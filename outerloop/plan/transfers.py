@@ -82,10 +82,10 @@ class GatherSimulation:
 
     def start_transfers(self, now_s: float) -> None:
         """Let every peer with a free slot request the next ready payloads, and let owners start queued transfers."""
-        for puller, wanted in enumerate(self.wanted):
-            while wanted and self.free_slots[puller] and self.ready_s[wanted[0]] <= now_s:
+        for puller, pending in enumerate(self.wanted):
+            while pending and self.free_slots[puller] and self.ready_s[pending[0]] <= now_s:
                 self.free_slots[puller] -= 1
-                self.queues[wanted.popleft()].append(puller)
+                self.queues[pending.popleft()].append(puller)
         started = [(owner, puller) for owner in range(len(self.queues)) for puller in self.pop_served(owner)]
         self.active += started
         self.left_F = np.concatenate([self.left_F, np.full(len(started), float(self.bytes))])

@@ -20,7 +20,7 @@ def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:
     """Return the bytes that a feedback holds per byte of slow weights of this dtype."""
     trial, x = copy.deepcopy(feedback), torch.zeros(SIDE, SIDE, dtype=dtype)
     trial.keep("trial", x, x)
-    return bytes_of(trial.state_dict()) / x.nbytes
+    return tree_bytes(trial.state_dict()) / x.nbytes
 
 
 def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
@@ -28,15 +28,15 @@ def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
     trial, x = copy.deepcopy(method), {"trial": torch.zeros(SIDE, SIDE, dtype=dtype)}
     trial.init(x)
     trial.update(x, trial.outgoing(x, {"trial": x["trial"].clone()}), {})
-    return bytes_of(trial.state_dict()) / x["trial"].nbytes
+    return tree_bytes(trial.state_dict()) / x["trial"].nbytes
 
 
-def bytes_of(tree: Any) -> int:
+def tree_bytes(tree: Any) -> int:
     """Return the bytes of all tensors in nested dictionaries and iterables; for a sharded tensor, this rank's part."""
     if isinstance(tree, Tensor):
         return to_local(tree.detach()).nbytes
     if isinstance(tree, dict):
-        return sum(map(bytes_of, tree.values()))
+        return sum(map(tree_bytes, tree.values()))
     if isinstance(tree, str | bytes) or not isinstance(tree, Iterable):
         return 0
-    return sum(map(bytes_of, tree))
+    return sum(map(tree_bytes, tree))

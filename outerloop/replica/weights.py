@@ -33,7 +33,7 @@ class Replica:
         """The device of φ."""
         return next(iter(self.slow.values())).device
 
-    def hash_of(self, names: Iterable[str]) -> int:
+    def joint_hash(self, names: Iterable[str]) -> int:
         """Return the 64-bit hash of these slow weights."""
         return wire.joint_hash(self.hashes[name] for name in names)
 

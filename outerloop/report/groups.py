@@ -107,7 +107,7 @@ class Comparison:
         placed = [(group.label, run) for group in self.groups for run in group.unfinished]
         return placed + [(run.recipe, run) for run in self.runs if not run.settings]
 
-    def baseline_of(self, group: Group) -> Group | None:
+    def find_baseline(self, group: Group) -> Group | None:
         """Return the best baseline group whose losses are comparable to this group's; None if there is none."""
         comparable = [
             other
@@ -121,7 +121,7 @@ class Comparison:
 
         None if the group is its own baseline, or has none.
         """
-        base = self.baseline_of(group)
+        base = self.find_baseline(group)
         return None if base is None or base is group else 100 * (group.loss / base.loss - 1)
 
     @property
@@ -156,7 +156,7 @@ class Comparison:
 
     def baseline_notes(self) -> list[str]:
         """Return notes on gaps that are missing, ambiguous, or compare runs of different length."""
-        bases = {group.label: base for group in self.finished if (base := self.baseline_of(group))}
+        bases = {group.label: base for group in self.finished if (base := self.find_baseline(group))}
         if not bases:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]
         uneven = [g for g in self.finished if g.label in bases and differs(tokens(g), tokens(bases[g.label]))]

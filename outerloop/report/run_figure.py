@@ -47,12 +47,14 @@ def draw_loss(axes: Axes, rows: list[Row]) -> None:
 def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
     """Draw the cumulative payload of worker 0, and that of float32 pseudo-gradients in the same rounds."""
     rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
-    numbers, total, so_far = [row["round"] for row in rounds], 0.0, []
+    numbers, total, cumulative = [row["round"] for row in rounds], 0.0, []
     for row in rounds:
         total += row["payload_bytes"] / 1e6
-        so_far.append(total)
+        cumulative.append(total)
     axes.plot(numbers, [4 * summary["params"] * n / 1e6 for n in numbers], "--", color="gray", label="float32")
-    axes.plot(numbers, so_far, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter")
+    axes.plot(
+        numbers, cumulative, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter"
+    )
     axes.set(xlabel="outer rounds", ylabel="payloads of one worker, each counted once [MB]", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -128,12 +128,12 @@ def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]
 
 def fewest_keys(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
     """Return keys chosen greedily until they distinguish all groups. Each step adds the key that splits most."""
-    taken: list[str] = []
-    while not tells_apart(groups, taken):
-        taken.append(
-            max((key for key in keys if key not in taken), key=lambda key: distinct_count(groups, [*taken, key]))
+    selected: list[str] = []
+    while not tells_apart(groups, selected):
+        selected.append(
+            max((key for key in keys if key not in selected), key=lambda key: distinct_count(groups, [*selected, key]))
         )
-    return taken
+    return selected
 
 
 def tells_apart(groups: Sequence[Settings], keys: Sequence[str]) -> bool:

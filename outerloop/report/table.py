@@ -51,7 +51,7 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
 
 def gap(comparison: Comparison, group: Group) -> str:
     """Return the percentage by which the group's loss is above that of its baseline, as text."""
-    if comparison.baseline_of(group) is group:
+    if comparison.find_baseline(group) is group:
         return "baseline"
     percent = comparison.gap_percent(group)
     return DASH if percent is None else f"{percent:+.2f} %"

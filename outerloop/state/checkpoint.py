@@ -161,8 +161,8 @@ def find_damage(run_dir: Path, step: int, worker: int) -> str:
     except (OSError, ValueError, RecursionError):
         return f"{path} is damaged"
     expected.pop("slow_hash", None)
-    shards = {path.parent / name: wanted for name, wanted in expected.pop("shards", {}).items()}
-    damaged = [file for file, wanted in {path: expected, **shards}.items() if not is_valid(file, wanted)]
+    shards = {path.parent / name: fingerprint for name, fingerprint in expected.pop("shards", {}).items()}
+    damaged = [file for file, fingerprint in {path: expected, **shards}.items() if not is_valid(file, fingerprint)]
     return f"{damaged[0]} is damaged" if damaged else ""
 
 

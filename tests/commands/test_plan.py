@@ -11,7 +11,7 @@ from outerloop.commands import main
 from outerloop.config.profile import memory_per_param, message, message_bytes, plan_method, recipe_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.plan.recommend import LOSSES
-from outerloop.replica.state_size import bytes_of
+from outerloop.replica.state_size import tree_bytes
 
 ROOT = Path(__file__).parents[2]
 FLEET = ["--params", "1e9", "--peers", "4", "--step", "1.2s", "--tokens-per-step", "1000"]
@@ -139,7 +139,7 @@ def test_memory_by_part(name, expected):
 
 
 def test_held_counts_tensors_alone():
-    assert bytes_of({"a": [torch.zeros(3), (torch.zeros(2, dtype=torch.int8), 7)], "b": "text", "c": None}) == 14
+    assert tree_bytes({"a": [torch.zeros(3), (torch.zeros(2, dtype=torch.int8), 7)], "b": "text", "c": None}) == 14
 
 
 def test_losses_are_those_of_the_published_table():

@@ -21,7 +21,7 @@ from outerloop.kernels.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.island import Island, to_float32
-from outerloop.replica.state_size import bytes_of
+from outerloop.replica.state_size import tree_bytes
 from outerloop.types import Contribution, Parts, Round, Tensors
 
 
@@ -278,4 +278,4 @@ class RoundPipeline:
         """The bytes that `spare` will take."""
         copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
         begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
-        return copies + bytes_of(begun)
+        return copies + tree_bytes(begun)

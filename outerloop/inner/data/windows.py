@@ -68,5 +68,5 @@ def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: st
     windows = (len(tokens) - 1) // seq_len
     if windows < 1:
         raise too_short_error(len(tokens), seq_len=seq_len, what=what, mend="use more text")
-    taken = min(sequences, windows)
-    return torch.stack([window(tokens, i * windows // taken * seq_len, seq_len) for i in range(taken)])
+    count = min(sequences, windows)
+    return torch.stack([window(tokens, i * windows // count * seq_len, seq_len) for i in range(count)])

@@ -37,7 +37,7 @@ def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
     raise NotImplementedError
 
 
-def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
+def element_pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
     """Return the pointer to array[index], for an intrinsic. `kind`: the array's numba type; `what`: the LLVM type."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
@@ -49,7 +49,7 @@ def prefetch(typing_context, array, index):
 
     def generate(context, builder, signature, args):
         byte, i32 = ir.IntType(8), ir.IntType(32)
-        address = place(context, builder, signature.args[0], args[0], args[1], byte)
+        address = element_pointer(context, builder, signature.args[0], args[0], args[1], byte)
         kind = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
         read, keep, is_data = i32(0), i32(2), i32(1)
         call = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
@@ -87,14 +87,14 @@ def convert_of(source, target):
 def float_row_of(source, start, n, buffer):
     """Choose the implementation of `float_row` by the type of the source."""
 
-    def here(source, start, n, buffer):
+    def view(source, start, n, buffer):
         return source[start : start + n]
 
     def widened(source, start, n, buffer):
         convert(source[start : start + n], buffer)
         return buffer[:n]
 
-    return here if source.dtype == types.float32 else widened
+    return view if source.dtype == types.float32 else widened
 
 
 @compiled

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from outerloop.kernels.cpu.arrays import place
+from outerloop.kernels.cpu.arrays import element_pointer
 from outerloop.kernels.cpu.compiled import compiled
 
 ONE = np.uint64(1)
@@ -36,7 +36,9 @@ def load8(typing, byte, i):
     """Return the uint64 in byte[i : i + 8]."""
 
     def generate(context, builder, signature, args):
-        return builder.load(place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
+        return builder.load(
+            element_pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1
+        )
 
     return types.uint64(byte, types.int64), generate
 
@@ -46,7 +48,9 @@ def store8(typing, byte, i, word):
     """Set byte[i : i + 8] = word."""
 
     def generate(context, builder, signature, args):
-        builder.store(args[2], place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
+        builder.store(
+            args[2], element_pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1
+        )
         return context.get_dummy_value()
 
     return types.void(byte, types.int64, types.uint64), generate

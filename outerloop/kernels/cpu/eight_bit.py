@@ -32,7 +32,7 @@ def write_residual_row(row: Any, residual: Any, scale: Any, start: int) -> None:
 def read_residual_row_of(residual, scale, start, n, buffer):
     """Choose the implementation of `read_residual_row` by the type of the residual."""
 
-    def here(residual, scale, start, n, buffer):
+    def view(residual, scale, start, n, buffer):
         return residual[start : start + n]
 
     def widened(residual, scale, start, n, buffer):
@@ -43,7 +43,7 @@ def read_residual_row_of(residual, scale, start, n, buffer):
                 row[i] = np.float32(code[i]) * each
         return buffer[:n]
 
-    return here if residual.dtype == types.float32 else widened
+    return view if residual.dtype == types.float32 else widened
 
 
 @overload(write_residual_row)

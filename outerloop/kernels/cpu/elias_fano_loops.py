@@ -9,15 +9,15 @@ import numpy as np
 
 from outerloop.kernels.cpu.bit_loops import finish, flush, low_bits, only_zeros, peek
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.gap_loops import read_row, row_of, write_row, zeros_of
+from outerloop.kernels.cpu.gap_loops import count_zeros, read_row, row_bounds, write_row
 
 
 @compiled
 def write(position, byte, rows, low, size, first, stop):
     """Write the bytes of rows first .. stop. Return False if positions are invalid."""
     for row in range(first, stop):
-        kept, length = row_of(position, row, rows)
-        if zeros_of(kept, length, 0) < 0:
+        kept, length = row_bounds(position, row, rows)
+        if count_zeros(kept, length, 0) < 0:
             return False
         i, end = row * size, min(row * size + size, byte.size)
         word, fill = np.uint64(0), 0
@@ -33,13 +33,13 @@ def write(position, byte, rows, low, size, first, stop):
 def read(byte, position, rows, low, size, first, stop):
     """Read the positions of rows first .. stop. Return False if a row is invalid."""
     for row in range(first, stop):
-        kept, length = row_of(position, row, rows)
+        kept, length = row_bounds(position, row, rows)
         at, stop_at = 8 * row * size, 8 * min(row * size + size, byte.size)
         end_at, high = read_row(byte, at + kept.size * low, stop_at, kept, 0, low, 0)
         if end_at > stop_at or high > (length - 1) >> low or not only_zeros(byte, end_at, stop_at):
             return False
         for m in range(kept.size):
             kept[m] |= np.int64(low_bits(peek(byte, at + m * low), low))
-        if zeros_of(kept, length, 0) < 0:
+        if count_zeros(kept, length, 0) < 0:
             return False
     return True

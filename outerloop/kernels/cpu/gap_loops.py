@@ -2,7 +2,7 @@
 
 Both codes send the gaps between the high parts of ascending positions, each as `gap >> b` zeros, a one and b low bits:
 
-    high = position >> low;  gap = high - least;  the next least = high + step
+    high = position >> low;  gap = high - min_high;  the next min_high = high + step
     Rice: low = 0, step = 1. Elias-Fano: b = 0, step = 0, and the low bits of all positions come first.
 
 Four codes are processed together if they fit in 56 bits, else one at a time. Every run of zeros is checked against the
@@ -67,7 +67,7 @@ def read_code(byte, at, stop_at, b):
 
 
 @compiled
-def zeros_of(kept, length, b):
+def count_zeros(kept, length, b):
     """Return the zeros in the codes of a row's gaps; negative unless it ascends strictly within 0 .. length - 1."""
     signs = zeros = np.int64(kept[0]) >> b
     for m in range(1, kept.size):
@@ -80,28 +80,28 @@ def zeros_of(kept, length, b):
 @compiled
 def write_row(byte, i, end, word, fill, kept, b, low, step):
     """Append the codes of a row. Return the new (i, word, fill)."""
-    least, m = 0, 0
+    min_high, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:
             high0, high1 = np.int64(kept[m]) >> low, np.int64(kept[m + 1]) >> low
             high2, high3 = np.int64(kept[m + 2]) >> low, np.int64(kept[m + 3]) >> low
-            first = joined(code(high0 - least, b), code(high1 - high0 - step, b))
+            first = joined(code(high0 - min_high, b), code(high1 - high0 - step, b))
             second = joined(code(high2 - high1 - step, b), code(high3 - high2 - step, b))
             bits, used = joined(first, second)
             if used <= ROOM:
                 i, word, fill = flush(byte, i, end, word | (bits << np.uint64(fill)), fill + used)
-                least, m = high3 + step, m + 4
+                min_high, m = high3 + step, m + 4
                 continue
         high = np.int64(kept[m]) >> low
-        i, word, fill = write_code(byte, i, end, word, fill, high - least, b)
-        least, m = high + step, m + 1
+        i, word, fill = write_code(byte, i, end, word, fill, high - min_high, b)
+        min_high, m = high + step, m + 1
     return i, word, fill
 
 
 @compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
-    """Set kept[:] = high << low. Return the end of the codes, past `stop_at` if invalid, and the least next high."""
-    least, m = 0, 0
+    """Set kept[:] = high << low. Return the end of the codes, past `stop_at` if invalid, and the next min_high."""
+    min_high, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:
             gap0, used0, word = split(peek(byte, at), b)
@@ -110,23 +110,23 @@ def read_row(byte, at, stop_at, kept, b, low, step):
             gap3, used3, word = split(word, b)
             used = used0 + used1 + used2 + used3
             if used <= ROOM:
-                high0 = least + gap0
+                high0 = min_high + gap0
                 high1 = high0 + step + gap1
                 high2 = high1 + step + gap2
                 high3 = high2 + step + gap3
                 kept[m], kept[m + 1], kept[m + 2], kept[m + 3] = high0 << low, high1 << low, high2 << low, high3 << low
-                at, least, m = at + used, high3 + step, m + 4
+                at, min_high, m = at + used, high3 + step, m + 4
                 continue
         at, gap = read_code(byte, at, stop_at, b)
         if at > stop_at:
             break
-        kept[m] = (least + gap) << low
-        least, m = least + gap + step, m + 1
-    return at, least
+        kept[m] = (min_high + gap) << low
+        min_high, m = min_high + gap + step, m + 1
+    return at, min_high
 
 
 @compiled
-def row_of(position, row, rows):
+def row_bounds(position, row, rows):
     """Return a view of the kept positions of a row, and the row's length."""
     count, chunk, k = rows
     return position[row * k : row * k + k], min(chunk, count - row * chunk)

@@ -56,9 +56,16 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
-            held = read_residual_row(residual, scale, start, n, buffer)
-            keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
-            write_residual_row(held, residual, scale, start)
+            row_residual = read_residual_row(residual, scale, start, n, buffer)
+            keep_row(
+                row_slow,
+                float_row(fast, start, n, other),
+                row_residual,
+                beta,
+                position[own, begin:end],
+                sent[begin:end],
+            )
+            write_residual_row(row_residual, residual, scale, start)
         for peer in range(position.shape[0]):
             add_sent(position, value, peer, begin, end, sums)
         if momentum.size:
@@ -89,7 +96,7 @@ def add_sent(position, value, peer, begin, end, sums):
 
 
 @compiled
-def mean_of(sums, i, peers):
+def mean_at(sums, i, peers):
     """Return the mean of one coordinate: over `peers`, or over its senders if `peers` is 0."""
     return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
 
@@ -100,7 +107,7 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
     square = 0.0
     for j in range(begin, end):
         i = np.uint32(position[peer, j])
-        mean = mean_of(sums, i, peers)
+        mean = mean_at(sums, i, peers)
         slow[i] = slow[i] - mean * lr
         square += np.float64(mean) * np.float64(mean)
         sums[2 * i] = sums[2 * i + 1] = 0.0
@@ -111,7 +118,7 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
 def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
     """Compute b ← b · μ + ḡ and take the step; return Σ ḡ². Clears the sums; `mean` is a buffer."""
     for i in range(slow.size):
-        mean[i] = mean_of(sums, i, peers)
+        mean[i] = mean_at(sums, i, peers)
         b = momentum[i] * mu + mean[i]
         momentum[i] = b
         step = mean[i] + b * mu if nesterov else b

@@ -6,11 +6,11 @@ import numpy as np
 
 from outerloop.kernels.cpu.bit_loops import finish, only_zeros
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.gap_loops import read_row, row_of, write_row, zeros_of
+from outerloop.kernels.cpu.gap_loops import count_zeros, read_row, row_bounds, write_row
 
 
 @compiled
-def rows_of(lane, lane_rows, rows):
+def lane_bounds(lane, lane_rows, rows):
     """Return the first row of a lane and the row after its last."""
     count, chunk, _ = rows
     return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
@@ -21,10 +21,10 @@ def sizes(position, size, rows, lane_rows, b, first, stop):
     """Set size[lane] to its bytes, for lanes first .. stop. Return False if positions are invalid."""
     for lane in range(first, stop):
         bits = 0
-        first_row, last_row = rows_of(lane, lane_rows, rows)
+        first_row, last_row = lane_bounds(lane, lane_rows, rows)
         for row in range(first_row, last_row):
-            kept, length = row_of(position, row, rows)
-            zeros = zeros_of(kept, length, b)
+            kept, length = row_bounds(position, row, rows)
+            zeros = count_zeros(kept, length, b)
             if zeros < 0:
                 return False
             bits += zeros + kept.size * (b + 1)
@@ -38,9 +38,9 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
     for lane in range(first, stop):
         i, end = border[lane], border[lane + 1]
         word, fill = np.uint64(0), 0
-        first_row, last_row = rows_of(lane, lane_rows, rows)
+        first_row, last_row = lane_bounds(lane, lane_rows, rows)
         for row in range(first_row, last_row):
-            kept, _ = row_of(position, row, rows)
+            kept, _ = row_bounds(position, row, rows)
             i, word, fill = write_row(byte, i, end, word, fill, kept, b, 0, 1)
         finish(byte, i, end, word)
 
@@ -62,11 +62,11 @@ def read(byte, position, border, rows, lane_rows, b, first, stop):
     """Read the positions of lanes first .. stop. Return False if a lane is invalid."""
     for lane in range(first, stop):
         at, stop_at = 8 * border[lane], 8 * border[lane + 1]
-        first_row, last_row = rows_of(lane, lane_rows, rows)
+        first_row, last_row = lane_bounds(lane, lane_rows, rows)
         for row in range(first_row, last_row):
-            kept, length = row_of(position, row, rows)
-            at, least = read_row(byte, at, stop_at, kept, b, 0, 1)
-            if at > stop_at or least > length:
+            kept, length = row_bounds(position, row, rows)
+            at, min_high = read_row(byte, at, stop_at, kept, b, 0, 1)
+            if at > stop_at or min_high > length:
                 return False
         if stop_at - at >= 8 or not only_zeros(byte, at, stop_at):
             return False

@@ -51,8 +51,8 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, positi
         n, ahead = min(chunk, slow.size - start), start + chunk
         kept = np.int32((k * n + chunk - 1) // chunk)
         row_fast = float_row(fast, start, n, buffer[0]) if fast.size else zero[:n]
-        held = read_residual_row(residual, scale, start, n, buffer[1]) if residual.size else nothing[:n]
-        squares[row] = offer_row(slow[start : start + n], row_fast, held, beta, x, best, inputs, ahead)
+        row_residual = read_residual_row(residual, scale, start, n, buffer[1]) if residual.size else nothing[:n]
+        squares[row] = offer_row(slow[start : start + n], row_fast, row_residual, beta, x, best, inputs, ahead)
         m = find_candidates(bits, n, lower_bound(best, group_count(n), kept), near, inputs, ahead)
         for j in range(m):
             size[j] = bits[near[j]] & MAGNITUDE

@@ -73,16 +73,16 @@ def decode_groups(code, level, group, x, first, last):
         whole = start + (stop - start) // 4 * 4 if start % 4 == 0 else start
         byte, four = code[start // 4 : whole // 4], x[start:whole]
         for j in range(byte.size):  # four stores in one body are vectorized
-            four[4 * j] = value_of(byte[j], low, high)
-            four[4 * j + 1] = value_of(byte[j] >> np.uint8(2), low, high)
-            four[4 * j + 2] = value_of(byte[j] >> np.uint8(4), low, high)
-            four[4 * j + 3] = value_of(byte[j] >> np.uint8(6), low, high)
+            four[4 * j] = level_value(byte[j], low, high)
+            four[4 * j + 1] = level_value(byte[j] >> np.uint8(2), low, high)
+            four[4 * j + 2] = level_value(byte[j] >> np.uint8(4), low, high)
+            four[4 * j + 3] = level_value(byte[j] >> np.uint8(6), low, high)
         for i in range(whole, stop):
-            x[i] = value_of(code[i // 4] >> np.uint8(2 * (i % 4)), low, high)
+            x[i] = level_value(code[i // 4] >> np.uint8(2 * (i % 4)), low, high)
 
 
 @compiled
-def value_of(bits, low, high):
+def level_value(bits, low, high):
     """Return the value of a code: the lower bit selects the magnitude, the upper bit is the sign."""
     size = high if bits & 1 else low
     return -size if bits & 2 else size

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from outerloop.kernels.cpu.arrays import place
+from outerloop.kernels.cpu.arrays import element_pointer
 
 WORD = 64
 """Number of values in most vectors of this file; the machine processes them as several shorter vectors."""
@@ -44,7 +44,7 @@ def offering(vectors: int) -> Any:
 
         def generate(context, builder, signature, args):
             def at(n, index, vector=FLOATS):
-                return place(context, builder, signature.args[n], args[n], index, vector)
+                return element_pointer(context, builder, signature.args[n], args[n], index, vector)
 
             def load(n, index, vector=FLOATS):
                 return builder.load(at(n, index, vector), align=4)
@@ -80,7 +80,7 @@ def add_counted(typing, sums, i, value):
         one = builder.uitofp(builder.fcmp_unordered("!=", value, ir.FloatType()(0.0)), ir.FloatType())
         added = builder.insert_element(ir.Constant(PAIR, ir.Undefined), value, ir.IntType(32)(0))
         added = builder.insert_element(added, one, ir.IntType(32)(1))
-        pair = place(context, builder, signature.args[0], args[0], index, PAIR)
+        pair = element_pointer(context, builder, signature.args[0], args[0], index, PAIR)
         builder.store(builder.fadd(builder.load(pair, align=4), added), pair, align=4)
         return context.get_dummy_value()
 
@@ -92,7 +92,7 @@ def reaching(typing, bits, i, bound):
     """Return a uint64 whose bit j states whether float32 number j in bits[i : i + 64] has a magnitude >= bound."""
 
     def generate(context, builder, signature, args):
-        values = builder.load(place(context, builder, signature.args[0], args[0], args[1], INTS), align=4)
+        values = builder.load(element_pointer(context, builder, signature.args[0], args[0], args[1], INTS), align=4)
         reached = builder.icmp_signed(">=", builder.and_(values, MAGNITUDES), everywhere(builder, args[2], INTS))
         return builder.bitcast(reached, ir.IntType(WORD))
 

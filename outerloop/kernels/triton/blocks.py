@@ -18,12 +18,12 @@ LARGEST_CHUNK = 65536
 """The longest chunk that one program holds in registers, and the longest that codecs with chunks allow."""
 
 
-def block_of(length: int) -> int:
+def block_size(length: int) -> int:
     """Return the number of lanes of a block for `length` values: a power of two, as Triton requires."""
     return triton.next_power_of_2(length)
 
 
-def warps_of(block: int, each: int) -> int:
+def num_warps(block: int, each: int) -> int:
     """Return the number of warps of 32 threads, 1 .. 32, so that a thread holds `each` values of a block."""
     return min(max(block // (32 * each), 1), 32)
 
@@ -43,20 +43,20 @@ def stored(x: Tensor | None) -> Tensor | None:
 
 
 @triton.jit
-def load_float(pointer, there):
+def load_float(pointer, mask):
     """Load what `stored` returns as float32, 0 where masked. Read once, so it is evicted from the cache first."""
-    x = tl.load(pointer, mask=there, other=0, eviction_policy="evict_first")
+    x = tl.load(pointer, mask=mask, other=0, eviction_policy="evict_first")
     if x.dtype == tl.int16:
         x = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     return x
 
 
 @triton.jit
-def store_float(pointer, x, there):
+def store_float(pointer, x, mask):
     """Store x, rounded to nearest even: the inverse of `load_float`."""
     if pointer.dtype.element_ty == tl.int16:
         bits = x.to(tl.int32, bitcast=True)
         rounded = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
-        tl.store(pointer, (rounded >> 16).to(tl.int16), mask=there, eviction_policy="evict_first")
+        tl.store(pointer, (rounded >> 16).to(tl.int16), mask=mask, eviction_policy="evict_first")
     else:
-        tl.store(pointer, x, mask=there, eviction_policy="evict_first")
+        tl.store(pointer, x, mask=mask, eviction_policy="evict_first")

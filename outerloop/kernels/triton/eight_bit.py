@@ -16,22 +16,22 @@ ROUNDER = tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
-def load_residual(residual, scale, at, there):
+def load_residual(residual, scale, at, mask):
     """Load float32 values of a residual, 0 where masked."""
-    e = load_float(residual + at, there)
+    e = load_float(residual + at, mask)
     if scale is not None:
-        e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=there, other=0.0)
+        e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=mask, other=0.0)
     return e
 
 
 @triton.jit
-def store_residual(held, code, scale, start, length, TILE: tl.constexpr):
-    """Store the codes and scales of `held`, a chunk that starts at `start`. TILE is a multiple of BLOCK."""
+def store_residual(values, code, scale, start, length, TILE: tl.constexpr):
+    """Store the codes and scales of `values`, a chunk that starts at `start`. TILE is a multiple of BLOCK."""
     BLOCKS: tl.constexpr = TILE // BLOCK
     for done in range(0, length, TILE):
         block = done // BLOCK + tl.arange(0, BLOCKS)
         lane = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-        x = tl.load(held + lane, mask=lane < length, other=0.0)
+        x = tl.load(values + lane, mask=lane < length, other=0.0)
         size = tl.max(tl.abs(x), 1)
         each = tl.div_rn(size, tl.full(size.shape, TOP, tl.float32))
         by = tl.maximum(each, TINY)[:, None]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
-from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float, spans, store_float, stored, warps_of
+from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, store_float, stored
 from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 
 TILE = 1024
@@ -46,8 +46,8 @@ def land_triton(
         return land.definition(slow, fast, residual, scale, momentum, position, value, sent, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
-    tile = min(block_of(how.chunk), TILE)
-    warps = warps_of(tile, each=4)
+    tile = min(block_size(how.chunk), TILE)
+    warps = num_warps(tile, each=4)
     programs = min(rows.chunks, resident(slow, warps))
     total = slow.new_zeros(programs, how.chunk)
     senders = torch.zeros_like(total) if how.by_senders else None
@@ -79,7 +79,7 @@ def land_triton(
                 len(value),
                 NESTEROV=how.nesterov,
                 TILE=tile,
-                KEPT_TILE=min(block_of(kept), TILE),
+                KEPT_TILE=min(block_size(kept), TILE),
                 num_warps=warps,
                 enable_fp_fusion=False,
             )
@@ -136,9 +136,9 @@ def land_chunks(
         square = tl.zeros([TILE], tl.float64)
         for done in range(0, length, TILE):
             lane = done + tl.arange(0, TILE)
-            there = lane < length
-            mean = mean_of(total + lane, senders, lane, there, divisor)
-            sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV)
+            mask = lane < length
+            mean = mean_at(total + lane, senders, lane, mask, divisor)
+            sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, beta, lr, mu, NESTEROV)
             square += mean.to(tl.float64) * mean.to(tl.float64)
         tl.store(squares + row, tl.sum(square, 0))
         tl.debug_barrier()
@@ -159,47 +159,47 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
     for _ in range(peers):
         for done in range(0, kept, KEPT_TILE):
             lane = done + tl.arange(0, KEPT_TILE)
-            there = lane < kept
-            at = tl.load(position + lane, mask=there, other=0)
-            v = tl.load(value + lane, mask=there, other=0.0)
-            tl.store(total + at, tl.load(total + at, mask=there, other=0.0) + v, mask=there)
+            mask = lane < kept
+            at = tl.load(position + lane, mask=mask, other=0)
+            v = tl.load(value + lane, mask=mask, other=0.0)
+            tl.store(total + at, tl.load(total + at, mask=mask, other=0.0) + v, mask=mask)
             if senders is not None:
-                sent = tl.load(senders + at, mask=there, other=0.0)
-                tl.store(senders + at, sent + (v != 0).to(tl.float32), mask=there)
+                sent = tl.load(senders + at, mask=mask, other=0.0)
+                tl.store(senders + at, sent + (v != 0).to(tl.float32), mask=mask)
         tl.debug_barrier()
         position += all_kept
         value += all_kept
 
 
 @triton.jit
-def mean_of(total, senders, lane, there, divisor):
+def mean_at(total, senders, lane, mask, divisor):
     """Return ḡ. Where the sum is zero, 1 is divided instead: a zero dividend takes the slow path on a GPU."""
-    x = tl.load(total, mask=there, other=0.0)
+    x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:
-        by = tl.maximum(tl.load(senders + lane, mask=there, other=0.0), 1.0)
+        by = tl.maximum(tl.load(senders + lane, mask=mask, other=0.0), 1.0)
     return tl.where(x == 0, x, tl.div_rn(tl.where(x == 0, 1.0, x), by))
 
 
 @triton.jit
-def sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV: tl.constexpr):
+def sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, beta, lr, mu, NESTEROV: tl.constexpr):
     """Write (slow − fast) + e · β to the residual or its buffer, b ← b · μ + ḡ, take the step, fast ← slow."""
     at = start + lane
-    x = load_float(slow + at, there)
+    x = load_float(slow + at, mask)
     if residual is not None:
-        e = (x - load_float(fast + at, there)) + load_residual(residual, scale, at, there) * beta
+        e = (x - load_float(fast + at, mask)) + load_residual(residual, scale, at, mask) * beta
         if scale is None:
-            store_float(residual + at, e, there)
+            store_float(residual + at, e, mask)
         else:
-            tl.store(held + lane, e, mask=there)
+            tl.store(held + lane, e, mask=mask)
     step = mean
     if momentum is not None:
-        b = load_float(momentum + at, there) * mu + mean
-        store_float(momentum + at, b, there)
+        b = load_float(momentum + at, mask) * mu + mean
+        store_float(momentum + at, b, mask)
         step = mean + b * mu if NESTEROV else b
     x = x - step * lr
-    store_float(slow + at, x, there)
-    store_float(fast + at, x, there)
+    store_float(slow + at, x, mask)
+    store_float(fast + at, x, mask)
 
 
 @triton.jit
@@ -207,10 +207,10 @@ def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
     """Compute e ← e − own v."""
     for done in range(0, kept, KEPT_TILE):
         lane = done + tl.arange(0, KEPT_TILE)
-        there = lane < kept
-        at = tl.load(position + lane, mask=there, other=0)
-        e = tl.load(residual + at, mask=there, other=0.0)
-        tl.store(residual + at, e - tl.load(value + lane, mask=there, other=0.0), mask=there)
+        mask = lane < kept
+        at = tl.load(position + lane, mask=mask, other=0)
+        e = tl.load(residual + at, mask=mask, other=0.0)
+        tl.store(residual + at, e - tl.load(value + lane, mask=mask, other=0.0), mask=mask)
 
 
 @triton.jit

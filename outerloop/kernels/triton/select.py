@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
-from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float, spans, stored, warps_of
+from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, stored
 from outerloop.kernels.triton.eight_bit import load_residual
 
 EACH = 8
@@ -36,7 +36,7 @@ def select_triton(
     position_M = slow.new_empty(rows.kept, dtype=torch.int32)
     value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
     tensors = [slow, stored(fast), residual, scale, position_M, value_M, squares_C]
-    block = block_of(chunk)
+    block = block_size(chunk)
     with torch.cuda.device_of(slow):
         for first, last, length, kept in spans(rows):
             select_chunk[(last - first,)](
@@ -47,9 +47,9 @@ def select_triton(
                 kept,
                 chunk,
                 k,
-                GROUPS=block_of(kept),
+                GROUPS=block_size(kept),
                 BLOCK=block,
-                num_warps=warps_of(block, EACH),
+                num_warps=num_warps(block, EACH),
                 enable_fp_fusion=False,
             )
     return position_M, value_M, squares_C.sum().view(1)
@@ -76,15 +76,15 @@ def select_chunk(
     """Select from row first + program: kept positions, ascending, their values, and the sum of (slow − fast)²."""
     row = tl.program_id(0).to(tl.int64) + first
     lane = tl.arange(0, BLOCK)
-    there = lane < length
+    mask = lane < length
     start = row * chunk
-    x = load_float(slow + start + lane, there)
+    x = load_float(slow + start + lane, mask)
     if fast is not None:
-        x = x - load_float(fast + start + lane, there)
+        x = x - load_float(fast + start + lane, mask)
     tl.store(squares + row, tl.sum(x.to(tl.float64) * x.to(tl.float64), 0))
     if residual is not None:
-        x = x + load_residual(residual, scale, start + lane, there) * beta
-    size = tl.where(there, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
+        x = x + load_residual(residual, scale, start + lane, mask) * beta
+    size = tl.where(mask, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
     border, reached = kth_largest(size, kept, GROUPS, BLOCK)
     keep = size >= border
     if reached != kept:  # too many are equal to the k-th largest: keep the lowest positions

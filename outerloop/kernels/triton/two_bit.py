@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outerloop.kernels.reference import packed_bytes
-from outerloop.kernels.triton.blocks import block_of, load_float, store_float, stored, warps_of
+from outerloop.kernels.triton.blocks import block_size, load_float, num_warps, store_float, stored
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = tl.constexpr(torch.finfo(torch.bfloat16).max)
@@ -27,7 +27,7 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     code = x.new_empty(packed_bytes(count, 2), dtype=torch.uint8)
     mean_G = x.new_empty(-(-count // group), dtype=torch.float64)
     level_G2 = x.new_empty(len(mean_G), 2, dtype=torch.bfloat16)
-    block = min(block_of(group), 4096)
+    block = min(block_size(group), 4096)
     with torch.cuda.device_of(x):
         if count:
             levels_of_group[(len(mean_G),)](
@@ -37,7 +37,7 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
                 count,
                 group,
                 BLOCK=block,
-                num_warps=warps_of(block, 16),
+                num_warps=num_warps(block, 16),
                 enable_fp_fusion=False,
             )
             encode_bytes[(triton.cdiv(len(code), BYTES),)](
@@ -67,12 +67,12 @@ def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
     x += g * group
     total = tl.zeros([BLOCK], tl.float64)
     for done in range(0, n, BLOCK):
-        total += size_of(x, done + tl.arange(0, BLOCK), n)
+        total += magnitude(x, done + tl.arange(0, BLOCK), n)
     whole = tl.sum(total, 0)
     middle = whole / n.to(tl.float64)
     total_high, high = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
     for done in range(0, n, BLOCK):
-        size = size_of(x, done + tl.arange(0, BLOCK), n)
+        size = magnitude(x, done + tl.arange(0, BLOCK), n)
         total_high += tl.where(size > middle, size, 0.0)
         high += (size > middle).to(tl.int32)
     upper_sum, upper_count = tl.sum(total_high, 0), tl.sum(high, 0)
@@ -84,7 +84,7 @@ def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def size_of(x, lane, n):
+def magnitude(x, lane, n):
     """Return |x| in float64, 0 past the end."""
     return tl.abs(tl.load(x + lane, mask=lane < n, other=0.0)).to(tl.float64)
 
@@ -95,9 +95,9 @@ def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = tl.arange(0, 4)[None, :]
     at = byte[:, None] * 4 + place
-    there = at < count
-    v = tl.load(x + at, mask=there, other=0.0)
-    high = tl.abs(v).to(tl.float64) > tl.load(mean + at // group, mask=there, other=0.0)
+    mask = at < count
+    v = tl.load(x + at, mask=mask, other=0.0)
+    high = tl.abs(v).to(tl.float64) > tl.load(mean + at // group, mask=mask, other=0.0)
     both = 2 * (v < 0).to(tl.int32) + high.to(tl.int32)
     tl.store(code + byte, tl.sum(both << (2 * place), 1).to(tl.uint8), mask=byte * 4 < count)
 
@@ -106,8 +106,8 @@ def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
 def decode_values(code, level, x, count, group, BLOCK: tl.constexpr):
     """Decode BLOCK values. The sign is a factor, because unary minus is 0 − x in Triton, which maps 0 to 0, not −0."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < count
-    byte = tl.load(code + at // 4, mask=there, other=0).to(tl.int32)
+    mask = at < count
+    byte = tl.load(code + at // 4, mask=mask, other=0).to(tl.int32)
     both = (byte >> (2 * (at % 4)).to(tl.int32)) & 3
-    size = load_float(level + at // group * 2 + (both & 1), there)
-    tl.store(x + at, size * tl.where(both >= 2, -1.0, 1.0), mask=there)
+    size = load_float(level + at // group * 2 + (both & 1), mask)
+    tl.store(x + at, size * tl.where(both >= 2, -1.0, 1.0), mask=mask)
