@@ -21,8 +21,8 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outerloop.plan.gather import bandwidth_for
 from outerloop.plan.links import Links, gather_s, payload_links, tree_s
-from outerloop.plan.overlap import bandwidth_for
 
 SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** (4 / 49)
 

@@ -6,12 +6,12 @@ Nothing else lifts an expulsion.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
 from outerloop.config.run_directory import lock_directory, unlock
-from outerloop.swarm.accountability.expulsion import ExpulsionRegister, read_register, write_register
+from outerloop.swarm.accountability.expulsion import read_register, write_register
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
 
@@ -48,14 +48,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of the run")
     for peer in options.lift:
         lift(options.run_dir, folders, peer)
-    print("\n".join(expulsion_lines(map(read_register, folders))) or "no peer is expelled")
+    expelled = {peer: evidence for folder in folders for peer, evidence in read_register(folder).expelled.items()}
+    print("\n".join(evidence.line() for _, evidence in sorted(expelled.items())) or "no peer is expelled")
     return 0
-
-
-def expulsion_lines(registers: Iterable[ExpulsionRegister]) -> list[str]:
-    """Return one line for each peer that at least one worker has expelled."""
-    expelled = {peer: evidence for register in registers for peer, evidence in register.expelled.items()}
-    return [evidence.line() for _, evidence in sorted(expelled.items())]
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:

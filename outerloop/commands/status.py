@@ -122,14 +122,15 @@ def table(seen: SeenPeers) -> Table:
         ["peer", "address"],
         ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "updated"],
         [
-            [peer_label(record), peer_address(record), *status_cells(record.status or Status()), f"{age_s:.0f} s ago"]
+            [
+                short_name(record.name),
+                peer_address(record),
+                *status_cells(record.status or Status()),
+                f"{age_s:.0f} s ago",
+            ]
             for record, age_s in seen
         ],
     )
-
-
-def peer_label(record: Record) -> str:
-    return short_name(record.name)
 
 
 def short_name(name: str) -> str:

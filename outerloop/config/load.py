@@ -121,7 +121,9 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
     defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
-            check_known(config, defaults, override)
+            adds = override.is_add() or override.is_force_add()
+            if adds and not added_options.is_read(config, defaults, override.key_or_group):
+                raise UserError(unknown_option(defaults, override.key_or_group))
         check_type(override, OmegaConf.select(defaults, override.key_or_group))
     for key in POSITIVE + NOT_NEGATIVE:
         minimum = 1 if key in POSITIVE else 0
@@ -183,13 +185,6 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
         if not is_known and OmegaConf.select(base, key, default=error) is error:
             return unknown_option(base, key)
     return first_line
-
-
-def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
-    """Check that an option added with + is read by some code. Raises UserError if not."""
-    adds = override.is_add() or override.is_force_add()
-    if adds and not added_options.is_read(config, base, override.key_or_group):
-        raise UserError(unknown_option(base, override.key_or_group))
 
 
 def unknown_option(base: DictConfig, key: str) -> str:

@@ -48,7 +48,7 @@ def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, den
         overrides += [f"schedule.sync_every={steps}", f"schedule.delay={min(late, max_delay)}"]
     if density is not None:
         overrides += [
-            f"compress.{path}k={values_kept(density, chunk)}" for path, chunk in sparse_parts(settings.compress)
+            f"compress.{path}k={max(1, round(density * chunk))}" for path, chunk in sparse_parts(settings.compress)
         ]
     return load.load(overrides) if overrides[1:] else settings
 
@@ -60,11 +60,6 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
             yield path, node["chunk"]
         for key, child in node.items():
             yield from sparse_parts(child, path + str(key) + ".")
-
-
-def values_kept(density: float, chunk: int) -> int:
-    """Return the number of values kept of a chunk, at least 1."""
-    return max(1, round(density * chunk))
 
 
 def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:

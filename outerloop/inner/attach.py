@@ -44,14 +44,15 @@ class Attached:
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Any,
         outer: StepHooks,
         *,
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
         sole_writer: bool = False,
     ) -> None:
-        optimizer = with_hooks(optimizer)
+        # Accelerate's wrapper has no hooks, and calls the step of the wrapped optimizer when the gradients are complete
+        optimizer = optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
         outer.island.check_parameters()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
@@ -84,14 +85,6 @@ class Attached:
 
     def __exit__(self, *error: object) -> None:
         self.remove()
-
-
-def with_hooks(optimizer: Any) -> Optimizer:
-    """Return the optimizer that has step hooks.
-
-    Accelerate's wrapper has none; it calls the step of the wrapped optimizer when the gradients are complete.
-    """
-    return optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
 
 
 def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:

@@ -56,10 +56,6 @@ class RunTotals:
         self.earlier |= dict.fromkeys(SPENT, 0.0)
         self.totals = dict(self.earlier)
 
-    def add_step(self, report: StepReport) -> None:
-        """Add the time of one inner step."""
-        self.step_time.add(report)
-
     def add_round(self, report: RoundReport) -> dict[str, float]:
         """Add a round that has landed or failed. Return the seconds since the previous one, by category."""
         spent = self.step_time.split(report)

@@ -85,7 +85,7 @@ class Worker:
         while self.step < self.outer.schedule.inner_steps(self.settings.rounds):
             self.check_stop()
             report = self.inner_step()
-            self.totals.add_step(report)
+            self.totals.step_time.add(report)
             self.emit_step(report)
             for landed in report.rounds:
                 self.after_round(landed, newest=landed is report.rounds[-1])

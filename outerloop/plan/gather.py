@@ -4,6 +4,9 @@
     a round closes when all payloads have arrived, or a majority has and the grace period is over
     (swarm/consensus/gather_policy.py, round_timers.py)
 
+    exposed = max(0, exchange − hidden);   utilization u = compute / (compute + exposed)
+    bandwidth for u = bits / (hidden + compute (1 / u − 1))
+
 A peer that is too late does not delay the others. A peer that launches after the decision lands the round it missed,
 and offers its progress in the next round immediately. Up to 9 peers do not queue at owners and are simulated transfer
 by transfer. With more peers, every link is a queue of payloads in the order in which they are ready. Equal links all
@@ -19,7 +22,6 @@ import math
 import numpy as np
 
 from outerloop.plan.links import CONCURRENT_TRANSFERS, begin_s, commit_s, gather_messages, gather_s
-from outerloop.plan.overlap import exposed_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 from outerloop.plan.transfers import GatherSimulation
 
@@ -103,3 +105,18 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
     arrival_P = np.empty_like(ready_P)
     arrival_P[order] = np.maximum(queue_end_P, ready_P[order] + (fleet.peers - 1) * size / fleet.links.up)
     return arrival_P
+
+
+def exposed_s(exchange_s: float, hidden_s: float) -> float:
+    """Return the seconds that the inner loop waits for an exchange overlapped by `hidden_s` of inner steps."""
+    return max(0.0, exchange_s - hidden_s)
+
+
+def utilization(compute_s: float, exposed_s: float) -> float:
+    """Return the share of the time spent in inner steps, 0 .. 1."""
+    return compute_s / (compute_s + exposed_s)
+
+
+def bandwidth_for(share: float, *, bits: float, compute_s: float, hidden_s: float) -> float:
+    """Return the bits/s for a utilization of `share`, with one exchange of `bits` per `compute_s` of inner steps."""
+    return bits / (hidden_s + compute_s * (1 / share - 1))

@@ -49,13 +49,9 @@ def recommend(rows: Sequence[Forecast]) -> tuple[Forecast, str]:
     if len(rows) == 1:
         return best, "the only method"
     if len(close) == 1:
-        return best, f"{speed_advantage(rows, best):.3g} times as fast as the next method"
+        next_fastest = max(row.tokens_per_s(1.0) for row in rows if row is not best)
+        return best, f"{best.tokens_per_s(1.0) / next_fastest:.3g} times as fast as the next method"
     if measured_loss(best.method.name, best.method.sync_every) == math.inf:
         return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
     return best, f"lowest measured loss (scripts/results/recipes) of those within 5 % of the fastest; others: {others}"
-
-
-def speed_advantage(rows: Sequence[Forecast], best: Forecast) -> float:
-    """Return how many times as fast it is as the next fastest row."""
-    return best.tokens_per_s(1.0) / max(row.tokens_per_s(1.0) for row in rows if row is not best)

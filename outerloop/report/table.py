@@ -81,21 +81,17 @@ def runs(comparison: Comparison) -> Table:
         "Every finished run",
         ["run", "group", "seed", "val_loss", "damaged lines"],
         [
-            [str(run.path), group.label, seed_cell(run), final_loss(run), str(run.damaged_lines)]
+            [
+                str(run.path),
+                group.label,
+                str(run.settings.get("seed", DASH)),
+                f"{run.results['val_loss']:.4f}" if run.results else DASH,
+                str(run.damaged_lines),
+            ]
             for group, run in placed
         ],
         words=2,
     )
-
-
-def seed_cell(run: Run) -> str:
-    """Return the seed of a run, a dash if it is unknown."""
-    return str(run.settings.get("seed", DASH))
-
-
-def final_loss(run: Run) -> str:
-    """Return the final validation loss of a run, nats per token; a dash for an unfinished run."""
-    return f"{run.results['val_loss']:.4f}" if run.results else DASH
 
 
 def settings(comparison: Comparison, *, everything: bool) -> Table:

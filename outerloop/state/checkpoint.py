@@ -195,14 +195,12 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
     return {"bytes": size, "xxh3_128": content.hexdigest()}
 
 
-def fingerprints_file(run_dir: Path, step: int, worker: int) -> Path:
-    """Return the path of the file with the expected fingerprints of a worker's files of one step."""
-    return generation(run_dir, step) / f"worker-{worker}.json"
-
-
 def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """Return the expected fingerprints. Raises OSError, or ValueError or RecursionError for invalid content."""
-    fingerprints = json.loads(fingerprints_file(run_dir, step, worker).read_text())
+    """Return the expected fingerprints of a worker's files of one step.
+
+    Raises OSError, or ValueError or RecursionError for invalid content.
+    """
+    fingerprints = json.loads((generation(run_dir, step) / f"worker-{worker}.json").read_text())
     if not isinstance(fingerprints, dict) or not isinstance(fingerprints.get("shards", {}), dict):
         raise ValueError("it is not a map of fingerprints")
     return fingerprints

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from outerloop.commands import doctor, main
-from outerloop.commands.doctor import identities, machine, network
+from outerloop.commands.doctor import identity_findings, machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.load import load
 from outerloop.config.run_directory import open_run
@@ -38,7 +38,7 @@ def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
 
 def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    [first], [again] = identities.findings(folder, 2), identities.findings(folder, 2)
+    [first], [again] = identity_findings(folder, 2), identity_findings(folder, 2)
     assert first == again and first.advice.count("12D3KooW") == 2 and "exchange.allow=[" in first.advice
     config = load([f"run_dir={folder}"])
     run = open_run(config)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from outerloop.plan.forecast import forecast
+from outerloop.plan.gather import bandwidth_for, exposed_s, utilization
 from outerloop.plan.links import (
     DECIDE_S,
     FIRST_WINDOW,
@@ -20,7 +21,6 @@ from outerloop.plan.links import (
     slower_of_two,
     tree_s,
 )
-from outerloop.plan.overlap import bandwidth_for, exposed_s, utilization
 from outerloop.plan.recommend import LOSSES, measured_loss, recommend
 from tests.support.toy_plan import EVEN, MB, fleet, method, round_s
 

@@ -9,8 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
-from outerloop.commands.doctor import identities, machine, network
+from outerloop.commands.doctor import machine, network
 from outerloop.commands.doctor.finding import Finding
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.validation import MAX_PEERS
 from outerloop.types import UserError
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         host=options.host, port=options.port, announce=options.announce, peers=options.peer
     )
     with closing(network_findings):
-        own = identities.findings(options.run_dir, options.workers) if options.run_dir else iter(())
+        own = identity_findings(options.run_dir, options.workers) if options.run_dir else iter(())
         return print_findings([machine.findings(), own, network_findings])
 
 
@@ -85,3 +88,10 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
             failed += finding.passed is False
     print(f"failed checks: {failed}" if failed else "no check failed")
     return min(1, failed)
+
+
+def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
+    """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a key file is not a valid key."""
+    ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
+    advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
+    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, kept for its workers", advice)
