@@ -83,16 +83,11 @@ class Supervisor:
 
     def handle(self, event: Event) -> None:
         """Account for one event of a worker."""
-        worker, kind = event["worker"], event["event"]
-        if kind == "back":
+        worker = event["worker"]
+        if event["event"] == "back":
             self.rewind(event["step"])
             return
-        if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
-            event, kind = died_event(worker, event["text"]), "died"
-        if kind == "error" and event["kind"] == "outvoted":  # the other workers of this machine write the model
-            self.outvoted = event["text"]
-            self.died.add(worker)
-            event, kind = died_event(worker, event["text"]), "left"
+        event, kind = self.classify(event)
         self.write(event)
         if kind == "error":
             raise (UserError if event["kind"] == "user" else WorkerCrashed)(event["text"])
@@ -110,6 +105,19 @@ class Supervisor:
             self.active.discard(worker)
         for row in self.validation.add(event):
             self.write(row)
+
+    def classify(self, event: Event) -> tuple[Event, str]:
+        """Return the event to record and how to handle it: an error that ends one worker is recorded as its death."""
+        if event["event"] != "error":
+            return event, event["event"]
+        death = died_event(event["worker"], event["text"])
+        if event["kind"] == "alone" and self.done_s is not None:
+            return death, "died"
+        if event["kind"] == "outvoted":  # the other workers of this machine write the model
+            self.outvoted = event["text"]
+            self.died.add(event["worker"])
+            return death, "left"
+        return event, "error"
 
     def rewind(self, step: int) -> None:
         """Drop the rows after `step`: the peers resume from an earlier checkpoint than this machine's newest."""

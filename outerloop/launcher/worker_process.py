@@ -12,6 +12,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,8 +23,8 @@ from outerloop.config import build
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.inner.events import Event
-from outerloop.launcher import run_worker
-from outerloop.launcher.worker_pool import error_event
+from outerloop.launcher.run_worker import join_exchange, run_worker
+from outerloop.launcher.worker_pool import run_to_end
 from outerloop.protocols import Exchange
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.state import checkpoint
@@ -38,45 +40,48 @@ def main(arguments: list[str]) -> int:
     """
     if len(arguments) != 3 or not arguments[1].isdigit():
         raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # libraries print to the log
-
-    def emit(event: Event) -> None:
-        events.write(json.dumps(event) + "\n")
-
-    run_dir, index = Path(arguments[0]), int(arguments[1])
+    emit, run_dir, index = take_standard_output(), Path(arguments[0]), int(arguments[1])
     resume_step = None if arguments[2] == "None" else int(arguments[2])
     signal.signal(signal.SIGTERM, raise_stopped)
     signal.signal(signal.SIGINT, raise_stopped)
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
     enable_user_code(names_in(config))
-    exchange: Exchange | None = None
-    try:
-        exchange = make_exchange(config, run_dir, index, emit)
-        resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
-        run_worker.join_exchange(config, exchange, run_dir, resume_step, index)
-        run_worker.run_worker(
-            config,
-            index=index,
-            run_dir=run_dir,
-            resume_step=resume_step,
-            exchange=exchange,
-            emit=with_peer_status(exchange, emit),
-            check_stop=lambda: None,
-        )
-        exchange.close()
-        emit({"event": "left", "worker": index, "step": 0})
-        return 0
-    except Stopped:
-        emit({"event": "left", "worker": index, "step": 0})
-        return 0
-    except Exception as error:
-        emit(error_event(index, error))
-        return 1
-    finally:
-        if exchange is not None:
-            exchange.abort()
+    with ExitStack() as resources:
+        event = run_to_end(index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources))
+        emit(event)
+    return int(event["event"] == "error")
+
+
+def take_standard_output() -> Emit:
+    """Return a function that writes events to standard output. What a library prints goes to the log instead."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def emit(event: Event) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    return emit
+
+
+def join_and_train(
+    config: DictConfig, run_dir: Path, index: int, resume_step: int | None, emit: Emit, resources: ExitStack
+) -> None:
+    """Join the other peers, train, and leave. `resources` ends the exchange at once if it was not closed before."""
+    exchange = make_exchange(config, run_dir, index, emit)
+    resources.callback(exchange.abort)
+    resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
+    join_exchange(config, exchange, run_dir, resume_step, index)
+    run_worker(
+        config,
+        index=index,
+        run_dir=run_dir,
+        resume_step=resume_step,
+        exchange=exchange,
+        emit=with_peer_status(exchange, emit),
+        check_stop=lambda: None,
+    )
+    exchange.close()
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:

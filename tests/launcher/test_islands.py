@@ -181,7 +181,9 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     """No worker-0.pt is there to be read."""
     position, read, taken = {"stream": {"epoch": 1, "cursor": 5}, "tokens": 7, "updates": 3}, [], []
     orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
-    monkeypatch.setattr(gathered_follower, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
+    monkeypatch.setattr(
+        gathered_follower, "Follower", lambda island: SimpleNamespace(recv_command=lambda: orders.pop(0))
+    )
     shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
     monkeypatch.setattr(worker_checkpoint, "distributed_checkpoint", lambda: shards)
     outer = SimpleNamespace(island=None)
