@@ -49,7 +49,7 @@ class ErrorFeedback:
         return slow
 
     def residual_spec(self) -> ResidualSpec | None:
-        """Describe the residual to the kernels. Not for a subclass, which may add or keep something else."""
+        """Describe the residual to the kernels; None for a subclass, whose arithmetic may differ."""
         if type(self) is not ErrorFeedback:
             return None
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)

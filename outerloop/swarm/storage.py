@@ -15,16 +15,16 @@ Buffer = bytes | mmap.mmap | memoryview
 
 
 class Disk(Protocol):
-    """A store of named contents. `Folder` is the real implementation; tests can use a dictionary."""
+    """A store of bytes by name. `Folder` is the real implementation; tests can use a dictionary."""
 
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> Buffer:
-        """Return a content, which stays readable even if it is removed. Raises FileNotFoundError if not stored."""
+        """Return the stored bytes, which stay readable even after `remove`. Raises FileNotFoundError."""
         ...
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store a content. Return when it is safely stored."""
+        """Store these bytes. Return when they are safely on disk."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -61,7 +61,7 @@ class Folder:
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store a content as in Disk. Retry while the disk is full or too many files are open."""
+        """Store these bytes as in Disk. Retry while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:

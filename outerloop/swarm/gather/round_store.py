@@ -45,7 +45,7 @@ class RoundStore:
         return (number, peer) in [*intact, *self._damaged.values()]
 
     async def put(self, number: int, participant: Participant, content: bytes) -> None:
-        """Store a content, whose hash and size must be those of `participant`. It is safe on disk when this returns."""
+        """Store a payload, whose hash and size must be those of `participant`. It is safe on disk when this returns."""
         named = f"@{participant.state[0]}.{participant.state[1].hex()}" if participant.state else ""
         name = f"{number:012d}-{participant.digest.hex()}-{participant.peer}{named}.payload"
         await self._disk.write(name, content)
@@ -54,7 +54,7 @@ class RoundStore:
         self._keep(number, participant, content)
 
     def take(self, number: int, participant: Participant) -> Buffer:
-        """Return a content for landing: `bytes` if it is in memory, from where it is then removed."""
+        """Return a payload for landing: as `bytes` if it is in memory, from where it is then removed."""
         found = self._newest.pop((number, participant), None)
         return self._disk.read(self._files[number, participant]) if found is None else found
 
@@ -93,7 +93,7 @@ class RoundStore:
             self._damaged[name] = number, peer
 
     def _keep(self, number: int, participant: Participant, content: bytes) -> None:
-        """Keep a content in memory if it is of the newest round there, and drop contents of earlier rounds."""
+        """Keep a payload in memory if it is of the newest round there, and drop payloads of earlier rounds."""
         newest = max([number, *(of for of, _ in self._newest)])
         contents = {**self._newest, (number, participant): content}
         self._newest = {key: content for key, content in contents.items() if key[0] == newest}
