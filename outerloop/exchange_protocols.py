@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from outerloop.protocols import Exchange
-from outerloop.types import Contribution, ExecutorHandoff, Refusals, Round, UserError
+from outerloop.types import Contribution, Refusals, Round, StateHandoff, UserError
 
 
 class Replicated(Protocol):
@@ -100,7 +100,7 @@ def meeting(exchange: Exchange) -> Meeting:
 class StateSender(Protocol):
     """An exchange with its own way to send the initial state from peers that hold it to those that take it."""
 
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Return the givers' state on a peer that takes it; return nothing on a giver, or if there are no takers.
 
         All peers must call it with the same `way`, after a meeting. `state` packs this peer's state and is called only
@@ -109,7 +109,7 @@ class StateSender(Protocol):
         ...
 
 
-def hand_over(exchange: Exchange, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
     """Return what `StateSender.hand_over` returns; without it, the first giver brings its state to a meeting."""
     if isinstance(exchange, StateSender):
         return exchange.hand_over(way, state)

@@ -122,18 +122,18 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
-class ExecutorHandoff:
+class StateHandoff:
     """The peers that send their state, and those that receive it, before the first inner step.
 
     `number`: the handoff counts as the meeting of this number, which waits for `timeout_s`. `givers`, `takers`: peer
-    names in order. All givers hold equal states of at most `most_bytes`, and the first giver is the first peer of the
+    names in order. All givers hold equal states of at most `max_bytes`, and the first giver is the first peer of the
     run.
     """
 
     number: int
     givers: Sequence[str]
     takers: Sequence[str]
-    most_bytes: int
+    max_bytes: int
     timeout_s: float = 0.0
 
 

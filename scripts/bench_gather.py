@@ -47,7 +47,7 @@ def note_times() -> tuple[dict[int, float], dict[int, float]]:
         decided[commit.number] = time.monotonic()
         add(self, commit)
 
-    RoundContext.report_stored, CommittedRounds.add = noted, known  # type: ignore[method-assign, assignment]
+    RoundContext.report_stored, CommittedRounds.add = noted, known  # type: ignore[method-assign]
     return held, decided
 
 

@@ -27,7 +27,7 @@ from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import hand_over
 from outerloop.kernels import arithmetic_platform as hardware
-from outerloop.types import Contribution, ExecutorHandoff, UserError, printable
+from outerloop.types import Contribution, StateHandoff, UserError, printable
 
 MOST_BYTES = 1 << 16
 """Limit of one peer's message about its position."""
@@ -113,7 +113,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     if others:
         tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
     givers, state = sorted(there.keys() - others), outer.shared_state
-    way = ExecutorHandoff(outer.all_gathers, givers, others, state.max_bytes, outer.timeout_s)
+    way = StateHandoff(outer.all_gathers, givers, others, state.max_bytes, outer.timeout_s)
     content = hand_over(outer.exchange, way, state.serialize)
     if content:
         outer.island.compute(outer.shared_state.restore, content)

@@ -19,7 +19,7 @@ import torch
 from torch import distributed as dist
 
 from outerloop.replica.rank_group import RankGroup, uint8_tensor
-from outerloop.types import FIRST, Capabilities, Contribution, ExecutorHandoff, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Capabilities, Contribution, Round, RoundFailed, StateHandoff, UserError
 
 Returned = TypeVar("Returned")
 
@@ -97,7 +97,7 @@ class Distributed:
         """Return the bytes of all processes. They are not counted as traffic: a meeting is not part of training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Broadcast the state of the first process, which is the first giver. Raises RoundFailed."""
         if not way.takers:
             return b""

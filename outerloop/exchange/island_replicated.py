@@ -17,7 +17,7 @@ from outerloop.exchange.island_leader import LeaderExchange, from_tree, replicas
 from outerloop.exchange_protocols import Read, decode_shared, hand_over, meeting
 from outerloop.protocols import Exchange, Pending
 from outerloop.replica.rank_group import uint8_tensor
-from outerloop.types import Contribution, ExecutorHandoff, Refusals, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, RoundFailed, StateHandoff
 from outerloop.wire import InvalidMessage
 
 
@@ -68,7 +68,7 @@ class ReplicatedIsland(LeaderExchange):
             self.at_leader(lambda exchange: to_tree(meeting(exchange).all_gather(blob, number, timeout_s)))
         )
 
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Give or take state at the leader; all ranks get what it received. Raises what the leader's exchange does."""
 
         if not way.takers:

@@ -28,11 +28,11 @@ from outerloop.replica.rank_group import RankGroup, uint8_tensor
 from outerloop.state import canonical
 from outerloop.types import (
     Contribution,
-    ExecutorHandoff,
     Refusals,
     ReplicasDiverged,
     Round,
     RoundFailed,
+    StateHandoff,
     StateTransferRequired,
 )
 
@@ -115,7 +115,7 @@ class ShardedIsland(LeaderExchange):
                 )
         return contributions
 
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Return this lane's part. An island takes as a whole, even if only some lanes hold different weights."""
 
         def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
@@ -123,7 +123,7 @@ class ShardedIsland(LeaderExchange):
             return [sorted({peer for takers, _ in requests for peer in takers}), sum(limit for _, limit in requests)]
 
         takers, max_bytes = self.request(
-            "which peers take the initial state", canonical.pack([way.takers, way.most_bytes]), joint
+            "which peers take the initial state", canonical.pack([way.takers, way.max_bytes]), joint
         )
         givers = [peer for peer in way.givers if peer not in takers]
         if not takers:
@@ -132,7 +132,7 @@ class ShardedIsland(LeaderExchange):
         content: Blobs = []
 
         def hand(exchange: Exchange) -> None:
-            whole = replace(way, givers=givers, takers=takers, most_bytes=OVERHEAD_BYTES + max_bytes)
+            whole = replace(way, givers=givers, takers=takers, max_bytes=OVERHEAD_BYTES + max_bytes)
             content.extend(parts_or_nothing(hand_over(exchange, whole, lambda: bundle(own)), self.ranks.size))
 
         self.at_leader(hand)

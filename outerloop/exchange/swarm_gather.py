@@ -32,10 +32,10 @@ from outerloop.types import (
     FIRST,
     Capabilities,
     Contribution,
-    ExecutorHandoff,
     QuorumLost,
     Refusals,
     Round,
+    StateHandoff,
     StateTransferRequired,
     UserError,
 )
@@ -149,7 +149,7 @@ class SwarmGather(SwarmExchange):
 
     @property
     def late_joiner(self) -> bool:
-        return self.members.came_late
+        return self.members.late_joiner
 
     def form(self, held: Held | None = None) -> int | None:
         """Wait until all peers are present and see the same members, or the run has continued without this peer.
@@ -227,7 +227,7 @@ class SwarmGather(SwarmExchange):
         met = self.node.call(meeting, timeout_s=patience_s + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
-    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Transfer the state in chunks, from all givers at once. All peers wait for the takers. Raises QuorumLost."""
         if not way.takers:
             return b""
@@ -239,11 +239,11 @@ class SwarmGather(SwarmExchange):
         self._until_all_have_it(way.number)
         return content
 
-    def _start_from(self, way: ExecutorHandoff) -> bytes:
+    def _start_from(self, way: StateHandoff) -> bytes:
         progress = progress_to(self._on_status)
         try:
             return self._while_heard(
-                self.state_transfer.take_start(way.givers, at_most=way.most_bytes, progress=progress)
+                self.state_transfer.take_start(way.givers, at_most=way.max_bytes, progress=progress)
             )
         except QuorumLost as error:
             raise QuorumLost(
@@ -272,7 +272,7 @@ class SwarmGather(SwarmExchange):
 
     async def _begin(self, place: int) -> None:
         members = self.members
-        if not members.came_late:
+        if not members.late_joiner:
             await self._rounds.begin(run=members.session, roster=members.names.values(), number=place)
         elif self._remembers(members.session) and (
             hard_state := self._rounds.hard_state_file.read(run=members.session)

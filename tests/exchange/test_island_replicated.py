@@ -8,11 +8,11 @@ from outerloop.replica.rank_group import RankGroup
 from outerloop.types import (
     Capabilities,
     Contribution,
-    ExecutorHandoff,
     LeaderFailed,
     ReplicasDiverged,
     Round,
     RoundFailed,
+    StateHandoff,
     StateTransferRequired,
 )
 from outerloop.wire import InvalidMessage
@@ -46,13 +46,13 @@ class Shaky:
 
     def landed(self, round, state):
         """Another lane needs the others' state."""
-        raise StateTransferRequired(lambda most_bytes: (round, b"state"[:most_bytes]))
+        raise StateTransferRequired(lambda max_bytes: (round, b"state"[:max_bytes]))
 
     def wait(self, timeout_s):
         if self.round.number == 0:
             raise RoundFailed("the link is down")
         if self.round.number == 1:
-            raise StateTransferRequired(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
+            raise StateTransferRequired(lambda max_bytes: (Round(7, 1), b"state" * max_bytes))
         blob = b"of an earlier life" if self.round.number == 3 else self.blob
         return [Contribution("one", self.round, blob), Contribution("two", self.round, b"")]
 
@@ -64,8 +64,8 @@ def unreadable(refused):
 def told_by_the_leader(rank):
     """What both ranks of an island hear of a shaky exchange; in the end they offer different things."""
     led = ReplicatedIsland(Shaky() if rank == 0 else None, ranks=RankGroup(dist.group.WORLD))
-    assert led.hand_over(ExecutorHandoff(1, ["one"], ["two"], 20), lambda: b"start") == b""
-    assert led.hand_over(ExecutorHandoff(2, ["two"], ["one"], 20), lambda: b"start %d" % rank) == b"start 0"
+    assert led.hand_over(StateHandoff(1, ["one"], ["two"], 20), lambda: b"start") == b""
+    assert led.hand_over(StateHandoff(2, ["two"], ["one"], 20), lambda: b"start %d" % rank) == b"start 0"
     with pytest.raises(RoundFailed, match="the link is down"):
         led.start(b"same", Round(0)).wait(1.0)
     with pytest.raises(StateTransferRequired) as outrun:

@@ -10,11 +10,11 @@ from outerloop.state import canonical
 from outerloop.types import (
     Capabilities,
     Contribution,
-    ExecutorHandoff,
     LeaderFailed,
     ReplicasDiverged,
     Round,
     RoundFailed,
+    StateHandoff,
     StateTransferRequired,
 )
 from outerloop.wire import InvalidMessage
@@ -51,7 +51,7 @@ class Swarm:
     def decided(self, round):
         if round.number == 7:
             raise StateTransferRequired(
-                lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes - OVERHEAD_BYTES)] * LANES))
+                lambda max_bytes: (Round(9), bundle([b"%d" % (max_bytes - OVERHEAD_BYTES)] * LANES))
             )
         return round.number == 3
 
@@ -142,16 +142,16 @@ def starts_of(bundled, lane):
 
     def handed(takers):
         names = takers if lane == 1 else []
-        way = ExecutorHandoff(2, [peer for peer in ("one", "three", "two") if peer not in names], names, 20 + lane)
+        way = StateHandoff(2, [peer for peer in ("one", "three", "two") if peer not in names], names, 20 + lane)
         return bundled.hand_over(way, lambda: b"start of %d" % lane)
 
     assert handed([]) == b"" and (lane or not hasattr(bundled.exchange, "way"))
     assert handed(["one"]) == STATE[lane]
     if lane == 0:
-        assert bundled.exchange.way == ExecutorHandoff(2, ["three", "two"], ["one"], 63 + OVERHEAD_BYTES)
+        assert bundled.exchange.way == StateHandoff(2, ["three", "two"], ["one"], 63 + OVERHEAD_BYTES)
     assert handed(["two"]) == b""
     if lane == 0:
-        assert bundled.exchange.way == ExecutorHandoff(2, ["one", "three"], ["two"], 63 + OVERHEAD_BYTES)
+        assert bundled.exchange.way == StateHandoff(2, ["one", "three"], ["two"], 63 + OVERHEAD_BYTES)
         assert parts_of(bundled.exchange.given, LANES) == [b"start of %d" % one for one in range(LANES)]
 
 

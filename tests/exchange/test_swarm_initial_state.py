@@ -15,7 +15,7 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.state_transfer.join import START
 from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES
-from outerloop.types import ExecutorHandoff, QuorumLost
+from outerloop.types import QuorumLost, StateHandoff
 from tests.support import toy
 from tests.support.swarm.loopback import together
 
@@ -69,7 +69,7 @@ def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(
     together(peers, SwarmGather.join)
     gone = threading.Thread(target=first.abort)
     gone.start()
-    way = ExecutorHandoff(2, [first.peer], [other.peer], 1 << 20)
+    way = StateHandoff(2, [first.peer], [other.peer], 1 << 20)
     with pytest.raises(
         QuorumLost, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: restart all peers"
     ):
@@ -82,5 +82,5 @@ def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any, mo
     told: list[str] = []
     giver, frozen = peers = [make(peers=2, patience_s=2.0, on_status=told.append) for _ in range(2)]
     together(peers, SwarmGather.join)
-    assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
+    assert giver.hand_over(StateHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
     assert "starting without the peers that have not received the initial weights" in told[-1]

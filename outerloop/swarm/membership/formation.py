@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 class Formation(RpcService):
     """This peer's part in forming the run, and the members that it knows.
 
-    `names`: peer id -> name of every member, sorted by name. `session`: name of the session. `came_late`: whether the
+    `names`: peer id -> name of every member, sorted by name. `session`: name of the session. `late_joiner`: whether the
     session had already started without this peer. All three are final once `form` has returned. `remembers` returns
     whether this peer was in a session before; None: nothing is remembered, as in gossip.
     """
@@ -90,7 +90,7 @@ class Formation(RpcService):
         self._late_reported: dict[str, dict[str, str]] = {}  # late joiners (peer id -> name) that each of them reports
         self._formed = False
         self._late = LateJoiners(self._present)
-        self.came_late = False
+        self.late_joiner = False
         self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, since when
 
     def __contains__(self, peer_id: str) -> bool:
@@ -203,7 +203,7 @@ class Formation(RpcService):
         """Set whether the swarm has formed. `formed`: the list that most formed peers report; empty: no such list."""
         is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
         if formed and self._is_backed(formed, is_member):
-            self.came_late = not is_member
+            self.late_joiner = not is_member
             self._members, self._formed = formed, True
         elif len(self._members) == self._peers and self._own.peer_id in self.names and self._enough_see_the_same():
             self._formed = True

@@ -100,7 +100,7 @@ async def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
         a._welcome(name.partition("-")[2], name)
     newcomer = await machines.start("000-n", joined=9.0, peers=2)
     await newcomer.form(timeout_s=30)
-    assert newcomer.came_late and newcomer.session == session_of("r", members)
+    assert newcomer.late_joiner and newcomer.session == session_of("r", members)
     late = set(newcomer.known) - set(newcomer.names)
     assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
     assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
@@ -203,7 +203,7 @@ async def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
     newcomer = await machines.start("009-n", joined=9.0, peers=2, allow="abn")
     with pytest.raises(UserError):
         await newcomer.form(timeout_s=5)
-    assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
+    assert newcomer.names.keys() <= {"a", "n"} and not newcomer.late_joiner
     assert all(name.isprintable() for name in newcomer.known.values())
 
 
@@ -231,7 +231,7 @@ async def test_of_peers_that_joined_at_the_same_time_the_first_ids_are_members()
     trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]
     await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
     assert [list(one.names) for one in trio] == [["b", "a"]] * 3
-    assert [one.came_late for one in trio] == [False, False, True]
+    assert [one.late_joiner for one in trio] == [False, False, True]
 
 
 @virtual
@@ -248,7 +248,7 @@ async def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_f
     await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
     assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
     assert a.session == b.session == s.session
-    assert (b.came_late, s.came_late) == (False, True)
+    assert (b.late_joiner, s.late_joiner) == (False, True)
 
 
 @pytest.mark.parametrize("seen", ["its record is still seen", "its record is gone"])
@@ -265,7 +265,7 @@ async def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) 
     if seen == "its record is gone":
         del machines.records["b"]
     await c.form(timeout_s=30)
-    assert c.session == a.session == b.session and not c.came_late and list(c.names) == ["a", "b", "c"]
+    assert c.session == a.session == b.session and not c.late_joiner and list(c.names) == ["a", "b", "c"]
 
 
 # liars among those that form
@@ -299,7 +299,7 @@ async def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> Non
 
     await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
     await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
-    assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
+    assert len({one.session for one in trio}) == 1 and not any(one.late_joiner for one in trio)
     assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
 
 
@@ -314,7 +314,7 @@ async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list
         forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
         await asyncio.sleep(3)
     await asyncio.gather(*forming)
-    assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
+    assert len({one.session for one in trio}) == 1 and not any(one.late_joiner for one in trio)
     assert list(trio[0].names) == ["a", "b", "c", "d"]
 
 

@@ -357,7 +357,7 @@ async def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None
     membership, link, serve = told_members(lists)
     await serve()
     await membership.form(timeout_s=30)
-    assert membership.came_late and membership.session == session_of("r", TRUE)
+    assert membership.late_joiner and membership.session == session_of("r", TRUE)
     assert {who for _, who in link.trust.refusals.logged} == {"003-d"}
 
 
