@@ -34,6 +34,7 @@ NOT_TRAINED = [
     "exchange.fragments",
     "exchange.fingerprint",
     "exchange.settings",
+    "exchange.on_status",
     "exchange.reform",
     "exchange.max_blob_bytes",
 ]
