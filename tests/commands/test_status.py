@@ -23,7 +23,7 @@ def record(worker: int, told: Status | None) -> Record:
     return Record(f"{worker:03d}-{IDS[worker]}", [f"/ip4/192.0.2.{worker}/tcp/4/p2p/{IDS[worker]}"], "f", 1.0, told)
 
 
-def printed(seen: status.Seen) -> list[str]:
+def printed(seen: status.SeenPeers) -> list[str]:
     console = Console(width=180)
     with console.capture() as capture:
         console.print(status.page("r", seen))
