@@ -80,6 +80,7 @@ def test_utilization_is_a_share(utilization):
         build.make(load.compose_config(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 
+@pytest.mark.long
 def test_a_collective_cannot_tell_how_long_payloads_take():
     settings = load.compose_config(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
     with pytest.raises(UserError, match="waiting for late peers: set compress=topk, or exchange=swarm_gather"):

@@ -53,6 +53,7 @@ def in_torch(op, *arguments):
     return op.definition(*arguments)
 
 
+@pytest.mark.long
 @each_code
 @settings(max_examples=150, deadline=None)
 @given(some_rows(), places, seeds)
@@ -64,6 +65,7 @@ def test_positions_come_back(code, rows, place, seed):
     assert torch.equal(back, position) and torch.equal(code.encode(back, rows), byte)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(some_rows(), places, seeds)
 def test_loops_equal_the_definition_byte_for_byte(rows, place, seed):
@@ -90,6 +92,7 @@ def broken(byte, kind, seed):
     }[kind]
 
 
+@pytest.mark.long
 @settings(max_examples=600, deadline=None)
 @given(
     st.sampled_from(CODES),
@@ -244,6 +247,7 @@ print(byte.tolist(), Rice().decode([byte], Rows(11, 8, 2))[0].tolist())
 """
 
 
+@pytest.mark.long
 def test_without_numba_it_is_the_same_and_said():
     run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[2, 0, 147, 0] [1, 6, 2]" and "plain torch" in run.stderr

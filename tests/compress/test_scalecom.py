@@ -308,6 +308,7 @@ def regression(exchange, codec):
     return before, loss(), loop.slow_hash
 
 
+@pytest.mark.long
 def test_training_falls_and_falls_further_than_at_random_positions():
     """Three workers, forty rounds, 1 of 32 values a round."""
     result = {}

@@ -1,6 +1,7 @@
 """Algorithms are recognized by what they say of themselves: no code outside its folder asks for the class of a part."""
 
 import ast
+import functools
 from pathlib import Path
 
 import outerloop
@@ -10,6 +11,7 @@ AXES = ("aggregate", "compress", "feedback", "methods", "schedule")
 RENAMES = PACKAGE / "config/renamed_parts.py"
 
 
+@functools.cache
 def files():
     """Path -> syntax tree of every file of the package."""
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}

@@ -3,6 +3,7 @@ import-linter (scripts/test.sh): here is what it cannot say.
 """
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LIBRARY = "__future__ collections dataclasses enum functools hashlib heapq itertools math random re statistics typing"
 
 
+@functools.cache
 def packages(path: Path) -> set[str]:
     """Return every package that a file imports, anywhere in it."""
     found = set()

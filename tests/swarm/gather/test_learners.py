@@ -9,6 +9,8 @@ import pytest
 from tests.support.swarm.gather_scene import INNER_S, RUN, Node, Swarm
 from tests.support.swarm.virtual_clock import now_s, run, virtual
 
+pytestmark = pytest.mark.long
+
 HOUR_S = 3600.0
 
 

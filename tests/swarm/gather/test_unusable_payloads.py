@@ -8,6 +8,8 @@ from outerloop.swarm.timeouts import LEAD_S
 from tests.support.swarm.gather_scene import INNER_S, Swarm
 from tests.support.swarm.virtual_clock import now_s, virtual
 
+pytestmark = pytest.mark.long
+
 GRACE_S, QUICK_S = 3.0, 2.0
 
 

@@ -17,6 +17,8 @@ from tests.support.swarm.gather_liar import Liar
 from tests.support.swarm.gather_scene import INNER_S, MAX_BYTES, RUN, Swarm
 from tests.support.swarm.virtual_clock import now_s, run, virtual
 
+pytestmark = pytest.mark.long
+
 HONEST = "abcdefgh"
 
 

@@ -140,6 +140,7 @@ class History:
         assert not current
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_bad_network_pairs_end_in_the_same_way_and_one_at_a_time(
     seed: int, monkeypatch: pytest.MonkeyPatch

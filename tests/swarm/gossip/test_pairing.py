@@ -212,6 +212,7 @@ def test_unequal_speeds_meet_at_random_and_idle_little(size: int, limit: float, 
     assert chi_square(world) < limit
 
 
+@pytest.mark.long
 def test_equal_speeds_all_meet_all() -> None:
     """Peers of equal speed that are ready together once stay so for a while, so draws depend on each other: everybody
     meets everybody between half and twice as often as even draws would."""

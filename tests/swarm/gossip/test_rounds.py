@@ -187,6 +187,7 @@ def test_streams_that_break_leave_few_rounds_one_sided_and_every_one_is_counted(
     assert pairs > 60 and one_sided == counted == 0, (one_sided, counted, pairs)
 
 
+@pytest.mark.long
 @virtual
 async def test_unequal_speeds_keep_their_pace_and_come_together() -> None:
     size, until_s = 7, 1500.0

@@ -28,6 +28,8 @@ from outerloop.types import Round, UserError
 from tests.support.swarm.loopback import Make, eventually, together
 from tests.support.train_processes import invitation, rounds_done, start
 
+pytestmark = pytest.mark.long
+
 
 def chosen(*held: Any) -> tuple[int, str] | None:
     """What peers a, b, c ... go on from that hold these."""

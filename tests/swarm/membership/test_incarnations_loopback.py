@@ -8,11 +8,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.hard_state_file import folder_of
 from outerloop.swarm.access.identity import Identity
 from outerloop.types import Round, UserError
 from tests.support.swarm.loopback import Make, daemon_of, eventually, together
+
+pytestmark = pytest.mark.long
 
 LIMIT_S = 60
 

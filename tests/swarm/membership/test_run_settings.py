@@ -46,6 +46,7 @@ def test_differing_settings_are_found_from_hashes_in_order_of_importance() -> No
     assert names(settings(lanes="2"), settings()) == names(settings(), settings(lanes="2")) == ["lanes"]
 
 
+@pytest.mark.long
 def test_the_settings_of_every_recipe_fit_a_record_and_one_option_is_one_difference() -> None:
     ours = build.settings_to_compare(load.load(["exchange=swarm_gather"]))["settings"]
     theirs = build.settings_to_compare(load.load(["exchange=swarm_gather", "inner.lr=0.5"]))["settings"]

@@ -219,6 +219,7 @@ async def test_a_stranger_asks_so_often_and_all_together_so_often() -> None:
     assert await answered(door, "m", 100) == 100
 
 
+@pytest.mark.long
 @virtual
 async def test_a_newcomer_asks_so_often_for_what_is_not_public_and_the_public_budget_is_not_spent() -> None:
     door = await Door().serve()
@@ -373,6 +374,7 @@ with visit(observer=False) as peer:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("files", "streams"), [(256, 400), pytest.param(1024, 1500, marks=pytest.mark.slow)])
 def test_idle_streams_leave_a_peer_files_to_open(tmp_path: Path, files: int, streams: int) -> None:
     """More streams than a process may open files; it goes on writing."""

@@ -26,6 +26,8 @@ from outerloop.swarm.timeouts import START_S
 from tests.support.swarm.loopback import Make, eventually, runs, together
 from tests.support.swarm.virtual_clock import run
 
+pytestmark = pytest.mark.long
+
 Command = Callable[..., tuple[int, str, str]]
 
 

@@ -123,6 +123,7 @@ async def test_a_broken_off_download_goes_on_where_it_was():
     assert again.bulk.bytes_received <= (6 - here) * CHUNK_BYTES + 1000 and not disk
 
 
+@pytest.mark.long
 @virtual
 async def test_a_state_may_take_longer_than_a_chunk_and_than_a_copy_that_nobody_asks_for_stays(monkeypatch):
     monkeypatch.setattr("outerloop.swarm.state_transfer.download.CHUNK_S", 60.0)

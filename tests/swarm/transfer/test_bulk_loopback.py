@@ -13,6 +13,8 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from tests.support.swarm.bulk_scene import some_bytes
 from tests.support.swarm.loopback import Make, daemon_of
 
+pytestmark = pytest.mark.long
+
 SIZE = 16_000_000
 
 
