@@ -232,9 +232,8 @@ class Incarnations(RpcService):
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
         """Ask the elder process for its objection to another one. Empty: it gives no valid answer, so it has gone."""
         try:
-            async with limit(VIEW_S), self._stream_to(remote) as stream:
-                await stream.send_object({"incarnation": self.own, "other": other.packed})
-                answer = await stream.receive_object()
+            request = {"incarnation": self.own, "other": other.packed}
+            answer = await self._call(remote, request, within_s=VIEW_S)
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.info("%s has restarted: its previous process does not answer: %s", remote, error)
             return b""

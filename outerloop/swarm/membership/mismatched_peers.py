@@ -21,7 +21,7 @@ from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, che
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
-from outerloop.swarm.timeouts import VIEW_S, limit
+from outerloop.swarm.timeouts import VIEW_S
 
 SHOWN = 4
 """Differing settings that are named for one peer; the others are only counted."""
@@ -109,9 +109,7 @@ class MismatchedPeers(RpcService):
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
         """Ask a peer for one of its settings and return the answer; None if there is no valid one."""
         try:
-            async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
-                await stream.send_object({"key": hashed})
-                return checked_setting(await stream.receive_object(), hashed)
+            return checked_setting(await self._call(other.peer_id, {"key": hashed}, within_s=VIEW_S), hashed)
         except (BrokenStream, TimeoutError, Unreachable, ValueError):
             return None
 

@@ -14,23 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import count
 
 from outerloop.swarm.access.signer import KeySigner
-from outerloop.swarm.consensus.commit import GENESIS, Commit
-from outerloop.swarm.consensus.proof import Voters, contradictions, majority_anchor, newest_provable_commit, voters_of
-from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.runner import GatherRunner
-from outerloop.swarm.p2p.framing import BrokenStream
-from outerloop.swarm.p2p.transport import Transport, Unreachable
+from outerloop.swarm.p2p.transport import Transport
+from outerloop.swarm.state_transfer.chain_follower import ChainFollower
 from outerloop.swarm.state_transfer.donor import Donor, next_common
 from outerloop.swarm.state_transfer.download import Download, Progress
 from outerloop.swarm.state_transfer.manifest import Manifest
 from outerloop.swarm.storage import Disk
-from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S, VIEW_S, limit
+from outerloop.swarm.timeouts import RETRY_S
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
@@ -44,7 +39,8 @@ class StateTransfer:
     """Both sides of state transfer. `own`: this peer's name; `session`: returns the session that donors sign for;
     `disk`: holds nothing but chunks; `pace`: rate limit of uploads.
 
-    `given` and `taken` transfer the bytes and count them. `donor` serves states.
+    `given` and `taken` transfer the bytes and count them. `donor` serves states;
+    `chain` follows the commits of the other peers.
     """
 
     def __init__(
@@ -59,15 +55,14 @@ class StateTransfer:
         disk: Disk,
         pace: RateLimiter | None = None,
     ) -> None:
-        self._trust = transport.trust
+        self._signatures = transport.trust.signatures
         self._rounds = rounds
+        self.chain = ChainFollower(transport.trust, rounds, own=own)
         self._own = own
         self.donor = Donor(transport, run=run, session=session, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, session=session, disk=disk)
         self.given, self.taken = self.donor.bulk, self._download.bulk
-        self._heard_s, self._moved = time.monotonic(), 0
-        self._turns = count()
-        self._warned = ""
+        self._moved = 0
 
     async def serve(self) -> None:
         await self.donor.serve()
@@ -114,12 +109,12 @@ class StateTransfer:
         """Return the seconds since a peer last answered about the run, or state was last received or sent."""
         moved = self.taken.bytes_received + self.given.bytes_sent
         if moved > self._moved:
-            self._heard_s, self._moved = time.monotonic(), moved
-        return time.monotonic() - self._heard_s
+            self.chain.heard_s, self._moved = time.monotonic(), moved
+        return time.monotonic() - self.chain.heard_s
 
     def listen(self) -> None:
         """Restart the clock of `silent_s`."""
-        self._heard_s = time.monotonic()
+        self.chain.heard_s = time.monotonic()
 
     async def take_over(
         self, peers: Callable[[], Iterable[str]], *, session: str, at_most: int, progress: Progress
@@ -129,14 +124,14 @@ class StateTransfer:
         `peers` returns the names of the peers that may know the run; it is called before each attempt, since more may
         have become known. Retries until it succeeds: the caller limits the time.
         """
-        signer = KeySigner(self._trust.signatures, session=session, own=self._own)
+        signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None
         while True:
-            head = await self._newest(peers, signer)
+            head = await self.chain.newest_commit(peers, signer)
             if number is None or number <= head.number:
                 number = head.number + 1 if number is None else next_common(head.number + 1)
             donors = [peer for peer in head.roster if peer != self._own]
-            root = asyncio.create_task(self._certified(number, head, donors, signer, session))
+            root = asyncio.create_task(self.chain.certified_root(number, head, donors, signer, session))
             getting = asyncio.create_task(
                 self._download.get(
                     number, list(map(id_of, donors)), progress, at_most=at_most, certified=partial(asyncio.shield, root)
@@ -147,126 +142,10 @@ class StateTransfer:
                 if manifest.sha == sha:
                     self._rounds.state_arrived()
                     return number, content
-                self._warn("the state that most donors sent is not the one that the commits certify; retrying")
+                self.chain.warn("the state that most donors sent is not the one that the commits certify; retrying")
             except (ContentUnavailable, MalformedMessage) as error:
-                self._warn(f"no state as of commit {number}: {error}; retrying, or asking for a later one")
+                self.chain.warn(f"no state as of commit {number}: {error}; retrying, or asking for a later one")
             finally:
                 getting.cancel()
                 root.cancel()
             await asyncio.sleep(RETRY_S[1])
-
-    async def _newest(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
-        """Wait for the newest proven commit (proof.py) and return it. Log peers that report a different one.
-
-        Without a known roster or an allow-list there are no voters. Then more than half of the peers asked must hold
-        the commit, or else more than half of those that answer.
-        """
-        while True:
-            others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
-            known = self._rounds.last_commit
-            later = GENESIS - 1 if known is None else known.number
-            voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
-            counted = voters or [frozenset(others)]
-            logs = await self._logs(list(others.values()), counted)
-            if not voters and majority_anchor(logs, counted) is None:
-                counted = [frozenset(logs)]
-            if any(log[-1].commit.number > later for log in logs.values()):
-                self._heard_s = time.monotonic()
-            if head := newest_provable_commit(
-                logs, signer, voters=counted, known=None if self._rounds.needs_state else known
-            ):
-                for peer, why in contradictions(logs, head).items():
-                    self._trust.refusals.note("ballots", others[peer], why)
-                rests_on = _told(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
-                logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
-                return head
-            if logs:
-                whom = _told(voters) or f"the {len(logs)} peers that answer"
-                self._warn(
-                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold the same: waiting"
-                )
-            await asyncio.sleep(RETRY_S[1])
-
-    async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return the logs of `peers` by peer id. Stop waiting for the rest once most voters hold one commit."""
-        logs: dict[str, Sequence[CommitCertificate]] = {}
-        answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
-        async with aclosing(answers):
-            async for peer, log in answers:
-                if log:
-                    logs[id_of(peer)] = log
-        return logs
-
-    async def _certified(
-        self, number: int, head: Commit, donors: Sequence[str], signer: KeySigner, session: str
-    ) -> bytes:
-        """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
-
-        Raises ContentUnavailable if it does not get certified, UserError if this peer may not follow.
-        """
-        decided = await self._decided(head, donors, signer)
-        while decided.commit.number < number:
-            decided = await self._decided(decided.commit, donors, signer)
-        await self._rounds.follow_from(decided, run=session)
-        certified = asyncio.create_task(self._rounds.roots.certified(number))
-        try:
-            await self._follow(number, donors, certified)
-            return await certified
-        finally:
-            certified.cancel()
-
-    async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
-        """Follow these peers, one after the other, until the state is certified. Log it if that takes long."""
-        clock = asyncio.get_running_loop().time
-        began_s, said_s, turn = clock(), CERTIFY_S, 0
-        while not certified.done():
-            if self._rounds.needs_state:
-                raise ContentUnavailable(f"the other peers are already too far past commit {number}")
-            await self._look_at(peers[turn % len(peers)])
-            turn += 1
-            if clock() - began_s > said_s:
-                said_s *= 2
-                named = self._rounds.roots.describe(number)
-                self._warn(
-                    f"the state as of commit {number} waits for the rounds after it: {named}."
-                    " If the run ends before that, no state is transferred"
-                )
-            await asyncio.wait([certified], timeout=RETRY_S[1])
-
-    async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
-        """Wait until a peer proves the commit after `head`, and return it.
-
-        Raises ContentUnavailable if most of the peers that answer will never have it: their logs begin after it, or
-        they are on another chain.
-        """
-        while True:
-            first = next(self._turns) % max(1, len(peers))  # start with a different peer each time: one may be silent
-            told = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
-            if told.proven:
-                self._heard_s = time.monotonic()
-                return told.proven[0]
-            if len(told.later) + len(told.on_other_chain) > len(told.level):
-                raise ContentUnavailable(f"the other peers no longer have the commit that follows commit {head.number}")
-            if told.level:
-                self._heard_s = time.monotonic()
-            await asyncio.sleep(RETRY_S[1])
-
-    def _warn(self, line: str) -> None:
-        """Log a warning unless it repeats the last one."""
-        if line != self._warned:
-            logger.warning("%s", line)
-        self._warned = line
-
-    async def _look_at(self, peer: str) -> None:
-        """Ask a peer how far it is, and follow it if it is ahead."""
-        try:
-            async with limit(VIEW_S):
-                await self._rounds.look_at(peer)
-            self._heard_s = time.monotonic()
-        except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not answer: %s", peer, error)
-
-
-def _told(voters: Sequence[frozenset[str]]) -> str:
-    """Describe the groups of voters for a log line; empty without voters."""
-    return " or ".join(f"{len(group)} peers" for group in voters)

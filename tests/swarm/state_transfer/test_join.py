@@ -175,7 +175,7 @@ async def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_he
     assert content == b"state %d" % number and number < 100
     taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
     assert taken == swarm["a"].rounds.head_of(number)
-    assert {who for trust in (at._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
+    assert {who for trust in (at.chain._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
         liar.name
     }
 
@@ -224,14 +224,14 @@ async def test_a_newcomer_whose_chain_most_have_left_begins_anew() -> None:
     await swarm.until("abc", 4)
     names = [node.name for node in swarm.nodes.values()]
     _, at = await newcomer(swarm, names)
-    true, turns = at._newest, []
+    true, turns = at.chain.newest_commit, []
 
     async def newest(*asked: Any) -> Commit:
         head = await true(*asked)
         turns.append(head)
         return replace(head, view=1) if len(turns) == 1 else head
 
-    at._newest = newest  # type: ignore[method-assign]
+    at.chain.newest_commit = newest  # type: ignore[method-assign]
     number, content = await asyncio.wait_for(taking(at, names), 120)
     assert content == b"state %d" % number and len(turns) > 1
 

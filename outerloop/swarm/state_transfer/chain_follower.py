@@ -1,0 +1,155 @@
+"""Find the newest proven commit of a run and follow the chain from it, as a peer that has no state of the run yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import count
+
+from outerloop.swarm.access.access_control import AccessControl
+from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.consensus.commit import GENESIS, Commit
+from outerloop.swarm.consensus.proof import Voters, contradictions, majority_anchor, newest_provable_commit, voters_of
+from outerloop.swarm.consensus.votes import CommitCertificate
+from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S, VIEW_S, limit
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import id_of
+
+logger = logging.getLogger(__name__)
+
+
+class ChainFollower:
+    """Follows the chain of commits of the peers of a run. `own`: this peer's name.
+
+    `heard_s`: the time, by time.monotonic, at which a peer last answered about the run.
+    """
+
+    def __init__(self, trust: AccessControl, rounds: GatherRunner, *, own: str) -> None:
+        self._trust = trust
+        self._rounds = rounds
+        self._own = own
+        self._turns = count()
+        self._warned = ""
+        self.heard_s = time.monotonic()
+
+    async def newest_commit(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
+        """Wait for the newest proven commit (proof.py) and return it. Log peers that report a different one.
+
+        Without a known roster or an allow-list there are no voters. Then more than half of the peers asked must hold
+        the commit, or else more than half of those that answer.
+        """
+        while True:
+            others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
+            known = self._rounds.last_commit
+            later = GENESIS - 1 if known is None else known.number
+            voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
+            counted = voters or [frozenset(others)]
+            logs = await self._logs(list(others.values()), counted)
+            if not voters and majority_anchor(logs, counted) is None:
+                counted = [frozenset(logs)]
+            if any(log[-1].commit.number > later for log in logs.values()):
+                self.heard_s = time.monotonic()
+            if head := newest_provable_commit(
+                logs, signer, voters=counted, known=None if self._rounds.needs_state else known
+            ):
+                for peer, why in contradictions(logs, head).items():
+                    self._trust.refusals.note("ballots", others[peer], why)
+                rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
+                logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
+                return head
+            if logs:
+                whom = _describe(voters) or f"the {len(logs)} peers that answer"
+                self.warn(
+                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold the same: waiting"
+                )
+            await asyncio.sleep(RETRY_S[1])
+
+    async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
+        """Return the logs of `peers` by peer id. Stop waiting for the rest once most voters hold one commit."""
+        logs: dict[str, Sequence[CommitCertificate]] = {}
+        answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
+        async with aclosing(answers):
+            async for peer, log in answers:
+                if log:
+                    logs[id_of(peer)] = log
+        return logs
+
+    async def certified_root(
+        self, number: int, head: Commit, donors: Sequence[str], signer: KeySigner, session: str
+    ) -> bytes:
+        """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
+
+        Raises ContentUnavailable if it does not get certified, UserError if this peer may not follow.
+        """
+        decided = await self._decided(head, donors, signer)
+        while decided.commit.number < number:
+            decided = await self._decided(decided.commit, donors, signer)
+        await self._rounds.follow_from(decided, run=session)
+        certified = asyncio.create_task(self._rounds.roots.certified(number))
+        try:
+            await self._follow(number, donors, certified)
+            return await certified
+        finally:
+            certified.cancel()
+
+    async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
+        """Follow these peers, one after the other, until the state is certified. Log it if that takes long."""
+        clock = asyncio.get_running_loop().time
+        began_s, warn_after_s, turn = clock(), CERTIFY_S, 0
+        while not certified.done():
+            if self._rounds.needs_state:
+                raise ContentUnavailable(f"the other peers are already too far past commit {number}")
+            await self._look_at(peers[turn % len(peers)])
+            turn += 1
+            if clock() - began_s > warn_after_s:
+                warn_after_s *= 2
+                named = self._rounds.roots.describe(number)
+                self.warn(
+                    f"the state as of commit {number} waits for the rounds after it: {named}."
+                    " If the run ends before that, no state is transferred"
+                )
+            await asyncio.wait([certified], timeout=RETRY_S[1])
+
+    async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
+        """Wait until a peer proves the commit after `head`, and return it.
+
+        Raises ContentUnavailable if most of the peers that answer will never have it: their logs begin after it, or
+        they are on another chain.
+        """
+        while True:
+            first = next(self._turns) % max(1, len(peers))  # start with a different peer each time: one may be silent
+            logs = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
+            if logs.proven:
+                self.heard_s = time.monotonic()
+                return logs.proven[0]
+            if len(logs.later) + len(logs.on_other_chain) > len(logs.level):
+                raise ContentUnavailable(f"the other peers no longer have the commit that follows commit {head.number}")
+            if logs.level:
+                self.heard_s = time.monotonic()
+            await asyncio.sleep(RETRY_S[1])
+
+    def warn(self, line: str) -> None:
+        """Log a warning unless it repeats the last one."""
+        if line != self._warned:
+            logger.warning("%s", line)
+        self._warned = line
+
+    async def _look_at(self, peer: str) -> None:
+        """Ask a peer how far it is, and follow it if it is ahead."""
+        try:
+            async with limit(VIEW_S):
+                await self._rounds.look_at(peer)
+            self.heard_s = time.monotonic()
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s does not answer: %s", peer, error)
+
+
+def _describe(voters: Sequence[frozenset[str]]) -> str:
+    """Describe the groups of voters for a log line; empty without voters."""
+    return " or ".join(f"{len(group)} peers" for group in voters)
