@@ -88,7 +88,7 @@ def row(value: Any, length: int, what: str) -> list[Any]:
 
 def peer_ids(value: Any, what: str, *, minimum: int = 0) -> tuple[str, ...]:
     """Check that these are unique peer ids in ascending order, and return them."""
-    return ascending([peer_id(one, what) for one in items(value, what, minimum=minimum)], what)
+    return ascending([peer_id(peer, what) for peer in items(value, what, minimum=minimum)], what)
 
 
 def ascending(peers: list[str], what: str) -> tuple[str, ...]:

@@ -54,13 +54,15 @@ class DhtNode(DHTNode):
         content = protocol.record_validator.sign_value(record)
         own = protocol.storage.store_subkey(key_id, subkey, content, expiration_time)
         known = protocol.routing_table.get_nearest_neighbors(key_id, WORKERS, exclude=self.node_id)
-        told = (protocol.call_store(peer, [key_id], [content], expiration_time, subkeys=[subkey]) for _, peer in known)
-        taken = [any(answer or ()) for answer in await asyncio.gather(*told)]
+        requests = (
+            protocol.call_store(peer, [key_id], [content], expiration_time, subkeys=[subkey]) for _, peer in known
+        )
+        stored = [any(answer or ()) for answer in await asyncio.gather(*requests)]
         if len(known) == WORKERS:
             with suppress(TimeoutError):
                 async with limit(READ_S):
                     await super().store(key, value, expiration_time, subkey, **options)
-        return any(taken) or (own and not taken)
+        return any(stored) or (own and not stored)
 
 
 class NotAllowed(UserError):

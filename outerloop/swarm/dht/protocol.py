@@ -120,8 +120,8 @@ class GuardedProtocol(DHTProtocol):
             raise self._refused(remote, f"a store must hold one complete record; received {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
-        taken = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
-        return dht_pb2.StoreResponse(store_ok=[taken], peer=self.node_info)
+        is_stored = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
+        return dht_pb2.StoreResponse(store_ok=[is_stored], peer=self.node_info)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         remote = self._admit(request, context)
@@ -222,8 +222,8 @@ class GuardedProtocol(DHTProtocol):
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
-        told = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
-        for record in self.records.valid_records(told, by=peer.to_base58()):
+        records = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
+        for record in self.records.valid_records(records, by=peer.to_base58()):
             if value.store(self.serializer.loads(record.subkey), record.value, record.expiration_time):
                 latest = max(latest, record.expiration_time)
         return ValueWithExpiration(value, latest) if value else None

@@ -103,7 +103,7 @@ class MismatchedPeers(RpcService):
             for hashed, value in zip(asked, theirs, strict=True)
         ]
         more = f" and {len(hashes) - SHOWN} more" if len(hashes) > SHOWN else ""
-        differs, typed = ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
+        differs, typed = ", ".join(text for text, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
         return MismatchedPeer(differs, typed, reported=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:

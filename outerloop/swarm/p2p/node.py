@@ -152,7 +152,9 @@ class Node:
         assert self._p2p is not None
         async with limit(STOP_S):
             connected = await self._p2p.list_peers()
-        return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
+        return next(
+            (str(peer.addrs[0]) for peer in connected if peer.peer_id.to_base58() == peer_id and peer.addrs), ""
+        )
 
     async def _enter_dht(self, p2p: P2P) -> DHTNode:
         options = self._options

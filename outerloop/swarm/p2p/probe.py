@@ -88,13 +88,13 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 
 async def _ping(stream: Stream) -> tuple[float, float]:
     """Return the round trip and the seconds that the remote clock is ahead, assuming equal times both ways."""
-    began_s, here = _now_s(), time.time()
+    began_s, own_clock = _now_s(), time.time()
     await stream.send_object({})
     clock = (await stream.receive_object()).get("clock")
     round_trip_s = _now_s() - began_s
     if not isinstance(clock, float) or not math.isfinite(clock):
         raise Unreadable("the answer to a probe has no valid time")
-    return round_trip_s, clock - here - round_trip_s / 2
+    return round_trip_s, clock - own_clock - round_trip_s / 2
 
 
 async def _up(stream: Stream, count: int, round_trip_s: float) -> float:

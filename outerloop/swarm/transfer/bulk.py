@@ -173,7 +173,7 @@ class Bulk(RpcService):
         ends_s, began_s = get.silence.when(), _now_s()
         assert ends_s is not None
         get.silence.reschedule(None)
-        async with self.slots.one(get.holders) as holder:
+        async with self.slots.acquire(get.holders) as holder:
             get.silence.reschedule(ends_s + _now_s() - began_s)
             yield holder
 

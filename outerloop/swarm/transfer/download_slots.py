@@ -39,7 +39,7 @@ class DownloadSlots:
         return bool(self._waiting)
 
     @asynccontextmanager
-    async def one(self, holders: Sources) -> AsyncIterator[str]:
+    async def acquire(self, holders: Sources) -> AsyncIterator[str]:
         """Wait for a slot and yield the source to ask in it. Raises ContentUnavailable when no source is left."""
         holder = await self._next(holders)
         self._taken[holder] += 1
