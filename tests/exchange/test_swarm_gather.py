@@ -19,7 +19,7 @@ from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.node import Node
-from outerloop.swarm.transfer.signed_payload import SEAL_BYTES
+from outerloop.swarm.validation import SIGNATURE_BYTES
 from outerloop.types import Contribution, QuorumLost, Round, StateTransferRequired, UserError
 from tests.support.swarm.loopback import Make, daemon_of, eventually, runs, together
 
@@ -48,7 +48,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make, tmp_path: Path)
         assert landed[0] == [
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
-    once = 600_000 + 6 * SEAL_BYTES  # a transfer that stalls is asked for again, which counts as well
+    once = 600_000 + 6 * SIGNATURE_BYTES  # a transfer that stalls is asked for again, which counts as well
     assert all(peer.bytes_received >= once for peer in peers)
     assert sum(peer.bytes_sent for peer in peers) >= 3 * once  # some of a slow peer's copies come from another one
     assert all(peer.transfer_s > 0 for peer in peers)

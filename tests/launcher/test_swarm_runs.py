@@ -15,7 +15,7 @@ import pytest
 
 from outerloop.state import checkpoint
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.transfer.signed_payload import SEAL_BYTES
+from outerloop.swarm.validation import SIGNATURE_BYTES
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import family, gone, invitation, rounds_done, rows, start
 
@@ -45,7 +45,7 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
             by_round.setdefault(row["round"], set()).add(row["slow_hash"])
             assert row["peers"] == 3 and row["refused_messages"] == 0
     assert sorted(by_round) == [1, 2, 3] and all(len(hashes) == 1 for hashes in by_round.values())
-    copies = 2 * (summary["payload_bytes_per_worker"] + 3 * SEAL_BYTES)
+    copies = 2 * (summary["payload_bytes_per_worker"] + 3 * SIGNATURE_BYTES)
     assert summary["bytes_sent_per_worker"] == copies, "two copies of every payload, with its signature"
     assert (tmp_path / "run/hf/model.safetensors").exists()
 

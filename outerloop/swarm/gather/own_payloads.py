@@ -10,7 +10,7 @@ from outerloop.swarm.gather.payload_rpc import PayloadRpc
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.state_roots import StateRoots
-from outerloop.swarm.transfer.signed_payload import beside, sealed
+from outerloop.swarm.transfer.signed_payload import offload, sign_payload
 
 
 class OwnPayloads:
@@ -26,16 +26,16 @@ class OwnPayloads:
         never signs a second one, on any chain.
         """
         own, chain = self._context.own, self._context.chain
-        if self._store.sealed_by(own, number) or number < chain.number:
+        if self._store.has_signed(own, number) or number < chain.number:
             return
         session, state = self._context.session, await self._roots.named_in(number)
 
         def seal() -> tuple[bytes, Participant]:
             signatures = self._context.trust.signatures
-            content = sealed(blob, signatures, session=session, number=number, peer=own, state=state)
+            content = sign_payload(blob, signatures, session=session, number=number, peer=own, state=state)
             return content, Participant.of(own, content, state=state)
 
-        content, participant = await beside(len(blob), seal)
+        content, participant = await offload(len(blob), seal)
         await self._store.put(number, participant, content)
         self._rpc.own.post(number, participant)
         self._context.report_stored(number, participant)

@@ -22,7 +22,7 @@ from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.timeouts import PULL_S
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.signed_payload import doubt
+from outerloop.swarm.transfer.signed_payload import payload_error
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
 
@@ -150,7 +150,7 @@ class PayloadDownloads:
     async def _content_error(self, key: Key, content: bytes) -> str:
         """Return why this content is not a payload that its owner has signed for the round; empty if it is."""
         number, participant = key
-        return await doubt(
+        return await payload_error(
             content,
             self._context.trust.signatures,
             session=self._context.session,

@@ -4,7 +4,7 @@
 
 An accept promises "its payloads can be downloaded from me". So a payload is synced to disk before any peer is notified
 that it is held, and is found again after a crash. A file found damaged after a crash is kept until its payload has been
-fetched again, because its name records that the owner has signed a payload for this round (`sealed_by`). Payloads of
+fetched again, because its name records that the owner has signed a payload for this round (`has_signed`). Payloads of
 the newest round are also kept in memory until they land: the very bytes that were checked, not a copy.
 """
 
@@ -39,7 +39,7 @@ class RoundStore:
         """Return the keys of the payloads stored for this round and later ones."""
         return sorted(key for key in self._files if key[0] >= number)
 
-    def sealed_by(self, peer: str, number: int) -> bool:
+    def has_signed(self, peer: str, number: int) -> bool:
         """Return whether a payload of this peer for this round is stored, even a damaged one."""
         intact = [(of, participant.peer) for of, participant in self._files]
         return (number, peer) in [*intact, *self._damaged.values()]

@@ -46,8 +46,8 @@ from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
-from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, unsealed
-from outerloop.swarm.validation import id_of
+from outerloop.swarm.transfer.signed_payload import strip_signatures
+from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
 
@@ -78,7 +78,7 @@ class GatherRunner:
         pace: RateLimiter | None = None,
         incarnations: Incarnations | None = None,
     ) -> None:
-        self._settings, self._max_bytes = rules, max_blob_bytes + SEAL_BYTES
+        self._settings, self._max_bytes = rules, max_blob_bytes + SIGNATURE_BYTES
         self.context = context = RoundContext(transport.trust, own=own, names=names)
         allowed = context.may_take_part
         self._store = RoundStore(disk)
@@ -229,7 +229,7 @@ class GatherRunner:
         """
         watching = self._tasks.start(self._probe.watch(self.context.others))
         try:
-            return await unsealed(await EXHAUSTION.wait_out(partial(self.outcomes.take, number)))
+            return await strip_signatures(await EXHAUSTION.wait_out(partial(self.outcomes.take, number)))
         finally:
             watching.cancel()
 

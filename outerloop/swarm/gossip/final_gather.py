@@ -36,7 +36,7 @@ from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, U
 from outerloop.swarm.timeouts import PROBE_S, STALL_S, VIEW_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.signed_payload import beside
+from outerloop.swarm.transfer.signed_payload import offload
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, checked_int
 from outerloop.types import Contribution, Round
@@ -184,7 +184,7 @@ class FinalGather(RpcService):
         blob, timeout_s = None, WAITS * self._wait_s
         try:
             blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._max_bytes, timeout_s=timeout_s)
-            await beside(len(blob), partial(self._store.put, blob))
+            await offload(len(blob), partial(self._store.put, blob))
         except ContentUnavailable as error:
             logger.info("the share of %s could not be fetched: %s", self._members.names[share.owner], error)
         finally:
@@ -193,7 +193,7 @@ class FinalGather(RpcService):
 
     async def _sign(self, number: int, blob: bytes) -> SignedShare:
         """Sign this peer's share and store its blob, so that others can fetch it."""
-        sha = await beside(len(blob), partial(self._store.put, blob))
+        sha = await offload(len(blob), partial(self._store.put, blob))
         own, signatures = self._transport.peer_id, self._transport.trust.signatures
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 

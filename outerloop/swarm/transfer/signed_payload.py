@@ -24,12 +24,11 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 
 T = TypeVar("T")
 PURPOSE = "payload"
-SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
 """More bytes than this are hashed or copied in a separate thread, not on the network loop, at about 1.7 GB/s."""
 
 
-def sealed(
+def sign_payload(
     payload: bytes,
     signatures: Signatures,
     *,
@@ -39,11 +38,11 @@ def sealed(
     state: State | None = None,
 ) -> bytes:
     """Return signature and payload. `peer`: the name of this peer, the owner; `state`: the state it names, if any."""
-    seen = hashlib.sha256(payload).digest()
-    return signatures.sign(PURPOSE, session, number, peer, seen, *(state or ())) + payload
+    sha256 = hashlib.sha256(payload).digest()
+    return signatures.sign(PURPOSE, session, number, peer, sha256, *(state or ())) + payload
 
 
-async def doubt(
+async def payload_error(
     content: bytes,
     signatures: Signatures,
     *,
@@ -53,28 +52,28 @@ async def doubt(
     state: State | None = None,
 ) -> str:
     """Return why this is not what `peer` signed for this round and state; an empty string if it is."""
-    seen = await beside(len(content), lambda: _seen(content))
-    said = PURPOSE, session, number, peer, seen, *(state or ())
-    if signatures.verify(content[:SEAL_BYTES], *said, by=id_of(peer)):
+    sha256 = await offload(len(content), lambda: _digest(content))
+    statement = PURPOSE, session, number, peer, sha256, *(state or ())
+    if signatures.verify(content[:SIGNATURE_BYTES], *statement, by=id_of(peer)):
         return ""
     return f"its payload of round {number} is not signed by it for this round"
 
 
-def _seen(content: bytes) -> bytes:
-    return hashlib.sha256(memoryview(content)[SEAL_BYTES:]).digest()
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(memoryview(content)[SIGNATURE_BYTES:]).digest()
 
 
-async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
+async def strip_signatures(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
     """Return peers and their payloads: a view if the content is immutable bytes, a copy if it is stored in a file."""
     size = sum(len(content) for _, content in contents if not isinstance(content, bytes))
-    return await beside(size, lambda: [(peer, _payload(content)) for peer, content in contents])
+    return await offload(size, lambda: [(peer, _payload(content)) for peer, content in contents])
 
 
 def _payload(content: Buffer) -> bytes | memoryview:
-    view = memoryview(content)[SEAL_BYTES:]
+    view = memoryview(content)[SIGNATURE_BYTES:]
     return view if isinstance(content, bytes) else bytes(view)
 
 
-async def beside(size: int, work: Callable[[], T]) -> T:
+async def offload(size: int, work: Callable[[], T]) -> T:
     """Return the result of `work` on `size` bytes. More than INLINE_BYTES are processed in a thread."""
     return await asyncio.to_thread(work) if size > INLINE_BYTES else work()

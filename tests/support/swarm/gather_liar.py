@@ -15,7 +15,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.swarm.gather.ballot_rpc import send_message
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.signed_payload import sealed
+from outerloop.swarm.transfer.signed_payload import sign_payload
 from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 
@@ -58,7 +58,7 @@ class Liar:
     def seal(self, payload: bytes, number: int, *, name: str = "", by: MemoryTransport | None = None) -> bytes:
         """A payload of a round under a name, its own unless told otherwise, signed by itself or another."""
         signatures = (by or self.link).trust.signatures
-        return sealed(payload, signatures, session=RUN, number=number, peer=name or self.name)
+        return sign_payload(payload, signatures, session=RUN, number=number, peer=name or self.name)
 
     def ask(self, hard_state: HardState) -> JoinRequest:
         """To be counted in the round that is at hand in this memory."""

@@ -15,7 +15,7 @@ from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, Equivocation
 from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
-from outerloop.swarm.transfer.signed_payload import sealed
+from outerloop.swarm.transfer.signed_payload import sign_payload
 from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
 from tests.support.swarm.signed_statements import HEAD, SESSION, Honest, commit, sign, signatures_of, two_accepts
 
@@ -74,7 +74,9 @@ def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
     """That is: the fields and their order are those of signed_payload.py, without which two payloads would prove
     nothing.
     """
-    contents = [sealed(blob, signatures_of(NAME), session=SESSION, number=3, peer=NAME) for blob in (b"one", b"two")]
+    contents = [
+        sign_payload(blob, signatures_of(NAME), session=SESSION, number=3, peer=NAME) for blob in (b"one", b"two")
+    ]
     pair = [
         Signed((PAYLOAD, 3, commit(text)), content[:64]) for text, content in zip(("one", "two"), contents, strict=True)
     ]

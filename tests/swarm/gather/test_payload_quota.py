@@ -15,7 +15,7 @@ from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.signed_payload import sealed
+from outerloop.swarm.transfer.signed_payload import sign_payload
 from tests.support.swarm.memory_keys import trust_of
 
 NAME = "003-liar"
@@ -30,7 +30,7 @@ class Offered:
 
     def sign(self, payload: bytes, *, number: int = 1, name: str = NAME) -> Participant:
         signatures = trust_of("liar").signatures
-        content = sealed(payload, signatures, session="r", number=number, peer=name)
+        content = sign_payload(payload, signatures, session="r", number=number, peer=name)
         one = Participant.of(name, content)
         self.held[one.digest] = content
         return one

@@ -7,7 +7,8 @@ from pathlib import Path
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
-from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, unsealed
+from outerloop.swarm.transfer.signed_payload import strip_signatures
+from outerloop.swarm.validation import SIGNATURE_BYTES
 
 
 def test_stored_payloads_are_found_again_after_a_crash(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
     file.write_bytes(b"contemt")
     for damaged in (RoundStore(Folder(tmp_path)), RoundStore(Folder(tmp_path))):
         assert (3, one) not in damaged and damaged.since(0) == [] and damaged.get(one.digest) is None
-        assert damaged.sealed_by("a", 3) and not damaged.sealed_by("a", 2) and not damaged.sealed_by("b", 3)
+        assert damaged.has_signed("a", 3) and not damaged.has_signed("a", 2) and not damaged.has_signed("b", 3)
     damaged.forget_before(3)
     asyncio.run(damaged.put(3, one, b"content"))
     assert bytes(damaged.take(3, one)) == b"content" and (3, one) in RoundStore(Folder(tmp_path))
@@ -41,7 +42,7 @@ def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
     for end in (lambda found: found.forget_before(4), lambda found: found.clear()):
         found = RoundStore(Folder(tmp_path))
         end(found)
-        assert not found.sealed_by("a", 3) and not any(tmp_path.iterdir())
+        assert not found.has_signed("a", 3) and not any(tmp_path.iterdir())
         file.write_bytes(b"contemt")
 
 
@@ -63,10 +64,10 @@ def test_the_newest_round_lies_in_memory_until_it_is_landed(tmp_path: Path) -> N
 
 
 def test_the_landed_bytes_are_the_received_ones_or_a_copy(tmp_path: Path) -> None:
-    content, file = bytes(SEAL_BYTES) + b"payload", tmp_path / "content"
+    content, file = bytes(SIGNATURE_BYTES) + b"payload", tmp_path / "content"
     file.write_bytes(content)
     mapped = Folder(tmp_path).read(file.name)
-    (_, view), (_, copied) = asyncio.run(unsealed([("a", content), ("b", mapped)]))
+    (_, view), (_, copied) = asyncio.run(strip_signatures([("a", content), ("b", mapped)]))
     file.write_bytes(bytes(len(content)))
     assert view == copied == b"payload" and type(copied) is bytes
     assert isinstance(view, memoryview) and view.readonly and view.obj is content

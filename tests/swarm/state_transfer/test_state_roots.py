@@ -19,7 +19,7 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.state_transfer.donor import COPY_EVERY
 from outerloop.swarm.transfer import signed_payload
 from outerloop.swarm.transfer.sources import ContentUnavailable
-from outerloop.swarm.validation import MalformedMessage
+from outerloop.swarm.validation import SIGNATURE_BYTES, MalformedMessage
 from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, MemoryDisk, Swarm
 from tests.support.swarm.memory_keys import trust_of
@@ -200,11 +200,11 @@ def test_the_seal_covers_the_state_and_a_calm_payload_has_no_byte_of_it() -> Non
     signatures = trust_of("a").signatures
 
     def doubt(content: bytes, state: Any) -> str:
-        return run(signed_payload.doubt(content, signatures, session=RUN, number=5, peer="000-a", state=state))
+        return run(signed_payload.payload_error(content, signatures, session=RUN, number=5, peer="000-a", state=state))
 
     for state in (None, (4, RIGHT)):
-        content = signed_payload.sealed(b"payload", signatures, session=RUN, number=5, peer="000-a", state=state)
-        assert len(content) == signed_payload.SEAL_BYTES + 7
+        content = signed_payload.sign_payload(b"payload", signatures, session=RUN, number=5, peer="000-a", state=state)
+        assert len(content) == SIGNATURE_BYTES + 7
         wrong = [None, (4, RIGHT), (4, WRONG), (5, RIGHT)]
         assert doubt(content, state) == "" and all(doubt(content, one) for one in wrong if one != state)
     assert Participant("000-a", HASH, 9).to_list() == ["000-a", HASH, 9]
