@@ -108,7 +108,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
         row["state_s"] = time.monotonic() - began
         row["transfer_s"] = time.monotonic() - next(iter(moving), began)
     once = len(content) + len(Manifest.of(content, number=landed.number, head=bytes(32)).to_bytes())
-    row["again_megabytes"] = (peer.state_transfer.taken.bytes_received - once) / 1e6
+    row["again_megabytes"] = (peer.state_transfer.downloads.bytes_received - once) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
     messages.put(row)
     peer.abort()
@@ -117,7 +117,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
 def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
     """Report the received bytes until `done`; put the time at which they first exceed the manifest's into `moving`."""
     while not done.wait(LOOK_S):
-        received = peer.state_transfer.taken.bytes_received
+        received = peer.state_transfer.downloads.bytes_received
         messages.put({"received": received})
         if received > manifest and not moving:
             moving.append(time.monotonic())

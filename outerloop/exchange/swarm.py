@@ -14,7 +14,7 @@ from outerloop.swarm.membership.session import NodeOptions, PeerSession
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.rate_limiter import pace_of
+from outerloop.swarm.transfer.rate_limiter import limiter_for
 from outerloop.types import Contribution, UserError
 
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ class SwarmExchange(ABC):
         on_status: Callable[[str], None],
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
-        self._rate = pace_of(options.max_mbit)
+        self._rate = limiter_for(options.max_mbit)
         presence = PeerSession(options, on_status=on_status, remembers=remembers)
         self.peer = presence.name
         self._presence, self.node, self.members = presence, presence.node, presence.members

@@ -99,7 +99,7 @@ class SwarmGather(SwarmExchange):
             self._build(options, Path(options.identity_path))
             parts += [self._rounds, self._meetings, self._opening, self.state_transfer]
             self.node.member = self._counts_on
-            self._carriers = self._rounds.bulk, self.state_transfer.given, self.state_transfer.taken
+            self._carriers = self._rounds.bulk, self.state_transfer.uploads, self.state_transfer.downloads
 
     def _build(self, options: GatherOptions, identity: Path) -> None:
         """Construct the services of this peer."""
@@ -111,7 +111,7 @@ class SwarmGather(SwarmExchange):
             disk=Folder(folder_of(identity)).cleared(),
             rules=options,
             max_blob_bytes=self._max_blob_bytes,
-            pace=self._rate,
+            limiter=self._rate,
             incarnations=self._presence.incarnations,
         )
         self._meetings = Rendezvous(
@@ -128,7 +128,7 @@ class SwarmGather(SwarmExchange):
             session=lambda: self.members.session,
             allowed=lambda peer_id: peer_id in self._names(),
             disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
-            pace=self._rate,
+            limiter=self._rate,
         )
 
     @property
@@ -235,7 +235,7 @@ class SwarmGather(SwarmExchange):
         if self.peer in way.takers:
             content = self._start_from(way)
         else:
-            self.node.call(self.state_transfer.give_start(state()), timeout_s=STATE_S)
+            self.node.call(self.state_transfer.serve_initial_state(state()), timeout_s=STATE_S)
         self._until_all_have_it(way.number)
         return content
 
@@ -243,7 +243,7 @@ class SwarmGather(SwarmExchange):
         progress = progress_to(self._on_status)
         try:
             return self._while_heard(
-                self.state_transfer.take_start(way.givers, at_most=way.max_bytes, progress=progress)
+                self.state_transfer.fetch_initial_state(way.givers, at_most=way.max_bytes, progress=progress)
             )
         except QuorumLost as error:
             raise QuorumLost(
@@ -260,7 +260,7 @@ class SwarmGather(SwarmExchange):
             self._on_status(
                 "starting without the peers that have not received the initial weights: no data has moved for too long"
             )
-        self.node.call(self.state_transfer.end_start(), timeout_s=CALL_S)
+        self.node.call(self.state_transfer.drop_initial_state(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
         """Return the number of rejections, by kind (swarm/access/rejection_log.py)."""
@@ -282,7 +282,7 @@ class SwarmGather(SwarmExchange):
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
         self._on_status("out of step with the other peers: taking over the state of the run")
-        work = self.state_transfer.take_over(
+        work = self.state_transfer.install_state(
             lambda: self._names().values(),
             session=self.members.session,
             at_most=max_bytes,

@@ -80,7 +80,7 @@ class SwarmGossip(SwarmExchange):
         self._clock = _Clock()
         with self.appearing() as parts:
             store = ContentStore()
-            bulk = Bulk(self.node, store, run=options.run, allowed=self.members.__contains__, pace=self._rate)
+            bulk = Bulk(self.node, store, run=options.run, allowed=self.members.__contains__, limiter=self._rate)
             shared = self.node, self.members, store, bulk
             run, limit = options.run, self._max_blob_bytes
             self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=limit)

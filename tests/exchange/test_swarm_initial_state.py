@@ -49,9 +49,9 @@ def test_those_who_begin_otherwise_get_the_weights_of_the_first_from_all_who_hol
     models = [wide(0), wide(0), wide(1)]
     begun(peers, models)
     assert all(toy.same_weights(model, wide(0)) for model in models)
-    gave = [peer.state_transfer.given.bytes_sent for peer in peers]
+    gave = [peer.state_transfer.uploads.bytes_sent for peer in peers]
     assert min(gave[:2]) >= CHUNK_BYTES and gave[2] == 0, "both who hold them give"
-    assert 2 * CHUNK_BYTES < peers[2].state_transfer.taken.bytes_received == sum(gave) < 3 * CHUNK_BYTES
+    assert 2 * CHUNK_BYTES < peers[2].state_transfer.downloads.bytes_received == sum(gave) < 3 * CHUNK_BYTES
     assert not any(peer.state_transfer.donor.holds(START) for peer in peers), "nobody keeps a copy"
 
 

@@ -57,7 +57,7 @@ class GatherRunner:
     Args:
         own: this peer's name.
         names: returns peer id -> name of the peers that may take part.
-        pace: rate limit for sending payloads; None: unlimited.
+        limiter: rate limit for sending payloads; None: unlimited.
         incarnations: decides which process of a peer is accepted; None: any.
 
     `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. `requests` must be
@@ -75,14 +75,14 @@ class GatherRunner:
         disk: Disk,
         rules: GatherSettings,
         max_blob_bytes: int,
-        pace: RateLimiter | None = None,
+        limiter: RateLimiter | None = None,
         incarnations: Incarnations | None = None,
     ) -> None:
         self._settings, self._max_bytes = rules, max_blob_bytes + SIGNATURE_BYTES
         self.context = context = RoundContext(transport.trust, own=own, names=names)
         allowed = context.may_take_part
         self._store = RoundStore(disk)
-        self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
+        self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, limiter=limiter)
         self.hard_state_file = HardStateFile(disk, own=own, life=incarnations.life if incarnations else None)
         self.log_rpc = LogRpc(transport, run=run, allowed=allowed, since=context.commits_since)
         self._payload_rpc = PayloadRpc(transport, run=run, allowed=allowed)

@@ -54,12 +54,12 @@ class Donor(RpcService):
         run: str,
         session: Callable[[], str],
         allowed: Callable[[str], bool],
-        pace: RateLimiter | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
         super().__init__(transport, run=run, allowed=allowed)
         self._session = session
         self._held = _Held(asked=self._hold_on)
-        self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
+        self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, limiter=limiter)
         self._demands: dict[str, int] = {}
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit that was copied

@@ -37,9 +37,9 @@ START = MAX_NUMBER
 
 class StateTransfer:
     """Both sides of state transfer. `own`: this peer's name; `session`: returns the session that donors sign for;
-    `disk`: holds nothing but chunks; `pace`: rate limit of uploads.
+    `disk`: holds nothing but chunks; `limiter`: rate limit of uploads.
 
-    `given` and `taken` transfer the bytes and count them. `donor` serves states;
+    `uploads` and `downloads` transfer the bytes and count them. `donor` serves states;
     `chain` follows the commits of the other peers.
     """
 
@@ -53,15 +53,15 @@ class StateTransfer:
         session: Callable[[], str],
         allowed: Callable[[str], bool],
         disk: Disk,
-        pace: RateLimiter | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._signatures = transport.trust.signatures
         self._rounds = rounds
         self.chain = ChainFollower(transport.trust, rounds, own=own)
         self._own = own
-        self.donor = Donor(transport, run=run, session=session, allowed=allowed, pace=pace)
+        self.donor = Donor(transport, run=run, session=session, allowed=allowed, limiter=limiter)
         self._download = Download(transport, run=run, session=session, disk=disk)
-        self.given, self.taken = self.donor.bulk, self._download.bulk
+        self.uploads, self.downloads = self.donor.bulk, self._download.bulk
         self._moved = 0
 
     async def serve(self) -> None:
@@ -71,16 +71,16 @@ class StateTransfer:
         """Return whether a peer waits for the state as of this commit. Called from the trainer's thread."""
         return self.donor.wants(number)
 
-    async def give_start(self, content: bytes) -> None:
+    async def serve_initial_state(self, content: bytes) -> None:
         """Serve the run's initial state."""
         self.donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
 
-    async def take_start(self, givers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
+    async def fetch_initial_state(self, peers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
         """Return the initial state, at most `at_most` bytes, from these peers (names).
 
         Retries until it succeeds: the caller limits the time.
         """
-        ids = [id_of(giver) for giver in givers]
+        ids = [id_of(peer) for peer in peers]
         while True:
             try:
                 return (await self._download.get(START, ids, progress, at_most=at_most))[1]
@@ -88,7 +88,7 @@ class StateTransfer:
                 logger.warning("no initial state: %s; retrying", error)
             await asyncio.sleep(RETRY_S[1])
 
-    async def end_start(self) -> None:
+    async def drop_initial_state(self) -> None:
         """Drop the initial state once all peers have it."""
         self.donor.release(START)
 
@@ -107,7 +107,7 @@ class StateTransfer:
 
     def silent_s(self) -> float:
         """Return the seconds since a peer last answered about the run, or state was last received or sent."""
-        moved = self.taken.bytes_received + self.given.bytes_sent
+        moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
             self.chain.heard_s, self._moved = time.monotonic(), moved
         return time.monotonic() - self.chain.heard_s
@@ -116,7 +116,7 @@ class StateTransfer:
         """Restart the clock of `silent_s`."""
         self.chain.heard_s = time.monotonic()
 
-    async def take_over(
+    async def install_state(
         self, peers: Callable[[], Iterable[str]], *, session: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
         """Return the number of the commit to resume after, and the state of at most `at_most` bytes as of it.

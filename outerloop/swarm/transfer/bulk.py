@@ -64,7 +64,7 @@ class _Get:
 class Bulk(RpcService):
     """Client and server of bulk transfers: downloads from other peers, uploads from `store`, at most 8 each at once.
 
-    pace             rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s
+    limiter          rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s
                      fewer uploads run at once, so that a piece still arrives in half of the time after which other
                      peers give up
     max_per_source   largest number of concurrent downloads from one source
@@ -82,12 +82,12 @@ class Bulk(RpcService):
         *,
         run: str,
         allowed: Callable[[str], bool],
-        pace: RateLimiter | None = None,
+        limiter: RateLimiter | None = None,
         max_per_source: int = 1,
     ) -> None:
         super().__init__(transport, run=run, allowed=allowed)
         self._busy = BusyTimer()
-        self.uploads = Uploads(store, pace or RateLimiter(None), self._busy)
+        self.uploads = Uploads(store, limiter or RateLimiter(None), self._busy)
         self.reputation = SourceReputation()
         self.slots = DownloadSlots(self.reputation, max_per_source=max_per_source)
         self.bytes_received = 0

@@ -34,7 +34,7 @@ class RateLimiter:
         await asyncio.sleep(turn_s - now_s)
 
 
-def pace_of(max_mbit: float | None) -> RateLimiter:
+def limiter_for(max_mbit: float | None) -> RateLimiter:
     """Return the limiter for the user's limit in Mbit/s; None: no limit. Raises UserError if the limit is too low."""
     if max_mbit is None:
         return RateLimiter(None)

@@ -32,11 +32,11 @@ class ContentSource(Protocol):
 class Uploads:
     """A server for content requests. `busy` times running uploads; `bytes_sent` counts the bytes of every copy."""
 
-    def __init__(self, source: ContentSource, pace: RateLimiter, busy: BusyTimer) -> None:
+    def __init__(self, source: ContentSource, limiter: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
         self.bytes_sent = 0
-        self.turns = asyncio.Semaphore(_uploads_at_once(pace))
-        self._pace = pace
+        self.turns = asyncio.Semaphore(_uploads_at_once(limiter))
+        self._limiter = limiter
         self._busy = busy
 
     async def answer(self, remote: str, request: Request, stream: Stream) -> None:
@@ -59,7 +59,7 @@ class Uploads:
     async def _send(self, content: memoryview, stream: Stream) -> None:
         for start in range(0, len(content), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]
-            await self._pace.take(len(piece))
+            await self._limiter.take(len(piece))
             self.bytes_sent += len(piece)  # before it can arrive: both counts agree once a round has landed
             await stream.write(piece)
         await stream.write(END_MARK)
@@ -84,8 +84,8 @@ def _wanted(request: Request) -> tuple[bytes, int]:
     return sha, offset
 
 
-def _uploads_at_once(pace: RateLimiter) -> int:
+def _uploads_at_once(limiter: RateLimiter) -> int:
     """Return how many uploads can run at once so that each still sends a piece in half of STALL_S; at least 1."""
-    if pace.bytes_per_s is None:
+    if limiter.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
-    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / MIN_BYTES_PER_S)))
+    return max(1, min(TRANSFERS_AT_ONCE, int(limiter.bytes_per_s / MIN_BYTES_PER_S)))

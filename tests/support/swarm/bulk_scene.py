@@ -29,14 +29,14 @@ def sha_of(content: bytes) -> bytes:
 class Node:
     """A peer that holds content and asks for it."""
 
-    def __init__(self, network: MemoryNetwork, name: str, *, pace: RateLimiter | None = None) -> None:
+    def __init__(self, network: MemoryNetwork, name: str, *, limiter: RateLimiter | None = None) -> None:
         self.store = ContentStore()
         self.bulk = Bulk(
             MemoryTransport(network, name),
             self.store,
             run="r",
             allowed=lambda peer_id: peer_id != "stranger",
-            pace=pace,
+            limiter=limiter,
         )
 
     async def get(self, content: bytes, holders: list[str], **options: Any) -> bytes:

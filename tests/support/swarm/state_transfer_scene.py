@@ -24,7 +24,7 @@ FAR = 1000
 """A round that the run does not come to."""
 
 
-def handover_of(node: Node, *, allow: Iterable[str] = ()) -> StateTransfer:
+def state_transfer_of(node: Node, *, allow: Iterable[str] = ()) -> StateTransfer:
     link = MemoryTransport(node.network, node.id, allow=allow)
     return StateTransfer(
         link, node.rounds, run=RUN, own=node.name, session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
@@ -35,17 +35,17 @@ async def donate(swarm: Swarm) -> None:
     """All of them give their state from now on; each counts its copies in `copies`."""
     for node in swarm.nodes.values():
         node.names["e"] = "004-e"
-        handover = handover_of(node)
+        transfer = state_transfer_of(node)
         node.copies = []  # type: ignore[attr-defined]
-        node.land = landing(node, handover)  # type: ignore[method-assign]
-        await handover.serve()
+        node.land = landing(node, transfer)  # type: ignore[method-assign]
+        await transfer.serve()
 
 
-def landing(node: Node, handover: StateTransfer) -> Any:
+def landing(node: Node, transfer: StateTransfer) -> Any:
     """What the trainer does at a landing; hashed at once, since a thread knows no virtual clock."""
 
     async def land(number: int) -> int:
-        after_it, donor = await Node.land(node, number), handover.donor
+        after_it, donor = await Node.land(node, number), transfer.donor
         wanted, head = donor.wants(number), node.rounds.head_of(number)
         donor.landed(number, copied=wanted)
         if wanted and head is not None:
@@ -65,12 +65,12 @@ async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] =
     node = Node(swarm.network, "004-e", [*names, "004-e"], like.rules, inner_s=10)
     node.allow = allow
     await node.appear()
-    return node, handover_of(node, allow=allow)
+    return node, state_transfer_of(node, allow=allow)
 
 
 def taking(at: StateTransfer, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
     """`names` may change meanwhile."""
-    work = at.take_over(lambda: list(names), session=RUN, at_most=1 << 20, progress=lambda here, size: None)
+    work = at.install_state(lambda: list(names), session=RUN, at_most=1 << 20, progress=lambda here, size: None)
     return asyncio.create_task(work)
 
 

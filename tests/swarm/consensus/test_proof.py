@@ -25,7 +25,7 @@ from outerloop.swarm.validation import MAX_PEERS
 from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.memory_network import MemoryTransport
-from tests.support.swarm.state_transfer_scene import FAR, donate, handover_of, lead_astray, newcomer, taking
+from tests.support.swarm.state_transfer_scene import FAR, donate, lead_astray, newcomer, state_transfer_of, taking
 from tests.support.swarm.toy_signatures import SESSION, ToySigner, accept_of, decided_by
 from tests.support.swarm.virtual_clock import virtual
 
@@ -106,7 +106,7 @@ async def test_a_peer_that_was_away_for_long_starts_from_the_roster_that_it_last
         await asyncio.sleep(1)
     assert isinstance(away.error, LogTruncated) and away.rounds.needs_state
     swarm.part("abc", "d")
-    at = handover_of(away)
+    at = state_transfer_of(away)
     work = taking(at, away.names.values())
     await asyncio.sleep(60)
     assert not work.done() and away.rounds.context.chain.number <= 2

@@ -287,7 +287,7 @@ async def test_a_peer_outside_the_allow_list_is_not_asked() -> None:
         own, node.rounds, run=RUN, own="004-e", session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
     )
     work = asyncio.create_task(
-        at.take_over(lambda: ["000-a", "001-b"], session=RUN, at_most=1, progress=lambda here, size: None)
+        at.install_state(lambda: ["000-a", "001-b"], session=RUN, at_most=1, progress=lambda here, size: None)
     )
     await asyncio.sleep(5)
     work.cancel()

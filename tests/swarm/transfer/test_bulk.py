@@ -14,7 +14,7 @@ from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transfer.assembler import ContentAssembler
 from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.rate_limiter import RateLimiter, pace_of
+from outerloop.swarm.transfer.rate_limiter import RateLimiter, limiter_for
 from outerloop.swarm.transfer.receive_buffer import GrowingBuffer
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import UserError
@@ -259,7 +259,7 @@ def test_a_claimed_tebibyte_costs_what_arrives() -> None:
 def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: int, askers: int) -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(2_000_000)
-        giver, *_ = await nodes(network, "g", pace=RateLimiter(cap))
+        giver, *_ = await nodes(network, "g", limiter=RateLimiter(cap))
         giver.store.put(content)
         others = await nodes(network, "abcdefhijklmnopqrstuvwxyz"[:askers])
         await asyncio.gather(*(other.get(content, ["g"]) for other in others))
@@ -274,13 +274,13 @@ def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: i
 @virtual
 async def test_one_cap_for_payloads_and_state() -> None:
     """Two givers of one peer, as the rounds and the handover are."""
-    network, pace, contents = (
+    network, limiter, contents = (
         MemoryNetwork(),
         RateLimiter(1_000_000),
         [some_bytes(2_000_000, seed) for seed in range(2)],
     )
     for name, content in zip("gh", contents, strict=True):
-        (await nodes(network, name, pace=pace))[0].store.put(content)
+        (await nodes(network, name, limiter=limiter))[0].store.put(content)
     others = await nodes(network, "ab")
     await asyncio.gather(*(a.get(c, [g]) for a, c, g in zip(others, contents, "gh", strict=True)))
     assert 3.5 < now_s() < 4.1, "alone each would take 2 s"
@@ -289,17 +289,17 @@ async def test_one_cap_for_payloads_and_state() -> None:
 @pytest.mark.parametrize("cap", [0.1, 0, -5, "fast", float("nan")])
 def test_a_cap_that_stalls_others_is_refused(cap: Any) -> None:
     with pytest.raises(UserError, match=f"exchange.max_mbit={cap} .*set exchange.max_mbit=0.14 or more"):
-        pace_of(cap)
+        limiter_for(cap)
 
 
 def test_a_cap_in_megabits_a_second() -> None:
-    assert pace_of(None).bytes_per_s is None and pace_of(8).bytes_per_s == 1e6
+    assert limiter_for(None).bytes_per_s is None and limiter_for(8).bytes_per_s == 1e6
 
 
 @virtual
 async def test_a_peer_with_another_holder_does_not_queue_for_long() -> None:
     network, content = MemoryNetwork(), some_bytes(3_000_000)
-    busy, *_ = await nodes(network, "g", pace=RateLimiter(20_000))
+    busy, *_ = await nodes(network, "g", limiter=RateLimiter(20_000))
     busy.store.put(content)
     a, *_ = await nodes(network, "abh", content)
     other, *_ = await nodes(network, "z")
@@ -338,7 +338,7 @@ async def test_no_more_than_eight_transfers_at_once_each_way_and_one_from_each_h
 async def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
     network, content = MemoryNetwork(), some_bytes(4_000_000)
     a, *_ = await nodes(network, "azyxwvuts", content)
-    giver, *_ = await nodes(network, "g", pace=RateLimiter(200_000))
+    giver, *_ = await nodes(network, "g", limiter=RateLimiter(200_000))
     giver.store.put(content)
     for name in "zyxwvuts":
         asker, *_ = await nodes(network, name)

@@ -22,7 +22,7 @@ def test_a_transfer_outlives_a_killed_holder(make: Make, tmp_path: Path) -> None
     asker, first, second = (make(peers=3).node for _ in range(3))
     content, stores = some_bytes(SIZE), [ContentStore(), ContentStore(), ContentStore()]
     bulks = [
-        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, pace=RateLimiter(cap))
+        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, limiter=RateLimiter(cap))
         for node, store, cap in zip((asker, first, second), stores, (None, 4e6, None), strict=True)
     ]
     sha, _ = [store.put(content) for store in stores[1:]]

@@ -136,7 +136,7 @@ async def test_an_unreachable_holder_is_tried_with_pauses_while_another_is_busy(
 async def test_a_large_content_comes_over_a_slow_link_that_seven_share() -> None:
     """It takes longer than PULL_S, and nothing is given up or sent twice."""
     network, content = MemoryNetwork(), some_bytes(12_000_000)
-    (giver,) = await nodes(network, "g", pace=RateLimiter(SLOW_LINK))
+    (giver,) = await nodes(network, "g", limiter=RateLimiter(SLOW_LINK))
     giver.store.put(content)
     askers = await nodes(network, "abcdefh")
     got = await asyncio.gather(*(asker.get(content, ["g"], timeout_s=PULL_S) for asker in askers))
