@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.share_collection import ShareCollection, members_in
 from outerloop.swarm.gossip.signed_shares import SignedShare, is_signed, signed
 from outerloop.swarm.membership.formation import Formation
@@ -77,7 +78,7 @@ class FinalGather(RpcService):
         self._wait_s = wait_s
         self._max_bytes = max_blob_bytes
         self._collections: dict[int, ShareCollection] = {}  # by number, once this peer has started that gather
-        self._fetches: set[asyncio.Task[None]] = set()
+        self._fetches = BackgroundTasks()
 
     async def run(self, number: int, blob: bytes) -> list[Contribution]:
         """Return the shares of all members that could be fetched, this peer's included, in the order of names."""
@@ -88,13 +89,15 @@ class FinalGather(RpcService):
             share, blob, others, share_error=partial(self._share_error, number), reject=self._reject
         )
         self._collections[number] = collection
-        watching = [asyncio.create_task(self._watch(number, collection, peer)) for peer in others]
+        watching = BackgroundTasks()
+        for peer in others:
+            watching.start(self._watch(number, collection, peer))
         try:
             await self._collect(collection)
         finally:
             blobs = collection.close()
-            for task in (*watching, *self._fetches):
-                task.cancel()
+            watching.cancel()
+            self._fetches.cancel()
         await asyncio.gather(*(self._say_done(number, peer) for peer in collection.others - collection.unreachable))
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
@@ -175,9 +178,7 @@ class FinalGather(RpcService):
 
     def _fetch_wanted(self, collection: ShareCollection) -> None:
         for share, holders in collection.start():
-            task = asyncio.create_task(self._fetch(collection, share, holders))
-            self._fetches.add(task)
-            task.add_done_callback(self._fetches.discard)
+            self._fetches.start(self._fetch(collection, share, holders))
 
     async def _fetch(self, collection: ShareCollection, share: SignedShare, holders: list[str]) -> None:
         """Fetch one share from the peers that claim to hold it, for as long as the gather may take."""

@@ -8,10 +8,10 @@ it is next seen.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.handshake import token_of
 from outerloop.swarm.gossip.pair import Decisions, Pair
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
@@ -30,7 +30,7 @@ class PairOutcomes(RpcService):
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
         super().__init__(transport, run=run, allowed=allowed)
         self._in_doubt: set[Pair] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking = BackgroundTasks()
         self.decisions = Decisions()
         self.one_sided = 0
 
@@ -50,9 +50,7 @@ class PairOutcomes(RpcService):
     def resolve(self, acceptor: str) -> None:
         """Ask an acceptor that has just sent a message about the pairs in doubt."""
         for pair in [pair for pair in self._in_doubt if pair.partner == acceptor]:
-            task = asyncio.create_task(self._resolve(pair))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._asking.start(self._resolve(pair))
 
     async def _resolve(self, pair: Pair) -> None:
         try:

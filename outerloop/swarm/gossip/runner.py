@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.handshake import Offer, as_acceptor, as_proposer, new_token, token_of
 from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.pair_outcomes import PairOutcomes
@@ -53,7 +54,7 @@ class _PoolEntry:
     landing: asyncio.Future[Contribution | None]
     since_s: float = field(default_factory=_now_s)
     paired_s: float = 0.0
-    proposals: set[asyncio.Task[None]] = field(default_factory=set)
+    proposals: BackgroundTasks = field(default_factory=BackgroundTasks)
 
 
 class GossipRunner:
@@ -141,8 +142,8 @@ class GossipRunner:
         try:
             return await entry.landing
         finally:
-            for task in (turns, *entry.proposals):
-                task.cancel()
+            turns.cancel()
+            entry.proposals.cancel()
             self.idle_s += (entry.paired_s or _now_s()) - entry.since_s
             self._pairing.leave()
             self._entry = None
@@ -164,7 +165,7 @@ class GossipRunner:
             return
         match action:
             case ProposePair(pair):
-                _keep(entry.proposals, self._propose(entry, pair))
+                entry.proposals.start(self._propose(entry, pair))
             case ApplyPair(pair):
                 entry.landing.set_result(self._contribution(pair))
             case StayAlone():
@@ -250,10 +251,3 @@ class GossipRunner:
     def _on_notice(self, peer: str, round: Round | None) -> None:
         self._pairing.heard(peer, round)
         self._outcomes.resolve(peer)
-
-
-def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    """Start a task, and keep a reference to it until it is done."""
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
