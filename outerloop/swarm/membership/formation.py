@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from outerloop.swarm.membership.late_joiners import LateJoiners
 from outerloop.swarm.membership.member_list import (
@@ -42,6 +42,7 @@ from outerloop.swarm.membership.member_list import (
     send_pages,
     session_of,
 )
+from outerloop.swarm.membership.member_poll import MemberPoll
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, id_of
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway, Unreadable
@@ -82,12 +83,8 @@ class Formation(RpcService):
         self._peers = peers
         self._own = own
         self._mismatched = mismatched
-        self._silent: set[str] = set()  # members in this peer's list that do not report the same list
-        self._turned_away_by: set[str] = set()
-        self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
-        self._formed_lists: dict[str, Members] = {}  # lists of the peers that have formed, by peer name
-        self._late_reported: dict[str, dict[str, str]] = {}  # late joiners (peer id -> name) that each of them reports
+        self._poll = MemberPoll.of([], run=run, peers=peers, own=own)
         self._formed = False
         self._late = LateJoiners(self._present)
         self.late_joiner = False
@@ -122,7 +119,8 @@ class Formation(RpcService):
                     await asyncio.sleep(pause_s)
                     pause_s = min(1.5 * pause_s, FORM_POLL_S[1])
         except TimeoutError as error:
-            raise UserError(self._what_is_missing(timeout_s)) from error
+            missing = self._poll.describe_missing(timeout_s), self._mismatched.line()
+            raise UserError("; ".join(filter(None, missing))) from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         """Answer any peer with the members that this peer sees; the roster is public already."""
@@ -147,133 +145,85 @@ class Formation(RpcService):
         return [record.peer_id for record in await self._roster.read()]
 
     async def _agreed(self) -> bool:
-        self._records = await self._mismatched.leave_out(await self._roster.read())
-        if odd := self._mismatched.odd(self._records):
+        """Poll the peers once. Return whether the swarm has formed."""
+        records = await self._mismatched.leave_out(await self._roster.read())
+        if odd := self._mismatched.odd(records):
             await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
             raise UserError(odd)
-        first = sorted(self._records, key=lambda record: (record.joined, record.peer_id))[: self._peers]
-        self._members = sorted([record.name, record.joined] for record in first)
-        self._silent = {name for name, _ in self._members} - {self._own.name}
-        self._turned_away_by, self._formed_lists, self._late_reported = set(), {}, {}
-        others = [record for record in self._records if record.name != self._own.name]
-        await asyncio.gather(*map(self._ask, others))
-        if self._turned_away_by and len(self._turned_away_by) == len(others):
-            raise UserError(self._outside())
-        self._late.add_reported(self._late_reported.values())
-        self._conclude(self._majority_list())
+        poll = self._poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own)
+        self._members = poll.members
+        await asyncio.gather(*(self._ask(poll, other) for other in poll.others))
+        if poll.is_rejected:
+            raise UserError(poll.describe_rejection())
+        self._late.add_reported(poll.late.values())
+        self._conclude(poll)
         return self._formed
 
-    async def _ask(self, other: Record) -> None:
+    async def _ask(self, poll: MemberPoll, other: Record) -> None:
         """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
         try:
             async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"name": self._own.name})
                 answer = await receive_pages(stream)
         except TurnedAway:
-            self._turned_away_by.add(other.name)
+            poll.turned_away_by.add(other.name)
             return
         except (BrokenStream, TimeoutError, Unreachable):
             return
-        if answer["members"] == self._members and self._own.peer_id in self.names:
-            self._silent.discard(other.name)
+        if answer["members"] == poll.members and poll.is_listed:
+            poll.silent.discard(other.name)
         if answer.get("formed"):
-            self._take_list(other.name, answer)
+            self._take_list(poll, other.name, answer)
 
-    def _take_list(self, reporter: str, answer: Request) -> None:
+    def _take_list(self, poll: MemberPoll, reporter: str, answer: Request) -> None:
         """Keep the lists of a peer that has formed, if they are valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
             self._transport.trust.refusals.note("requests", reporter, f"{self._protocol}: {why}")
             return
-        self._formed_lists[reporter] = answer["members"]
-        self._late_reported[reporter] = names_in(answer["late"], allow)
+        poll.formed_lists[reporter] = answer["members"]
+        poll.late[reporter] = names_in(answer["late"], allow)
 
-    def _majority_list(self) -> Members:
-        """Return the list that more than half of the formed peers report, else []; log those that report another."""
-        lists = self._formed_lists
-        reports = list(lists.values())
-        majority = next((members for members in reports if 2 * reports.count(members) > len(reports)), [])
-        for name in [name for name, members in lists.items() if majority and members != majority]:
+    def _conclude(self, poll: MemberPoll) -> None:
+        """Set whether the swarm has formed, with the list that most formed peers report or else with this peer's."""
+        formed = poll.majority_list()
+        self._note_dissent(poll, formed)
+        is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
+        if formed and self._is_backed(poll, formed, is_member):
+            self.late_joiner = not is_member
+            self._members, self._formed = formed, True
+        elif poll.is_complete and self._enough_see_the_same(poll):
+            self._formed = True
+
+    def _note_dissent(self, poll: MemberPoll, formed: Members) -> None:
+        """Log the formed peers that report another list than most of them."""
+        for name in [name for name, members in poll.formed_lists.items() if formed and members != formed]:
             self._transport.trust.refusals.note(
                 "ballots", name, "reports a different member list than most peers that have formed"
             )
-        return majority
 
-    def _conclude(self, formed: Members) -> None:
-        """Set whether the swarm has formed. `formed`: the list that most formed peers report; empty: no such list."""
-        is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
-        if formed and self._is_backed(formed, is_member):
-            self.late_joiner = not is_member
-            self._members, self._formed = formed, True
-        elif len(self._members) == self._peers and self._own.peer_id in self.names and self._enough_see_the_same():
-            self._formed = True
+    def _is_backed(self, poll: MemberPoll, formed: Members, is_member: bool) -> bool:
+        """Return whether enough peers report that this list has formed, or this peer remembers its session."""
+        listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
+        return poll.is_backed(formed, is_member=is_member, listed=listed) or self._remembers_that(formed)
 
     def _remembers_that(self, members: Members) -> bool:
         return self._remembers is not None and self._remembers(session_of(self._run, members))
 
-    def _is_backed(self, formed: Members, is_member: bool) -> bool:
-        """Return whether enough peers report that this list has formed, or this peer remembers its session."""
-        reporters = {id_of(name) for name, members in self._formed_lists.items() if members == formed}
-        if is_member:
-            voters = {id_of(name) for name, _ in formed}
-            reporters.add(self._own.peer_id)
-        else:
-            voters = self._voters()
-        return 2 * len(reporters & voters) > len(voters) or self._remembers_that(formed)
-
-    def _voters(self) -> set[str]:
-        """Return the ids of the peers whose reports of a formed list count for a peer that is not in that list."""
-        listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
-        would_form = len(self._members) == self._peers and self._own.peer_id in self.names
-        known = listed or frozenset(self.names if would_form else ())
-        return set(known - {self._own.peer_id}) or set(map(id_of, self._formed_lists))
-
-    def _enough_see_the_same(self) -> bool:
+    def _enough_see_the_same(self, poll: MemberPoll) -> bool:
         """Return whether enough members report the list that this peer sees.
 
         All of them are enough, or more than half of them once FORM_GRACE_S has passed or a peer has formed with it.
         """
         now_s = asyncio.get_running_loop().time()
-        if 2 * len(self._silent) >= len(self._members):
+        if 2 * len(poll.silent) >= len(poll.members):
             self._majority = [], math.inf
             return False
-        if self._majority[0] != self._members:
-            self._majority = self._members, now_s
-        has_formed = self._members in self._formed_lists.values()
-        if self._silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
+        if self._majority[0] != poll.members:
+            self._majority = poll.members, now_s
+        has_formed = poll.members in poll.formed_lists.values()
+        if poll.silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
             return False
-        for name in sorted(self._silent):
+        for name in sorted(poll.silent):
             logger.warning("%s reports a different member list, or does not answer: formed without it", name)
         return True
-
-    def _what_is_missing(self, waited_s: float) -> str:
-        return "; ".join(filter(None, (self._missing(waited_s), self._mismatched.line())))
-
-    def _missing(self, waited_s: float) -> str:
-        if self._formed_lists:
-            reporters = _list([record for record in self._records if record.name in self._formed_lists])
-            if not self._majority_list():
-                return f"run {self._run} has started, but these peers do not agree on its members: {reporters}"
-            return f"run {self._run} has started according to {reporters}; more than half of the peers must report it"
-        present = (
-            f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are present ({_list(self._records)})"
-        )
-        if len(self._records) < self._peers:
-            missing, join = self._peers - len(self._records), f"exchange.initial_peers=[{self._own.addresses[0]}]"
-            return f"{present}, {missing} missing; start them with {join}, or set exchange.peers={len(self._records)}"
-        if len(self._records) > self._peers:
-            return f"{present}, too many; a run keeps its number of peers. Set exchange.peers={len(self._records)}"
-        if self._turned_away_by:
-            return self._outside()
-        others = ", ".join(sorted(self._silent))
-        return f"{present}, but these do not answer, or see other members: {others}; can they be reached from here?"
-
-    def _outside(self) -> str:
-        return (
-            f"{', '.join(sorted(self._turned_away_by))} of run {self._run} reject this peer: there, "
-            f"set exchange.allow=[...,{self._own.peer_id}]"
-        )
-
-
-def _list(records: Sequence[Record]) -> str:
-    return ", ".join(sorted(record.name for record in records))
