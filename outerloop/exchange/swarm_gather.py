@@ -170,7 +170,7 @@ class SwarmGather(SwarmExchange):
             session=self.members.session,
             members=self.members.names.values(),
             patience_s=patience_s,
-            tell=self._on_status,
+            on_status=self._on_status,
         )
         chosen = self.node.call(
             self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S

@@ -83,7 +83,7 @@ def folder_of(identity: Path) -> Path:
     return identity.with_suffix(".rounds")
 
 
-def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell: Callable[[str], None]) -> Path:
+def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]) -> Path:
     """Check that the identity at `path` has not lost its hard state, and return the path.
 
     If it has lost its hard state and the run is open, the file is replaced by a new identity.
@@ -91,14 +91,14 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
     Args:
         disk: opens the folder of the hard state.
         listed: the run has an allow-list.
-        tell: receives one line about what was done.
+        on_status: receives one line about what was done.
 
     Raises:
         UserError: the hard state is lost and a new identity would not be on the list; or as Identity.read does.
     """
     identity = Identity.read(path)
     if identity.starts is None:
-        tell(f"{path} is from an earlier version and is kept in use; whether it has lost its votes is unknown")
+        on_status(f"{path} is from an earlier version and is kept in use; whether it has lost its votes is unknown")
     if not identity.voted:
         return path
     folder = disk(folder_of(path))
@@ -117,7 +117,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
     kept_at = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):
         folder.remove(name)
-    tell(f"{lost}; it joins as a new peer with a new key, and the old key is kept in {kept_at}")
+    on_status(f"{lost}; it joins as a new peer with a new key, and the old key is kept in {kept_at}")
     return ensure_identity(path)
 
 

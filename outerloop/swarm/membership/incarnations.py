@@ -72,15 +72,15 @@ class Incarnations(RpcService):
     own        this process's incarnation, as sent to others
     stopped    why this process must stop; None while it may continue
     life       this process
-    tell       called with one line for the user when another machine uses this peer's key
+    on_status  called with one line for the user when another machine uses this peer's key
     """
 
     service = "incarnation"
 
-    def __init__(self, transport: Transport, *, run: str, life: Life, tell: Callable[[str], None]) -> None:
+    def __init__(self, transport: Transport, *, run: str, life: Life, on_status: Callable[[str], None]) -> None:
         super().__init__(transport, run=run)
         self._statements = IncarnationStatements(transport.trust.signatures, run=run)
-        self._tell = tell
+        self._on_status = on_status
         self.life = life
         self._own_incarnation = self._statements.incarnation(life)
         self.own = self._own_incarnation.packed
@@ -179,7 +179,7 @@ class Incarnations(RpcService):
             self._seen.add(twin.nonce)
             self._noticed.set()
             self._count_past(twin)
-            self._tell(
+            self._on_status(
                 f"another machine has started with a copy of this peer's identity {self.life.path} and is refused:"
                 " delete that file there, and the machine gets its own identity"
             )

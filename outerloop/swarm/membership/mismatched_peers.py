@@ -52,10 +52,10 @@ class MismatchedPeers(RpcService):
         own: Record,
         settings: RunSettings,
         joined: Sequence[str],
-        tell: Callable[[str], None],
+        on_status: Callable[[str], None],
     ) -> None:
         super().__init__(transport, run=run)
-        self._own, self._settings, self._tell = own, settings, tell
+        self._own, self._settings, self._on_status = own, settings, on_status
         self._joined = frozenset(joined)
         self._named: dict[str, MismatchedPeer] = {}
         self._mismatched: list[Record] = []
@@ -67,7 +67,7 @@ class MismatchedPeers(RpcService):
         new = [record for record in self._mismatched if record.name not in self._named][: MAX_NAMED - len(self._named)]
         for record, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
             self._named[record.name] = found
-            self._tell(f"left out for different settings: {found.differs}")
+            self._on_status(f"left out for different settings: {found.differs}")
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:

@@ -57,11 +57,11 @@ class OpeningStatements:
         session: str,
         members: Collection[str],
         patience_s: float,
-        tell: Callable[[str], None],
+        on_status: Callable[[str], None],
     ) -> Generation | None:
         """Return the generation that most members resume from (common_checkpoint.py).
 
-        `tell` is called with one line for each member that does not hold it. Raises UserError if there is no such
+        `on_status` is called with one line for each member that does not hold it. Raises UserError if there is no such
         generation, or if this peer does not hold it, after waiting until the others have read what this peer holds.
         """
         statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
@@ -75,7 +75,7 @@ class OpeningStatements:
             await self._meetings.linger()
             raise
         for line in without(held, chosen):
-            tell(line)
+            on_status(line)
         return chosen
 
     async def state(

@@ -77,7 +77,7 @@ class PeerSession:
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         run, allow = options.run, options.allow
-        path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), tell=on_status)
+        path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status)
         life = Life.begin(path)  # before anything is sent in this peer's name
         self.node = Node(
             DaemonOptions(
@@ -91,7 +91,7 @@ class PeerSession:
             allow=allow,
         )
         self.name = peer_name(options.worker, self.node.peer_id)
-        self.incarnations = Incarnations(self.node, run=run, life=life, tell=on_status)
+        self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
         self._join_timeout_s = options.join_timeout_s
         settings = options.settings or RunSettings()
         own = Record(
@@ -105,7 +105,9 @@ class PeerSession:
         directory = ListedRoster(self.node, self.node.records, run=run)
         self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)
         joined = [address.rpartition("/p2p/")[2] for address in options.initial_peers]
-        self.mismatched = MismatchedPeers(self.node, run=run, own=own, settings=settings, joined=joined, tell=on_status)
+        self.mismatched = MismatchedPeers(
+            self.node, run=run, own=own, settings=settings, joined=joined, on_status=on_status
+        )
         self.members = Formation(
             self.node,
             self.roster,
@@ -134,8 +136,8 @@ class PeerSession:
         self.node.call(forming, timeout_s=self._join_timeout_s + DHT_S + INTRODUCTIONS_S)
 
     async def _form(self, timeout_s: float) -> None:
-        there = sorted(await self.roster.read(), key=lambda record: record.joined)
-        await self.incarnations.introduce([record.peer_id for record in there])
+        present = sorted(await self.roster.read(), key=lambda record: record.joined)
+        await self.incarnations.introduce([record.peer_id for record in present])
         await self.members.form(timeout_s=timeout_s)
         await self.incarnations.introduce(self.members.names)
         self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))

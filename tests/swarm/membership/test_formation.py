@@ -43,7 +43,9 @@ class Machines:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter, allow=allow)
-        mismatched = MismatchedPeers(link, run="r", own=own, settings=RunSettings(), joined=[], tell=lambda text: None)
+        mismatched = MismatchedPeers(
+            link, run="r", own=own, settings=RunSettings(), joined=[], on_status=lambda text: None
+        )
         roster = cast(Roster, View(self, letter))
         made = Formation(
             link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda session: False

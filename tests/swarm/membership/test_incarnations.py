@@ -66,7 +66,7 @@ class Machines:
         said: list[str] = []
         heard: list[str] = []
         link = MemoryTransport(self.network, peer or machine)
-        own = Incarnations(link, run="r", life=Life.begin(self.file(machine)), tell=said.append)
+        own = Incarnations(link, run="r", life=Life.begin(self.file(machine)), on_status=said.append)
         post = BallotRpc(
             link, run="r", names=lambda: NAMES, receive=lambda name, *_: heard.append(name), incarnations=own
         )

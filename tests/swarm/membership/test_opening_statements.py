@@ -156,7 +156,7 @@ async def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and
         await one.serve()
         with pytest.raises(UserError) as error:
             await one.common_checkpoint(
-                held[name], session=SESSION, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
+                held[name], session=SESSION, members=NAMES[:2], patience_s=MEET_S, on_status=ends.append
             )
         ends.append(str(error.value))
         network.kill(name[4:])

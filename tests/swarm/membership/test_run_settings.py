@@ -98,7 +98,7 @@ class World:
         self.records[letter], self.said[letter] = record, []
         link = MemoryTransport(self.network, letter)
         mismatched = MismatchedPeers(
-            link, run="r", own=record, settings=own, joined=list(joins), tell=self.said[letter].append
+            link, run="r", own=record, settings=own, joined=list(joins), on_status=self.said[letter].append
         )
         roster = cast(Roster, self)
         self.peers[letter] = Formation(link, roster, run="r", peers=peers, own=record, mismatched=mismatched)

@@ -253,7 +253,7 @@ async def test_a_stranger_of_an_open_run_is_answered_so_often_whatever_it_asks(p
     await ListedRoster(door.link, SignedRecords(door.link.trust), run="r").serve()
     key = tmp_path / "identity.key"
     ensure_identity(key)
-    await Incarnations(door.link, run="r", life=Life.begin(key), tell=print).serve()
+    await Incarnations(door.link, run="r", life=Life.begin(key), on_status=print).serve()
 
     async def ask(peer: str) -> bool:
         async with MemoryTransport(door.network, peer).open_stream("b", protocol) as stream:

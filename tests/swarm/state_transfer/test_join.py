@@ -339,7 +339,9 @@ def told_members(
                 "outerloop/1/r/members", allowed=lambda peer: True, handler=tell
             )
 
-    mismatched = MismatchedPeers(link, run="r", own=mine, settings=RunSettings(), joined=[], tell=lambda text: None)
+    mismatched = MismatchedPeers(
+        link, run="r", own=mine, settings=RunSettings(), joined=[], on_status=lambda text: None
+    )
     roster = cast(Roster, Records([mine, *records]))
     membership = Formation(link, roster, run="r", peers=2, own=mine, mismatched=mismatched)
     return membership, link, serve
