@@ -21,7 +21,7 @@ BLOCK_BYTES = 1 << 20
 class _Part:
     """A range of consecutive bytes from one source."""
 
-    holder: str
+    source: str
     start: int
     end: int
 
@@ -45,12 +45,12 @@ class ContentAssembler:
     def __str__(self) -> str:
         return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes received)"
 
-    def attribute_to(self, holder: str) -> None:
+    def attribute_to(self, source: str) -> None:
         """Attribute the next bytes to this source. May discard bytes of other sources (see the module)."""
-        if self._unmixed and self._contributors() - {holder}:
+        if self._unmixed and self._contributors() - {source}:
             self._clear()
-        if not self._parts or self._parts[-1].holder != holder:
-            self._parts.append(_Part(holder, len(self), len(self)))
+        if not self._parts or self._parts[-1].source != source:
+            self._parts.append(_Part(source, len(self), len(self)))
 
     async def add(self, piece: bytes) -> None:
         """Append received bytes. Calls must not overlap."""
@@ -70,7 +70,7 @@ class ContentAssembler:
 
     def reject(self) -> str | None:
         """Discard wrong bytes. Return the source that sent them, or None if there were several."""
-        contributors = self._contributors() or {self._parts[-1].holder}
+        contributors = self._contributors() or {self._parts[-1].source}
         if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
             self._unmixed = True
@@ -79,7 +79,7 @@ class ContentAssembler:
 
     def bad_sources(self) -> set[str]:
         """Return the sources whose discarded bytes were wrong. The content must be complete and right."""
-        return {part.holder for part, given in self._suspects if _sha(self._between(part)) != given}
+        return {part.source for part, given in self._suspects if _sha(self._between(part)) != given}
 
     def _hash(self) -> None:
         """Hash the pieces received since the last call. A view of `buffer` would keep it from growing."""
@@ -88,7 +88,7 @@ class ContentAssembler:
         self._unhashed.clear()
 
     def _contributors(self) -> set[str]:
-        return {part.holder for part in self._parts if part.end > part.start}
+        return {part.source for part in self._parts if part.end > part.start}
 
     def _between(self, part: _Part) -> memoryview:
         return self._buffer.getbuffer()[part.start : part.end]

@@ -53,7 +53,7 @@ class _Get:
     """
 
     partial: ContentAssembler
-    holders: Sources
+    sources: Sources
     progress: Callable[[int, int], None]
     silent_s: float
     silence: asyncio.Timeout
@@ -106,63 +106,63 @@ class Bulk(RpcService):
         self,
         sha: bytes,
         length: int,
-        holders: Sequence[str],
+        sources: Sequence[str],
         *,
         at_most: int,
         timeout_s: float,
         progress: Callable[[int, int], None] = _ignore,
     ) -> bytes:
-        """Return the content with this sha256 and length (bytes), from any of `holders` (peer ids), tried in turn.
+        """Return the content with this sha256 and length (bytes), from any of `sources` (peer ids), tried in turn.
 
-        The caller may append to `holders` during the download. `sha` and `length` need not be trusted. `progress` is
+        The caller may append to `sources` during the download. `sha` and `length` need not be trusted. `progress` is
         called with the bytes received so far and the length, after every read. Raises ContentUnavailable if `length` is
         more than `at_most` bytes, if no peer has the content, or if no piece arrived for `timeout_s`, not counting the
         time spent waiting for a slot.
         """
         buffer = GrowingBuffer()
-        get = self._begin(ContentAssembler(sha, length, buffer), holders, progress, timeout_s)
+        get = self._begin(ContentAssembler(sha, length, buffer), sources, progress, timeout_s)
         if not 0 <= length <= at_most:
             raise ContentUnavailable(f"{get.partial}: 0 to {at_most} bytes are allowed")
         await self._finish(get)
         return buffer.getvalue()
 
-    async def fill(self, place: memoryview, sha: bytes, holders: Sequence[str], *, timeout_s: float) -> None:
+    async def fill(self, place: memoryview, sha: bytes, sources: Sequence[str], *, timeout_s: float) -> None:
         """Download like `get`, but write to `place`, which has the content's length. Raises ContentUnavailable."""
         await self._finish(
-            self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), holders, _ignore, timeout_s)
+            self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), sources, _ignore, timeout_s)
         )
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         await self.uploads.answer(remote, request, stream)
 
     def _begin(
-        self, partial: ContentAssembler, holders: Sequence[str], progress: Callable[[int, int], None], silent_s: float
+        self, partial: ContentAssembler, sources: Sequence[str], progress: Callable[[int, int], None], silent_s: float
     ) -> _Get:
-        return _Get(partial, Sources(holders, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
+        return _Get(partial, Sources(sources, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
 
     async def _finish(self, get: _Get) -> None:
         """Ask sources until the content is complete and right."""
         try:
             async with get.silence:
                 while not await self._ask_one(get):
-                    await get.holders.pause()
+                    await get.sources.pause()
         except TimeoutError as error:
-            raise ContentUnavailable(f"{get.partial}, no more after {get.silent_s:g} s: {get.holders}") from error
-        for holder in get.partial.bad_sources():
-            self.reputation.blame(holder, get.partial.sha)
+            raise ContentUnavailable(f"{get.partial}, no more after {get.silent_s:g} s: {get.sources}") from error
+        for source in get.partial.bad_sources():
+            self.reputation.blame(source, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
         """Ask one source for the missing bytes. Return whether the content is complete and right."""
-        async with self._slot(get) as holder:
-            await self._open(get, holder)
+        async with self._slot(get) as source:
+            await self._open(get, source)
         if not get.partial.complete():
             return False
         if get.partial.matches_hash():
-            get.holders.delivered(holder)
+            get.sources.delivered(source)
             return True
         if bad_source := get.partial.reject():
             self.reputation.blame(bad_source, get.partial.sha)
-            get.holders.leave_out(bad_source, "gave wrong bytes")
+            get.sources.leave_out(bad_source, "gave wrong bytes")
         else:
             logger.warning("%s from several sources is wrong: retrying from one source", get.partial.sha.hex()[:16])
         return False
@@ -173,35 +173,35 @@ class Bulk(RpcService):
         ends_s, began_s = get.silence.when(), _now_s()
         assert ends_s is not None
         get.silence.reschedule(None)
-        async with self.slots.acquire(get.holders) as holder:
+        async with self.slots.acquire(get.sources) as source:
             get.silence.reschedule(ends_s + _now_s() - began_s)
-            yield holder
+            yield source
 
-    async def _open(self, get: _Get, holder: str) -> None:
+    async def _open(self, get: _Get, source: str) -> None:
         """Run one stream. If it breaks, the bytes received are kept."""
-        get.partial.attribute_to(holder)
+        get.partial.attribute_to(source)
         before = len(get.partial)
         get.began_s = get.heard_s = _now_s()
         try:
             with self._busy.during():
-                await self._fetch(get, holder)
+                await self._fetch(get, source)
         except SlotTurnOver:
-            get.holders.turn_over(holder, received_bytes=len(get.partial) - before, after_s=_now_s() - get.began_s)
+            get.sources.turn_over(source, received_bytes=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
-            get.holders.failed(holder, error, received_bytes=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
-            logger.debug("%s: %s failed (%s), resuming from there", get.partial, holder, error)
+            get.sources.failed(source, error, received_bytes=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
+            logger.debug("%s: %s failed (%s), resuming from there", get.partial, source, error)
 
-    async def _fetch(self, get: _Get, holder: str) -> None:
-        async with self._stream_to(holder) as stream:
+    async def _fetch(self, get: _Get, source: str) -> None:
+        async with self._stream_to(source) as stream:
             await stream.send_object({"sha": get.partial.sha, "offset": len(get.partial)})
             while (answer := await stream.receive_object()).get("wait"):
-                self._look_at_turn(get, holder)
+                self._look_at_turn(get, source)
             if (length := answer.get("length")) == get.partial.length:
-                await self._receive(get, holder, stream)
+                await self._receive(get, source, stream)
             else:
-                get.holders.leave_out(holder, "does not have it" if length is None else "has it with another length")
+                get.sources.leave_out(source, "does not have it" if length is None else "has it with another length")
 
-    async def _receive(self, get: _Get, holder: str, stream: Stream) -> None:
+    async def _receive(self, get: _Get, source: str, stream: Stream) -> None:
         """Receive the missing bytes."""
         since_piece = 0
         async for some in stream.pieces(get.partial.length - len(get.partial)):
@@ -214,12 +214,12 @@ class Bulk(RpcService):
                 since_piece = 0
                 get.silence.reschedule(get.heard_s + get.silent_s)
             if not get.partial.complete():
-                self._look_at_turn(get, holder)
+                self._look_at_turn(get, source)
 
-    def _look_at_turn(self, get: _Get, holder: str) -> None:
+    def _look_at_turn(self, get: _Get, source: str) -> None:
         """Raise SlotTurnOver when the source's turn is over and another source or another content waits."""
-        over = _now_s() - get.began_s >= get.holders.turn_s(holder)
-        if over and (self.slots.wanted or get.holders.alternatives()):
+        over = _now_s() - get.began_s >= get.sources.turn_s(source)
+        if over and (self.slots.wanted or get.sources.alternatives()):
             raise SlotTurnOver
 
 

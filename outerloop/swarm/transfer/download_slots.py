@@ -39,40 +39,40 @@ class DownloadSlots:
         return bool(self._waiting)
 
     @asynccontextmanager
-    async def acquire(self, holders: Sources) -> AsyncIterator[str]:
+    async def acquire(self, sources: Sources) -> AsyncIterator[str]:
         """Wait for a slot and yield the source to ask in it. Raises ContentUnavailable when no source is left."""
-        holder = await self._next(holders)
-        self._taken[holder] += 1
+        source = await self._next(sources)
+        self._taken[source] += 1
         try:
-            yield holder
+            yield source
         finally:
-            self._taken -= Counter([holder])
+            self._taken -= Counter([source])
             self._call()
 
-    async def _next(self, holders: Sources) -> str:
+    async def _next(self, sources: Sources) -> str:
         """Wait until a source may be asked and return it. The list of sources may grow meanwhile."""
         called = asyncio.Event()
-        self._waiting[called] = holders
+        self._waiting[called] = sources
         try:
-            while (holder := holders.next(self._free)) is None:
+            while (source := sources.next(self._free)) is None:
                 called.clear()
                 with suppress(TimeoutError):
                     async with limit(RETRY_S[1]):
                         await called.wait()
-            return holder
+            return source
         finally:
             del self._waiting[called]
 
     def _call(self) -> None:
         """Wake the content that has waited longest among those that can start now."""
-        for called, holders in self._waiting.items():
-            if not called.is_set() and holders.next(self._free) is not None:
+        for called, sources in self._waiting.items():
+            if not called.is_set() and sources.next(self._free) is not None:
                 called.set()
                 return
 
-    def _free(self, holder: str) -> bool:
+    def _free(self, source: str) -> bool:
         """Return whether a download from this source may start."""
-        if self._taken[holder] >= self._max_per_source or self.taken >= TRANSFERS_AT_ONCE:
+        if self._taken[source] >= self._max_per_source or self.taken >= TRANSFERS_AT_ONCE:
             return False
-        slow = [source for source in self._taken.elements() if self._reputation.wasted_s[source]]
-        return not self._reputation.wasted_s[holder] or len(slow) < SLOW_AT_ONCE
+        slow = [other for other in self._taken.elements() if self._reputation.wasted_s[other]]
+        return not self._reputation.wasted_s[source] or len(slow) < SLOW_AT_ONCE

@@ -40,15 +40,15 @@ class SourceReputation:
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
         self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry cost the download of a whole content
 
-    def blame(self, holder: str, sha: bytes) -> None:
+    def blame(self, source: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
-        if not self.sent_wrong_bytes(holder, sha):
-            self._wrong_from.add((holder, sha))
-            self.wrong[holder] += 1
-            logger.warning("%s gave wrong bytes for %s; it will not be asked for them again", holder, sha.hex()[:16])
+        if not self.sent_wrong_bytes(source, sha):
+            self._wrong_from.add((source, sha))
+            self.wrong[source] += 1
+            logger.warning("%s gave wrong bytes for %s; it will not be asked for them again", source, sha.hex()[:16])
 
-    def sent_wrong_bytes(self, holder: str, sha: bytes) -> bool:
-        return (holder, sha) in self._wrong_from
+    def sent_wrong_bytes(self, source: str, sha: bytes) -> bool:
+        return (source, sha) in self._wrong_from
 
 
 @dataclass
