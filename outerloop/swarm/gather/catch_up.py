@@ -66,7 +66,7 @@ class CatchUpTask:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._free_s and _is_idle(self._fetching, peer):
             self._free_s = now_s + HEDGE_S
-            self._fetching[peer] = asyncio.create_task(self._fetch(peer))
+            self._fetching[peer] = asyncio.create_task(self.fetch(peer))
 
     def compare_with(self, peer: str) -> None:
         """Fetch the log of a peer that is on another chain, at most once in ASK_S."""
@@ -98,7 +98,7 @@ class CatchUpTask:
             logger.debug("asking %s for its log failed: %s", peer, error)
         await asyncio.sleep(ASK_S)
 
-    async def _fetch(self, peer: str) -> None:
+    async def fetch(self, peer: str) -> None:
         """Fetch the commits after the local head, from this peer or from any other whose log reaches back to it."""
         chain = self._context.chain
         head = chain.hard_state.head

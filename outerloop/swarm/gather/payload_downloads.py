@@ -46,13 +46,13 @@ class _Download:
 
 
 class PayloadDownloads:
-    """The running payload downloads of one peer. `max_bytes`: largest payload allowed, with its signature."""
+    """The `running` payload downloads of one peer. `max_bytes`: largest payload allowed, with its signature."""
 
     def __init__(self, context: RoundContext, bulk: Bulk, store: RoundStore, *, max_bytes: int) -> None:
         self._context, self._bulk, self._store = context, bulk, store
         self._max_bytes = max_bytes
         self._rejected: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
-        self._running: dict[Key, _Download] = {}
+        self.running: dict[Key, _Download] = {}
 
     def start(
         self,
@@ -69,11 +69,11 @@ class PayloadDownloads:
         it is stored however many its owner has offered. `proposed`: only a proposal of the current view names it.
         """
         key = number, participant
-        download = self._running.get(key)
+        download = self.running.get(key)
         if download is None:
             names: list[str] = []
             task = asyncio.create_task(self._run(key, names, decided))
-            download = self._running[key] = _Download(task, names, 1 if proposed else None)
+            download = self.running[key] = _Download(task, names, 1 if proposed else None)
         elif download.views_left is not None:
             download.views_left = 1 if proposed else None
         download.sources += [peer for peer in dict.fromkeys(map(id_of, sources)) if peer not in download.sources]
@@ -99,7 +99,7 @@ class PayloadDownloads:
         """Drop all downloads of a decided round except the `needed` payloads."""
         self._rejected = {key for key in self._rejected if key[0] > number - ROUNDS_KEPT}
         needed = set(needed)
-        for key, download in list(self._running.items()):
+        for key, download in list(self.running.items()):
             if key[0] == number and key[1] in needed:
                 download.views_left = None
             elif key[0] == number:
@@ -107,7 +107,7 @@ class PayloadDownloads:
 
     def begin_view(self) -> None:
         """Begin another view. Drop downloads that only a proposal asked for and the last view did not propose again."""
-        for key, download in list(self._running.items()):
+        for key, download in list(self.running.items()):
             if download.views_left == 0:
                 self._drop(key)
             elif download.views_left is not None:
@@ -115,7 +115,7 @@ class PayloadDownloads:
 
     def _drop(self, key: Key) -> None:
         """Stop a download. A later `start` begins a new one."""
-        self._running.pop(key).task.cancel()
+        self.running.pop(key).task.cancel()
 
     async def _run(self, key: Key, sources: list[str], decided: bool) -> None:
         number, participant = key
@@ -125,9 +125,9 @@ class PayloadDownloads:
         except ContentUnavailable as error:
             logger.warning("round %d: the payload of %s could not be downloaded: %s", number, participant.peer, error)
         finally:
-            download = self._running.get(key)
+            download = self.running.get(key)
             if download and download.task is asyncio.current_task():
-                del self._running[key]
+                del self.running[key]
 
     async def _fetch(self, key: Key, sources: list[str], decided: bool) -> None:
         """Download a payload, check it and store it, or reject it. Raises ContentUnavailable."""
@@ -162,7 +162,7 @@ class PayloadDownloads:
     def _too_many(self, key: Key) -> bool:
         """Return whether PAYLOADS_KEPT others of its owner are stored, or their downloads were started before it."""
         number, owner = key[0], id_of(key[1].peer)
-        started_before = takewhile(lambda other: other != key, self._running)
+        started_before = takewhile(lambda other: other != key, self.running)
         others = {*self._store.since(number), *started_before}
         return sum((of, id_of(other.peer)) == (number, owner) for of, other in others) >= PAYLOADS_KEPT
 

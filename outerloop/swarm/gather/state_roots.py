@@ -32,17 +32,21 @@ class StateRoots:
     """The states named and certified by the commits so far. Use it from the network thread only.
 
     `own` is this peer's name.
+
+    own_state          the state (commit number, sha256) that this peer's payloads name; None: no state
+    votes              the ids of the peers that name each state
+    certified_states   sha256 by commit number
     """
 
     def __init__(self, *, own: str) -> None:
         self._own = own
-        self._to_name: State | None = None
+        self.own_state: State | None = None
         self._hashing = 0  # number of states being hashed
         self._withdrawn_from: int | None = None  # the first commit that was left while they were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
-        self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of the peers that name it
-        self._certified: dict[int, bytes] = {}
+        self.votes: defaultdict[State, set[str]] = defaultdict(set)
+        self.certified_states: dict[int, bytes] = {}
         self._last = -1
         self._news = asyncio.Event()
 
@@ -65,12 +69,12 @@ class StateRoots:
         Does nothing if the commit was left while the state was being hashed.
         """
         if self._withdrawn_from is None or number < self._withdrawn_from:
-            self._to_name = number, sha
+            self.own_state = number, sha
 
     def withdraw(self, number: int) -> None:
         """Stop naming this peer's state if it is as of this commit or a later one: it may belong to another chain."""
-        if self._to_name is not None and self._to_name[0] >= number:
-            self._to_name = None
+        if self.own_state is not None and self.own_state[0] >= number:
+            self.own_state = None
         if self._hashing:
             self._withdrawn_from = number if self._withdrawn_from is None else min(number, self._withdrawn_from)
 
@@ -78,9 +82,9 @@ class StateRoots:
         """Forget states as of this commit and later ones, because the chain was left for another one there."""
         self.withdraw(number)
         self._last = min(self._last, number - 1)
-        for state in [state for state in self._named if state[0] >= number]:
-            del self._named[state]
-        self._certified = {known: sha for known, sha in self._certified.items() if known < number}
+        for state in [state for state in self.votes if state[0] >= number]:
+            del self.votes[state]
+        self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
         """Return the state that this peer's payload of a round names, if any, after waiting for a running hash."""
@@ -89,20 +93,20 @@ class StateRoots:
                 await self._hashed.wait()
         except TimeoutError:
             pass  # the next payload will name the state
-        return self._to_name if self._to_name and number_fits(self._to_name, number) else None
+        return self.own_state if self.own_state and number_fits(self.own_state, number) else None
 
     def add(self, commit: Commit) -> None:
         """Count the states that the next commit names."""
         self._last = commit.number
         for participant in commit.participants:
             if participant.state and number_fits(participant.state, commit.number):
-                self._named[participant.state].add(id_of(participant.peer))
-            if participant.state and participant.peer == self._own and participant.state == self._to_name:
-                self._to_name = None
+                self.votes[participant.state].add(id_of(participant.peer))
+            if participant.state and participant.peer == self._own and participant.state == self.own_state:
+                self.own_state = None
         voters = voters_of(id_of(self._own), commit.roster, ())
-        for (number, sha), peers in self._named.items():
+        for (number, sha), peers in self.votes.items():
             if has_majority(peers, voters):
-                self._certified.setdefault(number, sha)
+                self.certified_states.setdefault(number, sha)
         self._forget()
         self._news.set()
         self._news = asyncio.Event()
@@ -112,24 +116,24 @@ class StateRoots:
 
         Raises ContentUnavailable if no state was certified within CERTIFY_ROUNDS commits.
         """
-        while number not in self._certified:
+        while number not in self.certified_states:
             if self._last > number + CERTIFY_ROUNDS:
                 raise ContentUnavailable(
                     f"no majority named one state as of commit {number} in {CERTIFY_ROUNDS} rounds"
                 )
             await self._news.wait()
-        return self._certified[number]
+        return self.certified_states[number]
 
     def describe(self, number: int) -> str:
         """Return in one line how many peers have named the same state as of this commit."""
-        named = max((len(peers) for (of, _), peers in self._named.items() if of == number), default=0)
+        named = max((len(peers) for (of, _), peers in self.votes.items() if of == number), default=0)
         return f"{named} peers have named it in a commit, and more than half of the roster must"
 
     def _forget(self) -> None:
         oldest = self._last - CERTIFY_ROUNDS
-        for state in [state for state in self._named if state[0] < oldest]:
-            del self._named[state]
-        self._certified = {number: sha for number, sha in self._certified.items() if number >= oldest}
+        for state in [state for state in self.votes if state[0] < oldest]:
+            del self.votes[state]
+        self.certified_states = {number: sha for number, sha in self.certified_states.items() if number >= oldest}
 
 
 def number_fits(state: State, number: int) -> bool:

@@ -71,16 +71,18 @@ class Admission:
 
     Args:
         member: returns whether a peer that `trust` admits is a member.
+
+    `open_streams` counts the streams being answered, `receiving` the bytes that they have announced.
     """
 
     def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
         self._trust = trust
         self._member = member
-        self._open: Counter[tuple[str, bool]] = Counter()  # key: (peer id, whether the protocol is public)
+        self.open_streams: Counter[tuple[str, bool]] = Counter()  # key: (peer id, whether the protocol is public)
         self._open_outside = 0
         self._turning_away = 0
         self._held = 0
-        self._receiving: Counter[str] = Counter()  # bytes announced on streams that are open
+        self.receiving: Counter[str] = Counter()  # bytes announced on streams that are open
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=member, now_s=loop_s)
         self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=member, now_s=loop_s)
         self._turned_away = Budget(TURNED_AWAY, TURNED_AWAY_IN_ALL, is_member=trust.allow.__contains__, now_s=loop_s)
@@ -129,9 +131,9 @@ class Admission:
         """
         outside = not self._member(remote)
         most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
-        if self._open[remote, True] + self._open[remote, False] >= most:
+        if self.open_streams[remote, True] + self.open_streams[remote, False] >= most:
             return remote, f"has {most} streams open, more are closed"
-        if outside and public and self._open[remote, True] >= STRANGER_STREAMS:
+        if outside and public and self.open_streams[remote, True] >= STRANGER_STREAMS:
             return remote, f"has {STRANGER_STREAMS} streams open for public requests, more are closed"
         if outside and self._open_outside >= OUTSIDE_STREAMS:
             return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open, more are closed"
@@ -147,15 +149,15 @@ class Admission:
 
     @contextmanager
     def _counted(self, remote: str, *, public: bool, outside: bool) -> Iterator[None]:
-        self._open[remote, public] += 1
+        self.open_streams[remote, public] += 1
         self._open_outside += outside
         try:
             yield
         finally:
             self._open_outside -= outside
-            self._open[remote, public] -= 1
-            if not self._open[remote, public]:
-                del self._open[remote, public]
+            self.open_streams[remote, public] -= 1
+            if not self.open_streams[remote, public]:
+                del self.open_streams[remote, public]
 
     @contextmanager
     def _reserve(self, remote: str, size: int) -> Iterator[None]:
@@ -163,15 +165,15 @@ class Admission:
 
         Raises Unreadable if the peer's streams announce more than RECEIVING_BYTES together.
         """
-        if self._receiving[remote] + size > RECEIVING_BYTES:
+        if self.receiving[remote] + size > RECEIVING_BYTES:
             raise Unreadable(f"announces more than {RECEIVING_BYTES} bytes at a time on its streams")
-        self._receiving[remote] += size
+        self.receiving[remote] += size
         try:
             yield
         finally:
-            self._receiving[remote] -= size
-            if not self._receiving[remote]:
-                del self._receiving[remote]
+            self.receiving[remote] -= size
+            if not self.receiving[remote]:
+                del self.receiving[remote]
 
     async def _turn_away(self, remote: str, stream: Stream) -> None:
         """Send a peer a refusal, or hold the stream of an unlisted peer that asks too often.

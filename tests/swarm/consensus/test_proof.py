@@ -161,11 +161,11 @@ async def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_t
     )
     outcomes = SimpleNamespace(log_truncated=found.append)
     at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
-    await at._fetch("003-d")
+    await at.fetch("003-d")
     assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
     for peer in ("001-b", "002-c"):
         logs[peer] = [CommitCertificate(FALSE, 0, ())]
-    await at._fetch("003-d")
+    await at.fetch("003-d")
     assert found == [machine.number]
 
 

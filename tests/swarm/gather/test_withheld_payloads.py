@@ -79,7 +79,7 @@ async def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_al
     swarm.agree()
     assert set(HONEST) <= set(swarm["a"].who(hard_state.number))
     pulls = swarm["a"].rounds.downloads
-    assert not set(made_up) & {one for _, one in pulls._running}, "what was made up is not fetched any longer"
+    assert not set(made_up) & {one for _, one in pulls.running}, "what was made up is not fetched any longer"
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -68,7 +68,7 @@ class Door:
     @property
     def held(self) -> int:
         """Streams that are open here."""
-        return sum(self.link.admission._open.values())
+        return sum(self.link.admission.open_streams.values())
 
     @asynccontextmanager
     async def idle(self, peer: str, count: int, protocol: str) -> AsyncIterator[list[Stream]]:
@@ -305,7 +305,7 @@ async def test_the_bytes_announced_by_one_member_are_bounded_over_all_its_stream
             await asyncio.sleep(1)
     assert len(came) == 1 and door.refused["refused_requests"] == 36
     await asyncio.sleep(1)
-    assert not door.link.admission._receiving, "what is over holds nothing"
+    assert not door.link.admission.receiving, "what is over holds nothing"
 
 
 @virtual

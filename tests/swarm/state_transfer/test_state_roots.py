@@ -69,7 +69,7 @@ def test_a_state_of_its_own_or_a_later_commit_and_a_too_old_one_count_for_nothin
     roots = StateRoots(own="009-z")
     for number in (5, 6, 5 - CERTIFY_ROUNDS - 1):
         roots.add(commit(5, {letter: (number, RIGHT) for letter in "abc"}, "abc"))
-        assert not roots._named and not roots._certified
+        assert not roots.votes and not roots.certified_states
 
 
 def test_an_uncertified_state_is_given_up_and_dropped() -> None:
@@ -82,7 +82,7 @@ def test_an_uncertified_state_is_given_up_and_dropped() -> None:
         ContentUnavailable, match=f"no majority named one state as of commit 4 in {CERTIFY_ROUNDS} rounds"
     ):
         certified(roots, 4)
-    assert not roots._named
+    assert not roots.votes
 
 
 @settings(max_examples=150, deadline=None)
@@ -97,10 +97,10 @@ def test_no_minority_certifies_a_state_and_what_it_names_is_bounded(peers: int, 
     for number in range(5, 5 + CERTIFY_ROUNDS):
         honest = {letter: draw.choice([None, (4, RIGHT)]) for letter in roster if letter not in liars}
         roots.add(commit(number, {**honest, **{letter: draw.choice(states) for letter in liars}}, roster))
-        assert set(roots._certified.values()) <= {RIGHT}
-        assert len(roots._named) <= (len(liars) * CERTIFY_ROUNDS) + 1
+        assert set(roots.certified_states.values()) <= {RIGHT}
+        assert len(roots.votes) <= (len(liars) * CERTIFY_ROUNDS) + 1
     roots.add(commit(5 + CERTIFY_ROUNDS - 1, {letter: (4, RIGHT) for letter in roster if letter not in liars}, roster))
-    assert roots._certified[4] == RIGHT
+    assert roots.certified_states[4] == RIGHT
 
 
 @virtual
@@ -154,7 +154,7 @@ async def test_a_round_landed_on_a_chain_that_was_left_has_no_head() -> None:
     swarm = await Swarm("abc").start()
     await swarm.until("abc", 3)
     rounds, number = swarm["a"].rounds, swarm["a"].done - 1
-    left = rounds.outcomes._commits[number]
+    [left] = [one.commit for one in rounds.context.chain.hard_state.log if one.commit.number == number]
     assert rounds.head_of(number) == left.digest
     rounds.outcomes.leave(number)
     rounds.outcomes.add(replace(left, view=left.view + 1))
@@ -189,7 +189,7 @@ def test_no_peer_names_a_state_of_a_chain_that_it_has_left(events: list[str], dr
         elif event == "skip":
             chain = [letter] * (len(chain) + 3)
             roots.withdraw(0)
-        named = roots._to_name
+        named = roots.own_state
         assert named is None or named[1] == root_of(chain[: named[0] + 1])
 
 
