@@ -65,7 +65,7 @@ def test_a_compiled_model_is_what_the_forward_pass_calls():
     """Compiling itself waits for the first step."""
     trainer = trainer_of("inner.compile=true")
     assert trainer.forward is not trainer.model
-    assert trainer.forward._orig_mod is trainer.model
+    assert trainer.forward._orig_mod is trainer.model  # noqa: SLF001
 
 
 SEEN = []

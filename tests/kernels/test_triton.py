@@ -42,7 +42,7 @@ def test_kernels_compile_without_a_gpu():
 @pytest.mark.parametrize("operator", [select, land, two_bit_encode, two_bit_decode], ids=lambda op: op.name)
 def test_they_are_registered_for_cuda_tensors(operator):
     importlib.import_module(f"outerloop.kernels.triton.{operator.name.removesuffix('_encode').removesuffix('_decode')}")
-    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"outerloop::{operator.name}", "CUDA")
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"outerloop::{operator.name}", "CUDA")  # noqa: SLF001
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")

@@ -82,7 +82,7 @@ def norm(tensors):
 @pytest.mark.parametrize("inner", OPTIMIZERS)
 def test_four_workers_are_one_worker_with_the_joint_batch(inner, monkeypatch):
     """To rounding: 1e-5 of how far the weights have moved. All workers hold the same bits."""
-    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", orthogonal)
+    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", orthogonal)  # noqa: SLF001
     settings = settings_of(inner)
     start = dict(build.make_model(settings, build.make(settings.data)).named_parameters())
     [(weights, gradients), *others], whole = distributed(settings), joint(settings)

@@ -360,7 +360,7 @@ def patience_s(place, *, options):
     """Of a process in the group of its island's ranks and in its lane; its seat."""
     taken = rank_layout.current_layout(torchrun_rank.load_settings(["inner.device=cpu", *options], processes=4))
     groups = [taken.ranks.group, taken.lane_group]
-    limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+    limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]  # noqa: SLF001
     return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
 
 

@@ -109,9 +109,9 @@ def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
     assert Manifest.of(b"state", number=1, head=bytes(32)).chunks != truth.chunks
     transport = SimpleNamespace()
     history = LogRpc(transport, run="r", allowed=bool, since=lambda after: ("told", after))
-    assert history._since(3) == ("told", 3)
+    assert history._since(3) == ("told", 3)  # noqa: SLF001
     monkeypatch.setattr(lie, "now", lambda: "histories")
-    assert history._since(3) == ()
+    assert history._since(3) == ()  # noqa: SLF001
 
 
 def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, monkeypatch):

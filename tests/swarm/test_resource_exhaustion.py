@@ -88,7 +88,7 @@ def test_a_machine_whose_disk_is_full_for_a_while_goes_on_and_so_do_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Payloads and the memory of the agreement of b cannot be written for most of a minute."""
-    write = Folder._write
+    write = Folder._write  # noqa: SLF001
 
     def written(self: Folder, name: str, content: Any) -> None:
         if self._path.name == "b" and 25 < now_s() < 80:

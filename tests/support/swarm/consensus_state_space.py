@@ -189,7 +189,7 @@ class Space:
         return world.peers[0], world.sent, crashes
 
     def _act(self, machine: CommitChain, event: Event) -> list[Effect]:
-        machine._effects = []
+        machine._effects = []  # noqa: SLF001
         if event == "timeout":
             return machine.timeout(0, machine.view)
         if event == "late":

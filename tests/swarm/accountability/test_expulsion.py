@@ -272,7 +272,7 @@ async def test_an_expelled_peer_is_turned_away_and_not_asked() -> None:
     await made["a"].accusations.accuse(two_accepts(LIAR))
     with pytest.raises(TurnedAway):
         await ask(made["d"].link, RUN, "a")
-    assert made["a"].accusations._others() == ["b", "c"]
+    assert made["a"].accusations._others() == ["b", "c"]  # noqa: SLF001
 
 
 @virtual

@@ -236,10 +236,10 @@ async def test_a_peer_that_changes_the_chain_offers_the_payload_it_has_signed() 
     swarm = await Swarm("abc").start()
     await swarm.until("abc", 3)
     rounds = swarm["a"].rounds
-    while (known := rounds._payload_rpc.own.get(number := rounds.context.chain.number)) is None:
+    while (known := rounds._payload_rpc.own.get(number := rounds.context.chain.number)) is None:  # noqa: SLF001
         await asyncio.sleep(0.05)
     rounds.own_payloads.restart(number)
-    assert rounds._payload_rpc.own.get(number) == known
+    assert rounds._payload_rpc.own.get(number) == known  # noqa: SLF001
 
 
 @virtual

@@ -203,7 +203,7 @@ async def test_nothing_is_kept_of_assemblies_that_this_peer_has_not_come_to() ->
             await stream.send_object({"number": number, "share": share_of(other, other.blob)})
             assert await stream.receive_object() == {}
     await asyncio.sleep(10)
-    assert not one.assembly._collections and one.bulk.bytes_received == 0
+    assert not one.assembly._collections and one.bulk.bytes_received == 0  # noqa: SLF001
 
 
 @virtual

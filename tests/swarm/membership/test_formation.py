@@ -96,10 +96,10 @@ async def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
     machines = Machines()
     a = await machines.start("000-a", joined=0.0, peers=2)
     members = sorted([["000-a", 0.0], *([long_name(number), 1.0] for number in range(MAX_PEERS - 1))])
-    a._members, a._formed = members, True
+    a._members, a._formed = members, True  # noqa: SLF001
     for number in range(2000, 3200):
         name = long_name(number)
-        a._welcome(name.partition("-")[2], name)
+        a._welcome(name.partition("-")[2], name)  # noqa: SLF001
     newcomer = await machines.start("000-n", joined=9.0, peers=2)
     await newcomer.form(timeout_s=30)
     assert newcomer.late_joiner and newcomer.session == session_of("r", members)

@@ -393,13 +393,13 @@ def test_memory_for_other_processes_is_bounded(tmp_path: Path) -> None:
         template = Incarnation.read(own.own)
         assert template
         for number in range(MAX_KNOWN + 10):
-            await own._look_up(f"peer {number}", template)
-        assert len(own._known) == MAX_KNOWN and "peer 9" not in own._known
+            await own._look_up(f"peer {number}", template)  # noqa: SLF001
+        assert len(own._known) == MAX_KNOWN and "peer 9" not in own._known  # noqa: SLF001
         for number in range(2 * MAX_REFUSED):
-            await own._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))
-        assert len(own._known["peer 99"].refused) == MAX_REFUSED
+            await own._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))  # noqa: SLF001
+        assert len(own._known["peer 99"].refused) == MAX_REFUSED  # noqa: SLF001
         asked: list[str] = []
-        own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign]
+        own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign]  # noqa: SLF001
         await own.introduce([f"peer {number}" for number in range(2 * MAX_INTRODUCED)])
         assert len(asked) == MAX_INTRODUCED
 

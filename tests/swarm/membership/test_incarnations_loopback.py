@@ -56,7 +56,7 @@ def test_a_copy_of_a_running_peer_stops_and_the_run_goes_on(make: Make, tmp_path
 
 
 def take_part(twin: SwarmGather) -> None:
-    if not twin._formed:
+    if not twin._formed:  # noqa: SLF001
         twin.join(Round(1))
     twin.start(b"twin", Round(1)).wait(LIMIT_S)
 
@@ -79,4 +79,4 @@ def crash(peer: SwarmGather, identity: Path) -> None:
     """Its daemon and its network thread end at once: nothing is withdrawn, nobody is told."""
     os.kill(daemon_of(identity).pid, signal.SIGKILL)
     peer.node.close()
-    peer._closed = True
+    peer._closed = True  # noqa: SLF001

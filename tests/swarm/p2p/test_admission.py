@@ -396,7 +396,7 @@ def test_idle_streams_leave_a_peer_files_to_open(tmp_path: Path, files: int, str
 async def idle_streams(stranger: Any, target: str, count: int) -> int:
     """Open streams and say nothing; how many of them the other side keeps."""
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-    call: Callable[..., Any] = stranger._p2p.call_binary_stream_handler
+    call: Callable[..., Any] = stranger._p2p.call_binary_stream_handler  # noqa: SLF001
 
     async def one() -> None:
         with suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):

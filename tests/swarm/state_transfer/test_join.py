@@ -175,7 +175,7 @@ async def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_he
     assert content == b"state %d" % number and number < 100
     taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
     assert taken == swarm["a"].rounds.head_of(number)
-    assert {who for trust in (at.chain._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
+    assert {who for trust in (at.chain._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {  # noqa: SLF001
         liar.name
     }
 
