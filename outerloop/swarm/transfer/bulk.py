@@ -162,7 +162,7 @@ class Bulk(RpcService):
             return True
         if bad_source := get.partial.reject():
             self.reputation.blame(bad_source, get.partial.sha)
-            get.sources.leave_out(bad_source, "gave wrong bytes")
+            get.sources.leave_out(bad_source, "sent wrong bytes")
         else:
             logger.warning("%s from several sources is wrong: retrying from one source", get.partial.sha.hex()[:16])
         return False

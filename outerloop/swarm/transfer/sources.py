@@ -45,7 +45,7 @@ class SourceReputation:
         if not self.sent_wrong_bytes(source, sha):
             self._wrong_from.add((source, sha))
             self.wrong[source] += 1
-            logger.warning("%s gave wrong bytes for %s; it will not be asked for them again", source, sha.hex()[:16])
+            logger.warning("%s sent wrong bytes for %s; it will not be asked for them again", source, sha.hex()[:16])
 
     def sent_wrong_bytes(self, source: str, sha: bytes) -> bool:
         return (source, sha) in self._wrong_from
@@ -142,7 +142,7 @@ class Sources:
             if name not in self._tries:
                 self._tries[name] = _Tries()
                 if self._reputation.sent_wrong_bytes(name, self._sha):
-                    self.leave_out(name, "gave wrong bytes")
+                    self.leave_out(name, "sent wrong bytes")
 
     def _note_dial(self, name: str, tries: _Tries, error: Exception) -> None:
         now_s = asyncio.get_running_loop().time()

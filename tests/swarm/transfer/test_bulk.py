@@ -110,18 +110,18 @@ def test_wrong_bytes_are_found_named_and_not_asked_for_again(size: int, caplog: 
         for _ in range(2):
             assert await a.get(content, ["b", "c"]) == content
         assert len(asked) == 1 and a.bulk.reputation.wrong == {"b": 1}
-        with pytest.raises(ContentUnavailable, match="b gave wrong bytes"):
+        with pytest.raises(ContentUnavailable, match="b sent wrong bytes"):
             await a.get(content, ["b"])
         other = some_bytes(size, 1)
         a_holder_too = Node(network, "c")
         await a_holder_too.bulk.serve()
         a_holder_too.store.put(other)
         assert await a.get(other, ["b", "c"]) == other
-        assert len(asked) == 1, "who gave wrong bytes once is asked last"
+        assert len(asked) == 1, "who sent wrong bytes once is asked last"
 
     with caplog.at_level(logging.WARNING, "outerloop"):
         run(scene())
-    assert [record.getMessage().split(" for")[0] for record in caplog.records] == ["b gave wrong bytes"]
+    assert [record.getMessage().split(" for")[0] for record in caplog.records] == ["b sent wrong bytes"]
 
 
 @pytest.mark.parametrize("lies", [1, 70_000, PIECE_BYTES, 500_000])
@@ -143,7 +143,7 @@ async def test_only_liars() -> None:
     (a,) = await nodes(network, "a")
     for name in "bcd":
         await liar(network, name, zeros(len(content)), claims=len(content))
-    with pytest.raises(ContentUnavailable, match="b gave wrong bytes; c gave wrong bytes; d gave wrong bytes"):
+    with pytest.raises(ContentUnavailable, match="b sent wrong bytes; c sent wrong bytes; d sent wrong bytes"):
         await a.get(content, ["b", "c", "d"])
     assert now_s() < 1
 
