@@ -35,7 +35,7 @@ class MemberPoll:
     def of(cls, records: Sequence[Record], *, run: str, peers: int, own: Record) -> MemberPoll:
         """Return a poll without answers yet."""
         first = sorted(records, key=lambda record: (record.joined, record.peer_id))[:peers]
-        members = sorted([record.name, record.joined] for record in first)
+        members: Members = sorted([record.name, record.joined] for record in first)
         return cls(run, peers, own, records, members, {name for name, _ in members} - {own.name})
 
     @property
