@@ -261,6 +261,7 @@ def test_quantities():
     assert format_count(Stat(1.5e6, 2e4, 2), "B") == "1.50 ± 0.02 MB" and format_count(Stat(20, None, 1)) == "20"
 
 
+@pytest.mark.long
 def test_report_of_real_runs(tmp_path, capsys):
     small = "exchange=inprocess model=nano workers=2 rounds=2 schedule.sync_every=2 eval.sequences=8 inner.batch=2"
     losses = []

@@ -116,6 +116,7 @@ def test_a_gradient_method_is_refused_and_momentum_is_not_doubted():
         toy.run_workers(1, lambda e: toy.outer(toy.model(), e, method=toy.sgd(reads="gradients"), schedule=schedule))
 
 
+@pytest.mark.long
 def test_a_run_by_the_clock(tmp_path):
     """Real seconds; rounds, learning rate and log go by counted steps, and checkpoints too."""
     small = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "exchange=inprocess"]

@@ -85,6 +85,7 @@ def records(data):
             record = b""
 
 
+@pytest.mark.long
 def test_an_offline_run_holds_every_row(tmp_path):
     """Written by a process of its own, since wandb's file is whole when that has ended; read back from the file."""
     pytest.importorskip("wandb")
