@@ -120,7 +120,7 @@ def test_generations_from_before_the_run_went_back_do_not_push_out_new_ones(tmp_
 def test_measurements_go_back_too(tmp_path: Path) -> None:
     rows = Jsonl(tmp_path / "m", earlier=[{"step": 1}])
     rows.write({"step": 2})
-    rows.begin([{"step": 1}])
+    rows.rewrite([{"step": 1}])
     rows.write({"step": 9})
     assert [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()] == [1, 9]
 
