@@ -11,7 +11,7 @@ from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher, is_concurrent
 from outerloop.core.loop import RoundLoop
 from outerloop.core.pipeline import RoundPipeline
-from outerloop.core.round_cost import RoundCostMeter
+from outerloop.core.round import RoundCostMeter
 from outerloop.core.round_scheduler import RoundScheduler
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier

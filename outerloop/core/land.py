@@ -16,8 +16,7 @@ import torch
 from outerloop.core.eager import EagerUpdates
 from outerloop.core.launch import RoundLauncher
 from outerloop.core.pipeline import AggregatedRound
-from outerloop.core.round import InFlight, ReceivedRound, RoundReport
-from outerloop.core.round_cost import RoundCostMeter
+from outerloop.core.round import InFlight, ReceivedRound, RoundCostMeter, RoundReport
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier, VerifiedRound
 from outerloop.exchange_protocols import report_landed, report_refused

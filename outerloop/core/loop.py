@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 
 from outerloop import wire
 from outerloop.core.land import RoundLander
@@ -41,7 +40,6 @@ class RoundLoop:
         self.scheduler, self.launcher, self.lander = scheduler, launcher, lander
         self.clock = StepClock(scheduler.schedule.step_s)
         self.island, self.exchange, self.timeout_s = launcher.island, launcher.exchange, timeout_s
-        self.decided = partial(decided, self.exchange)
         self.inner_step = 0
         self.reports: list[RoundReport] = []
 
@@ -71,7 +69,7 @@ class RoundLoop:
             return
         self.launcher.wait()
         replayed: set[Round] = set()
-        while (due := self.scheduler.due(self.inner_step, self.decided, replayed)).replays:
+        while (due := self.scheduler.due(self.inner_step, lambda r: decided(self.exchange, r), replayed)).replays:
             self.replay(due.replays)
             replayed.update(due.replays)
         for round in due.launches:
@@ -99,10 +97,9 @@ class RoundLoop:
             self.lander.eager.begin(self.launcher.in_flight[round], self.exchange.size)
 
     def land(self, round: Round) -> None:
-        """Wait for a round, then apply all of it or nothing; keep the report.
+        """Wait for a round, then apply all of it, or nothing if it failed; keep the report.
 
-        Raises StateTransferRequired or ReplicasDiverged. Then nothing has changed, and the next round carries the
-        update of this one.
+        Raises StateTransferRequired or ReplicasDiverged; then nothing has changed.
         """
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:

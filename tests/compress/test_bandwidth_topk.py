@@ -9,7 +9,7 @@ from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.config import build, load
-from outerloop.core.round_cost import RoundCostMeter
+from outerloop.core.round import RoundCostMeter
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.types import CodecContext, RoundCost, UserError
 from tests.support import toy
@@ -90,7 +90,7 @@ def test_a_collective_cannot_tell_how_long_payloads_take():
 def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
     """Steps of 2, 2, 90 (an evaluation) and 2 s, 5 s of the outer loop between them: four medians, counted once."""
     now = [0.0]
-    monkeypatch.setattr("outerloop.core.round_cost.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("outerloop.core.round.time.perf_counter", lambda: now[0])
 
     class Counts:
         transfer_s, bytes_sent, bytes_received = 0.5, 100, 0
