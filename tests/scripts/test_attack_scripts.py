@@ -20,8 +20,7 @@ from hivemind.p2p import P2PHandlerError, PeerID
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.messages import Accept, Propose, ViewChange
 from outerloop.swarm.consensus.statements import accept

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import msgpack
 from cryptography.exceptions import InvalidSignature
@@ -22,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hivemind.p2p import PeerID
 
 from outerloop.swarm.access.identity import read_identity
-from outerloop.swarm.validation import SIGNATURE_BYTES, MalformedMessage, quote
+from outerloop.swarm.consensus.statements import Statement
+from outerloop.swarm.validation import SIGNATURE_BYTES, MalformedMessage, id_of, quote
 
 DOMAIN = b"outerloop/1/signature\n"
 PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
@@ -70,6 +72,32 @@ class Signatures:
             return False
         self.witness(context, run, fields, signature)
         return True
+
+
+class KeySigner:
+    """Signs and verifies statements for the agreement. `session`: session id; `own`: name that this peer signs with.
+
+    The name of the signer is signed before the fields of the statement (statements.py), so that one signature counts
+    for one member of the roster. An accept also contains its view, so that accepts of one commit in two views do not
+    add up to a majority.
+    """
+
+    def __init__(self, signatures: Signatures, *, session: str, own: str) -> None:
+        self._signatures = signatures
+        self._session = session
+        self._own = own
+
+    @property
+    def session(self) -> str:
+        return self._session
+
+    def sign(self, statement: Statement) -> bytes:
+        context, *fields = statement
+        return self._signatures.sign(cast(str, context), self._session, self._own, *fields)
+
+    def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
+        context, *fields = statement
+        return self._signatures.verify(signature, cast(str, context), self._session, peer, *fields, by=id_of(peer))
 
 
 @lru_cache(maxsize=1024)

@@ -8,9 +8,9 @@
 
 An honest peer writes a statement to disk before it sends it, and reads it back after a crash. It has one chain head at
 a time and votes once after each. So it signs no such pair, even if messages are lost, repeated or late. No third peer
-can make one either: a statement is valid only for its session, signer and round (signer.py, signed_payload.py), and two
-signatures of one statement are not a pair. So the peer that relays evidence need not be trusted: each peer checks the
-evidence itself.
+can make one either: a statement is valid only for its session, signer and round (signatures.py, signed_payload.py), and
+two signatures of one statement are not a pair. So the peer that relays evidence need not be trusted: each peer checks
+the evidence itself.
 
 A state root that differs from the one of the majority (state_roots.py) is not evidence: a peer whose weights differ
 because of a hardware fault names one without lying, and recovers (verify.py). Nor does a payload's signature state

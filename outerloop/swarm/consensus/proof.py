@@ -8,7 +8,7 @@ What a log holds counts only if enough voters agree on it or signatures prove it
     anchor     the highest commit that more than half of the voters hold in their logs, or the one that this peer
                remembers
     newest     the last commit that the logs lead to from the anchor. Each commit on the way is signed by a majority of
-               the roster that the one before it names (signer.py)
+               the roster that the one before it names (signatures.py)
     behind     this peer must download the others' state. More than half of the voters are shown to be past its round,
                by their own answer or by their signed accept of a later commit; no log reaches back to its head; and at
                most half of its own roster is at the same round

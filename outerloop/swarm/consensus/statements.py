@@ -6,9 +6,9 @@
     view       after this head, in this round: the signer wants to be in this view
     ask        after this head, in this round: the signer holds the state and asks to be counted
 
-Each is signed with the session and the signer's name in front (signer.py), so it is valid for one run, round and name.
-Each names the head, because a peer that switches to another chain (forks.py) votes again in rounds it has voted in.
-After one head no honest peer accepts two commits in one view, or omits an earlier accept from a later promise: two
+Each is signed with the session and the signer's name in front (signatures.py), so it is valid for one run, round and
+name. Each names the head, because a peer that switches to another chain (forks.py) votes again in rounds it has voted
+in. After one head no honest peer accepts two commits in one view, or omits an earlier accept from a later promise: two
 such statements prove to every peer that the signer lied.
 """
 

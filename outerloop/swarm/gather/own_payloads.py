@@ -1,12 +1,12 @@
 """Offer this peer's payloads to the others, and report stored payloads to the agreement.
 
-payload of the trainer -> signed for this round -> on disk -> offered (payload_rpc.py) and reported as stored
+payload of the trainer -> signed for this round -> on disk -> offered (payload_requests.py) and reported as stored
 """
 
 from __future__ import annotations
 
 from outerloop.swarm.consensus.commit import Participant
-from outerloop.swarm.gather.payload_rpc import PayloadRpc
+from outerloop.swarm.gather.payload_requests import PayloadRpc
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.state_roots import StateRoots

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit
@@ -30,8 +30,7 @@ from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.own_payloads import OwnPayloads
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
-from outerloop.swarm.gather.payload_requests import PayloadRequests
-from outerloop.swarm.gather.payload_rpc import PayloadRpc
+from outerloop.swarm.gather.payload_requests import PayloadRequests, PayloadRpc
 from outerloop.swarm.gather.reachability import ReachabilityProbe
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_loop import RoundLoop

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from itertools import count
 
 from outerloop.swarm.access.access_control import AccessControl
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.commit import GENESIS, Commit
 from outerloop.swarm.consensus.proof import Voters, contradictions, majority_anchor, newest_provable_commit, voters_of
 from outerloop.swarm.consensus.votes import CommitCertificate

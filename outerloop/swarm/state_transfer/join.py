@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.state_transfer.chain_follower import ChainFollower

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hard_state import HardState

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.accountability.evidence import PAYLOAD, Evidence, Signed
 from outerloop.swarm.consensus.statements import Statement, accept, promise
 from outerloop.swarm.validation import id_of
@@ -26,7 +25,7 @@ def signatures_of(name: str) -> Signatures:
 
 
 def sign(name: str, statement: Statement, *, session: str = SESSION) -> Signed:
-    """As signer.py and signed_payload.py do."""
+    """As signatures.py and signed_payload.py do."""
     if statement[0] != PAYLOAD:
         return Signed(statement, KeySigner(signatures_of(name), session=session, own=name).sign(statement))
     context, number, *said = statement

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.consensus.votes import CommitCertificate

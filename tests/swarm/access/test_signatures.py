@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, public_key_of
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import SIGNATURE_BYTES, KeySigner, Signatures, peer_id_of, public_key_of
 from outerloop.swarm.consensus.statements import accept, ask, promise, wish
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.accountability.equivocation import EquivocationWatch
 from outerloop.swarm.accountability.evidence import guilty
 from outerloop.swarm.accountability.expulsion import read_register

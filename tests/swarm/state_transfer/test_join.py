@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.commit import Commit, genesis
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.proof import contradictions, newest_provable_commit
