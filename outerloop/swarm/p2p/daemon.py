@@ -44,19 +44,13 @@ if os.getppid() == int(sys.argv[1]):
 """
 MESSAGE_BYTES = 3 << 19
 """Largest DHT message, sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger ones."""
-LISTED_BYTES, BESIDE_BYTES = 9 << 10, 64 << 10
-"""With an allow-list an answer has at most one record per listed peer, of MAX_RECORD_BYTES and its overhead. p2pd drops
-a larger message when it has read its length, so a stranger's requests of 1 MB do not reach this process."""
 PORT_POLL_S = 0.1
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Listening address, identity and initial peers of a daemon. `observer`: its DHT node only sends queries.
-
-    `message_bytes`: largest DHT message.
-    """
+    """Listening address, identity and initial peers of a daemon. `observer`: its DHT node only sends queries."""
 
     identity_path: Path
     host: str
@@ -65,7 +59,6 @@ class DaemonOptions:
     initial_peers: Sequence[str]
     open_internet: bool
     observer: bool = False
-    message_bytes: int = MESSAGE_BYTES
 
     def __post_init__(self) -> None:
         check_addresses("initial_peers", self.initial_peers, must_name="p2p")
@@ -76,11 +69,6 @@ class DaemonOptions:
             raise UserError(
                 f"host={self.host} is not an IP address; set exchange.host=0.0.0.0 for all interfaces"
             ) from error
-
-
-def message_bytes(listed: int) -> int:
-    """Return the size of the largest DHT message of a run with this many listed peers; 0: an open run."""
-    return min(MESSAGE_BYTES, BESIDE_BYTES + listed * LISTED_BYTES) if listed else MESSAGE_BYTES
 
 
 def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) -> None:
@@ -239,7 +227,7 @@ def arguments(options: DaemonOptions, control: str) -> list[str]:
         "dhtClient" if options.observer else "dhtServer": 1,
         "connManager": 1,
         "idleTimeout": "30s",
-        "persistentConnMaxMsgSize": options.message_bytes,
+        "persistentConnMaxMsgSize": MESSAGE_BYTES,
         **dict.fromkeys(("relay", "autoRelay", "autonat", "natPortMap"), outside),
     }
     if options.initial_peers:

@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +30,7 @@ from outerloop.swarm.access.signatures import Signatures, public_key_of
 from outerloop.swarm.dht.node import enter_dht
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.p2p.admission import Admission
-from outerloop.swarm.p2p.daemon import Daemon, DaemonOptions, launch, message_bytes, unreachable
+from outerloop.swarm.p2p.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.swarm.p2p.probe import Probes
@@ -62,7 +61,7 @@ class Node:
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         raise_file_limit()
-        self._options = replace(options, message_bytes=message_bytes(len(allow)))
+        self._options = options
         signatures = Signatures.of(options.identity_path)
         onlooker = Signatures.of(onlooker_file(options.identity_path)).peer_id if allow else ""
         self.trust = AccessControl(signatures, AllowList(allow, own=signatures.peer_id), RejectionLog(), onlooker)

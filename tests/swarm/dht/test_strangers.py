@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterator
@@ -12,15 +11,13 @@ from typing import Any
 import msgpack
 import pytest
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID, ServicerBase
+from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID, ServicerBase
 from hivemind.proto import dht_pb2
-from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.dht.storage import MAX_KEY_BYTES
-from outerloop.swarm.p2p.daemon import message_bytes
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.types import Round
 from tests.support.swarm.dht_scene import KEY
@@ -114,29 +111,3 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
         "members are within bounds"
     )
     assert len(largest_answer(*pair)) > MAX_KEY_BYTES * 0.9, "p2pd lets the largest answer through"
-
-
-def test_a_large_request_of_a_stranger_does_not_reach_a_listed_peer(make: Make, tmp_path: Path) -> None:
-    """p2pd drops it by its length; a small one is refused by the peer, which counts it."""
-    listed = make(peers=1, allow=[Signatures.of(ensure_identity(tmp_path / "identity0")).peer_id])
-    victim = PeerID.from_base58(listed.peer.partition("-")[2])
-
-    async def scene() -> None:
-        stranger = await P2P.create(
-            initial_peers=[Multiaddr(address) for address in listed.address],
-            dht_mode="client",
-            auto_nat=False,
-            nat_port_map=False,
-            use_relay=False,
-        )
-        try:
-            before = listed.counters()["refused_outsiders"]
-            for keys, error in ((message_bytes(1) // len(KEY.to_bytes()), P2PDaemonError), (1, P2PHandlerError)):
-                request = dht_pb2.FindRequest(keys=[KEY.to_bytes()] * keys, peer=node(0))
-                with pytest.raises(error):
-                    await stranger.call_protobuf_handler(victim, "DHTProtocol.rpc_find", request, dht_pb2.FindResponse)
-                assert listed.counters()["refused_outsiders"] == before + (keys == 1)
-        finally:
-            await stranger.shutdown()
-
-    asyncio.run(scene())
