@@ -132,7 +132,7 @@ def test_the_bounds_by_hand():
 
 def test_the_usual_distance_is_over_all_fragments_and_lanes():
     class ThreeLanes(RankGroup):
-        def sum(self, values):
+        def all_reduce(self, values):
             return [9 * value for value in values]
 
     loop = Loop(*replicas(1), {})
@@ -143,7 +143,7 @@ def test_the_usual_distance_is_over_all_fragments_and_lanes():
 
 def test_a_replica_that_one_lane_cannot_read_is_left_out_in_all_lanes():
     class OtherLane(RankGroup):
-        def sum(self, values):
+        def all_reduce(self, values):
             return [value + (place == 0 and len(values) == 1) for place, value in enumerate(values)]
 
     own, other = replicas(2)

@@ -157,7 +157,7 @@ class Lane:
         other = wire.pack(wire.Header(0, 0, 0, wire.schema_hash(schema), 0, "b"), {"w": {"value": 2 * self.slow["w"]}})
         return [Contribution("a", Round(1), blob), Contribution("b", Round(1), other)]
 
-    def sum(self, values):
+    def all_reduce(self, values):
         others = self.of_other_lanes if len(values) == 2 else [0.0]  # of variance and count, or of one peer
         return [own + other for own, other in zip(values, others, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Refuse combinations of parts that cannot work, and warn about doubtful ones; each message names the settings to use.
+"""Refuse combinations of parts that cannot work, and warn about doubtful ones, with the settings to use instead.
 
 Nothing here refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
 `lockstep`, `measures_transfer`, `remembers`), and codecs, feedbacks and methods are tried on a small gaussian tensor
