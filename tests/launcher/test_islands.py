@@ -38,7 +38,7 @@ SMALL = [
     "+model.width=16",
     "inner.seq_len=16",
 ]
-SMALL += ["data=text", f"data.files=[{ROOT}/outerloop/*.py]"]
+SMALL += ["data=text", f"data.files=[{ROOT}/LICENSE]"]
 SMALL += ["inner.batch=4", "eval.sequences=8", "threads=1", "inner.warmup_steps=2", "inner.device=cpu"]
 LENGTH = ["rounds=4", "schedule.sync_every=3", "checkpoint.every=2", "eval.every=2"]
 TWO_OF_TWO = ["exchange=distributed", "island.ranks=2"]
