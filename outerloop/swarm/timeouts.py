@@ -24,7 +24,7 @@ FORM_POLL_S = 0.1, 1.0  # first and longest pause between two roster checks whil
 FORM_GRACE_S = 10.0  # once over half of the members see the same list, they wait this long for the others to see it
 
 TURN_AWAY_S = 5.0  # notify an unknown peer that it gets no answer
-HOLD_S = 60.0  # hold a stream of an unknown peer that asks repeatedly, unread; drawn from ± 50 % of this
+HOLD_S = 600.0  # hold a stream of an unknown peer that asks repeatedly, unread; drawn from ± 50 % of this
 FIRST_FRAME_S = 5.0  # receive the request on a stream from a peer that is not a member; then the stream is closed
 OPEN_S = 10.0  # open one stream, dial included
 STALL_S = 30.0  # one 256 KiB piece, at 70 kbit/s; 8 transfers sharing a link of 1 Mbit/s have 125 kbit/s each

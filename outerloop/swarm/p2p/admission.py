@@ -16,7 +16,6 @@ upload rate of states (rate_limiter.py).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections import Counter
@@ -49,9 +48,9 @@ TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s
 """Rate of streams that are refused with a message: of one peer that is not on the allow-list, and of all such peers.
 Each costs about 1 ms. Streams beyond that are held for HOLD_S.
 """
-HELD_AT_ONCE = 320
+HELD_AT_ONCE = 416
 """Maximum number of streams held at a time; further ones are closed. Each takes two open files of this process's limit
-and p2pd's, and 0.2 MB of p2pd's memory: 64 MB in all."""
+and p2pd's, and 0.18 MB of p2pd's memory: 75 MB in all."""
 REQUEST_BYTES = 1024
 """Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
@@ -201,7 +200,7 @@ class Admission:
         if self._held < HELD_AT_ONCE:
             self._held += 1
             try:
-                await asyncio.sleep(HOLD_S * random.uniform(0.5, 1.5))
+                await stream.hold(HOLD_S * random.uniform(0.5, 1.5))
             finally:
                 self._held -= 1
         stream.abort()

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import io
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import msgpack
@@ -129,6 +129,13 @@ class Stream:
         async with limit(TURN_AWAY_S):
             await self.send_object(TURNED_AWAY)
             await self.ended()
+
+    async def hold(self, seconds: float) -> None:
+        """Wait this long, or until the remote side closes the stream. Flow control stops a remote side that sends."""
+        with suppress(TimeoutError, OSError):
+            async with limit(seconds):
+                if await self._reader.read(1):
+                    await asyncio.sleep(seconds)
 
     async def ended(self) -> None:
         """Wait until the remote side has closed the stream, because it has read everything or has gone away."""

@@ -173,6 +173,23 @@ async def test_a_held_stream_ends_after_a_while() -> None:
 
 
 @virtual
+async def test_a_held_stream_that_its_owner_closes_leaves_room_for_another() -> None:
+    door = await ListedDoor().serve()
+    async with AsyncExitStack() as refused:
+        for number in range(int(TURNED_AWAY_IN_ALL.burst)):
+            await refused.enter_async_context(door.idle(f"stranger{number}", 1, "run"))
+        async with AsyncExitStack() as opened:
+            for number in range(HELD_AT_ONCE):
+                await opened.enter_async_context(door.idle(f"more{number}", 1, "run"))
+            await asyncio.sleep(0.01)
+            assert await door.answers("another") == "closed"
+        await asyncio.sleep(1)
+        for number in range(int(2 * TURNED_AWAY_IN_ALL.per_s)):
+            await refused.enter_async_context(door.idle(f"later{number}", 1, "run"))
+        assert await door.answers("another") == "held"
+
+
+@virtual
 async def test_strangers_of_a_listed_run_are_held_for_what_they_ask_together_and_no_more_than_there_is_room() -> None:
     door = await ListedDoor().serve()
     async with AsyncExitStack() as opened:
