@@ -3,9 +3,11 @@
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
     floods    DHT requests of 1.3 MB: one key requested 60,000 times, 7,000 records in the peer's own name with a wrong
-              signature; p2pd forwards at most 1.5 MB
+              signature, pings with a node id of this size; p2pd forwards at most 1.5 MB. One that the peer does not
+              serve is tried again and again; each attempt takes its share of the rate, but sends nothing
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
-    claims    streams that announce 1 GiB and send as fast as the rate allows
+    claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
+              the peer takes nothing more
     loris     100 streams that send one byte of a message per second
 
 One rate limit applies to everything that is sent. The script prints a line once it is connected to all peers, and at
@@ -24,11 +26,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, P2PHandlerError, PeerID
+from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
@@ -38,13 +41,16 @@ from outerloop.swarm.transfer.rate_limiter import RateLimiter
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
 """Number of streams in all; number of concurrent requests of each kind per peer."""
 KEYS, RECORDS = 60_000, 7_000
-RPCS = ("rpc_find", "rpc_store")
+RPCS = ("rpc_find", "rpc_store", "rpc_ping")
+PING_BYTES = 1_300_000
 CLAIMED_BYTES = 1 << 30
 PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
 """Pause before other streams: without it, refused streams would be reopened as fast as the CPU allows."""
+STALLED_S = 0.5
+"""A piece of a claim that takes longer has filled all buffers: the peer does not read."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
@@ -96,7 +102,7 @@ class Stranger:
         await self.send(victim, protocol, 1000, b"x", pause_s=1.0)
 
     async def send(self, victim: PeerID, protocol: str, claimed: int, piece: bytes, *, pause_s: float) -> None:
-        """Announce `claimed` bytes, then send pieces until the remote side closes."""
+        """Announce `claimed` bytes, then send pieces until the remote side closes or takes nothing more."""
         _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
         closed = asyncio.create_task(reader.read(1))
         try:
@@ -104,7 +110,8 @@ class Stranger:
             while not closed.done():
                 await self.pace.take(len(piece))
                 writer.write(piece)
-                await writer.drain()
+                async with asyncio.timeout(STALLED_S):
+                    await writer.drain()
                 self.done["bytes"] += len(piece)
                 await asyncio.sleep(pause_s)
         finally:
@@ -112,10 +119,9 @@ class Stranger:
             writer.close()
 
     async def flood(self, victim: PeerID, rpc: str) -> None:
-        """Send one DHT request; each has a different node id."""
-        request, answer = find() if rpc == "rpc_find" else store(victim)
+        """Send one DHT request, each with a different node id."""
+        request, answer = {"rpc_find": find, "rpc_store": partial(store, victim), "rpc_ping": ping}[rpc]()
         await self.pace.take(request.ByteSize())
-        self.done["bytes"] += request.ByteSize()
         self.done[rpc] += 1
         try:
             async with asyncio.timeout(AGAIN_S):
@@ -123,11 +129,22 @@ class Stranger:
             self.done[f"{rpc}: answered"] += 1
         except P2PHandlerError:
             self.done[f"{rpc}: refused"] += 1
+        except P2PDaemonError as error:
+            if "protocols not supported" not in str(error):
+                raise
+            self.done[f"{rpc}: not served"] += 1
+            return
+        self.done["bytes"] += request.ByteSize()
 
 
 def find() -> tuple[Any, Any]:
     """Return a request for one key many times, and the class of its answer."""
     return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=new_node()), dht_pb2.FindResponse
+
+
+def ping() -> tuple[Any, Any]:
+    """Return a ping with a node id of PING_BYTES, and the class of its answer."""
+    return dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(PING_BYTES))), dht_pb2.PingResponse
 
 
 def store(owner: PeerID) -> tuple[Any, Any]:

@@ -16,10 +16,10 @@ from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.accusations import ask
 from outerloop.swarm.accountability.evidence import Evidence, guilty
-from outerloop.swarm.dht.node import NotAllowed
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import Record, parsed, read_roster
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
+from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import DHT_S, OPEN_S

@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from faults_machine import Machine
 from faulty import lie
-from hivemind.p2p import P2PHandlerError, PeerID
+from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
@@ -239,7 +239,7 @@ def test_a_stranger_that_does_not_connect_is_no_attack(monkeypatch):
         pass
 
 
-def test_requests_of_both_kinds_are_sent_however_they_are_refused_and_p2pd_passes_them_on(monkeypatch):
+def test_requests_of_all_kinds_are_sent_however_they_are_refused_and_p2pd_passes_them_on(monkeypatch):
     for name in ("IDLE", "CLAIMS", "LORIS"):
         monkeypatch.setattr(attack_stranger, name, 0)
     monkeypatch.setattr(attack_stranger, "SOON_S", 0.0)
@@ -253,9 +253,57 @@ def test_requests_of_both_kinds_are_sent_however_they_are_refused_and_p2pd_passe
     victim = PeerID.from_base58(Signatures(Ed25519PrivateKey.generate()).peer_id)
     stranger = attack_stranger.Stranger(P2P(), [victim], mbit=1e6)
     asyncio.run(stranger.attack(1.0))
-    assert {name for name, _ in sent} == {"DHTProtocol.rpc_find", "DHTProtocol.rpc_store"}
+    assert {name for name, _ in sent} == {f"DHTProtocol.{rpc}" for rpc in attack_stranger.RPCS}
     assert all(stranger.done[f"{rpc}: refused"] > 1 for rpc in attack_stranger.RPCS)
     assert all(1_200_000 < size < 0.95 * MESSAGE_BYTES for _, size in sent)
+
+
+def test_a_request_that_is_not_served_is_tried_again_and_its_bytes_are_not_counted(monkeypatch):
+    for name in ("IDLE", "CLAIMS", "LORIS"):
+        monkeypatch.setattr(attack_stranger, name, 0)
+    monkeypatch.setattr(attack_stranger, "SOON_S", 0.0)
+
+    class P2P:
+        async def call_protobuf_handler(self, victim, name, request, answer):
+            raise P2PDaemonError(f"failed to negotiate protocol: protocols not supported: [{name}]")
+
+    victim = PeerID.from_base58(Signatures(Ed25519PrivateKey.generate()).peer_id)
+    stranger = attack_stranger.Stranger(P2P(), [victim], mbit=1e6)
+    asyncio.run(stranger.attack(0.5))
+    assert all(stranger.done[f"{rpc}: not served"] > 1 for rpc in attack_stranger.RPCS)
+    assert stranger.done["bytes"] == 0
+
+
+def test_a_claim_ends_when_the_peer_takes_nothing_more(monkeypatch):
+    monkeypatch.setattr(attack_stranger, "STALLED_S", 0.05)
+    closed = []
+
+    class Full:
+        """A stream whose buffers take the announcement and two pieces."""
+
+        written = 0
+
+        def write(self, data):
+            self.written += len(data)
+
+        async def drain(self):
+            if self.written > 2 * len(attack_stranger.PIECE) + 1000:
+                await asyncio.Event().wait()
+
+        def close(self):
+            closed.append(self.written)
+
+    class P2P:
+        async def call_binary_stream_handler(self, victim, protocol):
+            return None, asyncio.StreamReader(), Full()
+
+    async def act():
+        stranger = attack_stranger.Stranger(P2P(), [], mbit=1e6)
+        with pytest.raises(TimeoutError):
+            await stranger.claim(None, "outerloop/1/probe")
+        return stranger.done
+
+    assert asyncio.run(act())["bytes"] == 2 * len(attack_stranger.PIECE) and len(closed) == 1
 
 
 def of_liar(**changes):

@@ -19,7 +19,6 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import limit
-from outerloop.types import UserError
 
 READ_S = 4.0  # time limit of one search; a single node that does not answer is given up after 3 s
 WORKERS = 20
@@ -65,10 +64,6 @@ class DhtNode(DHTNode):
         return any(stored) or (own and not stored)
 
 
-class NotAllowed(UserError):
-    """An initial peer has an allow-list, and this peer is not on it."""
-
-
 async def enter_dht(
     p2p: P2P,
     *,
@@ -80,11 +75,13 @@ async def enter_dht(
 ) -> DhtNode:
     """Return a node that has joined the DHT. It answers requests, unless it is an observer's.
 
+    In a run with an allow-list the node is alone: it neither asks nor answers, because the listed peers exchange their
+    records directly (listed_roster.py). A request that is not served costs next to nothing, however large it is.
+
     hivemind's `create` always makes its own protocol. Here it makes one in client mode, which answers no requests and
     is then replaced by the guarded one. Nothing is cached, because every read must return the latest records.
 
     Raises:
-        NotAllowed: no initial peer accepts this node, and one of them rejects it because of its allow-list.
         RuntimeError: no initial peer answers.
         ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
     """
@@ -99,6 +96,8 @@ async def enter_dht(
         cache_refresh_before_expiry=0,
     )
     node.protocol = protocol = await guarded(node.protocol, records, is_member=is_member)
+    if records.trust.allow.closed:
+        return node
     if not observer:
         await answer(protocol, p2p)
     if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
@@ -117,9 +116,6 @@ async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer
-    for peer, admits in zip(peers, await asyncio.gather(*map(protocol.admitted_by, peers)), strict=True):
-        if not admits:
-            raise NotAllowed(f"{peer} rejects this peer: there, set exchange.allow=[...,{protocol.p2p.peer_id}]")
     raise RuntimeError("no initial peer answers")
 
 

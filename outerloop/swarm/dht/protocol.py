@@ -25,7 +25,7 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time
 
@@ -84,16 +84,6 @@ class GuardedProtocol(DHTProtocol):
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
         self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=is_member)
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def admitted_by(self, peer: PeerID) -> bool:
-        """Return whether a peer admits this one: false if its allow-list lacks it, true also if it does not answer."""
-        try:
-            await self.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=self.wait_timeout)
-        except P2PHandlerError as error:
-            return not str(error).startswith(NotListed.__name__)
-        except Exception as error:
-            logger.debug("%s does not answer: %s", peer, error)
-        return True
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
         """Ask a peer for its node id. None: no or a malformed answer. Raises hivemind's ValidationError if strict."""

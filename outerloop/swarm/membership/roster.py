@@ -65,7 +65,9 @@ def peer_name(worker: int, peer_id: str) -> str:
 
 
 class Roster:
-    """This peer's record in the DHT, refreshed until `withdraw`, and access to the records of all peers.
+    """This peer's record, refreshed until `withdraw`, and access to the records of all peers.
+
+    The records are in the DHT, or with the listed peers in a run with an allow-list.
 
     `twin`: called with the incarnation that wrote this peer's record, if it is not this process.
     """
@@ -106,8 +108,10 @@ class Roster:
     async def read(self) -> list[Record]:
         """Return the records of all peers present, this peer's own included."""
         records = {self._own.peer_id: self._own}
-        listed = self._directory if self._directory is not None and self._directory.is_listed else None
-        found = parsed(await listed.read()) if listed else await read_roster(self._dht, self._run)
+        if self._directory is not None and self._directory.is_listed:
+            found = parsed(await self._directory.read())
+        else:
+            found = await read_roster(self._dht, self._run)
         for record, _ in found:
             if record.peer_id == self._own.peer_id and record.incarnation != self._own.incarnation:
                 self._twin(record.incarnation)
@@ -126,6 +130,10 @@ class Roster:
             self._changed.clear()
             await self._store(asdict(self._own))
 
+    @property
+    def _is_listed(self) -> bool:
+        return self._directory is not None and self._directory.is_listed
+
     async def _publish_listed(self, value: dict[str, Any], expires: float) -> None:
         if self._directory is not None and value == WITHDRAWN:
             await self._directory.withdraw(value, expires=expires)
@@ -137,7 +145,7 @@ class Roster:
         try:
             async with limit(limit_s):
                 await self._publish_listed(value, expires)
-                stored = await self._dht.store(
+                stored = self._is_listed or await self._dht.store(
                     roster_key(self._run), value, expiration_time=expires, subkey=self._own.peer_id
                 )
         except TimeoutError:

@@ -32,6 +32,7 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.p2p.admission import Admission
 from outerloop.swarm.p2p.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.greeting import greet
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.swarm.p2p.probe import Probes
 from outerloop.swarm.p2p.socket_dir import SocketFolder
@@ -74,7 +75,7 @@ class Node:
         self._opened = asyncio.Event()  # set when opening has succeeded or failed
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
-            self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S)
+            self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S + OPEN_S)
         except BaseException:
             self.close()
             raise
@@ -143,9 +144,9 @@ class Node:
         assert self.peer_id == self.trust.signatures.peer_id
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
-        self.dht = await self._enter_dht(self._p2p)
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
+        self.dht = await self._enter_dht(self._p2p)
 
     async def seen_at(self, peer_id: str) -> str:
         """Return the remote address of an open connection to a peer, or "" if there is none."""
@@ -158,22 +159,35 @@ class Node:
 
     async def _enter_dht(self, p2p: P2P) -> DHTNode:
         options = self._options
+        strict = not options.open_internet  # behind a NAT no peer can connect back before hole punching
         try:
             async with limit(DHT_S):
-                return await enter_dht(
+                node = await enter_dht(
                     p2p,
                     initial_peers=options.initial_peers,
                     records=self.records,
                     is_member=self._counts_on,
                     observer=options.observer,
-                    strict=not options.open_internet,  # behind a NAT no peer can connect back before hole punching
+                    strict=strict,
                 )
         except ValidationError as error:
             raise UserError(
                 f"an initial peer refuses this one: {error}; set the clock, or set exchange.announce=[...]"
             ) from error
         except (RuntimeError, TimeoutError) as error:
+            if await self._greet(strict=strict):
+                raise UserError(
+                    "an initial peer answers, but not in the DHT: if its run has an exchange.allow, set the same list "
+                    "here; otherwise start again"
+                ) from error
             raise unreachable(options.initial_peers) from error
+        if self.trust.allow.closed and options.initial_peers and not await self._greet(strict=strict):
+            raise unreachable(options.initial_peers)
+        return node
+
+    async def _greet(self, *, strict: bool) -> bool:
+        peers = {address.rpartition("/p2p/")[2] for address in self._options.initial_peers}
+        return await greet(self, peers, strict=strict)
 
     def _counts_on(self, peer_id: str) -> bool:
         allow = self.trust.allow

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from outerloop.swarm.access.rate_limits import Bucket, Rate, loop_s
 from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport, anybody
-from outerloop.swarm.timeouts import MEASURE_S, limit
+from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, limit
 
 PROTOCOL = "outerloop/1/probe"
 PROBE_BYTES = 1 << 20
@@ -86,14 +86,20 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
         return Measured(round_trip_s, ahead_s, up, down, _text(seen))
 
 
+async def clock_of(transport: Transport, peer_id: str) -> float:
+    """Return a peer's time, in seconds since 1970. Raises Unreachable, BrokenStream (TurnedAway if the peer refuses
+    this one) or TimeoutError."""
+    async with limit(OPEN_S), transport.open_stream(peer_id, PROTOCOL) as stream:
+        await stream.send_object({"bytes": 0})
+        return _time((await stream.receive_object()).get("clock"))
+
+
 async def _ping(stream: Stream) -> tuple[float, float]:
     """Return the round trip and the seconds that the remote clock is ahead, assuming equal times both ways."""
     began_s, own_clock = _now_s(), time.time()
     await stream.send_object({})
-    clock = (await stream.receive_object()).get("clock")
+    clock = _time((await stream.receive_object()).get("clock"))
     round_trip_s = _now_s() - began_s
-    if not isinstance(clock, float) or not math.isfinite(clock):
-        raise Unreadable("the answer to a probe has no valid time")
     return round_trip_s, clock - own_clock - round_trip_s / 2
 
 
@@ -133,6 +139,12 @@ async def _take(stream: Stream, count: int) -> None:
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= PROBE_BYTES:
         raise Unreadable(f"the size of a probe must be 0 to {PROBE_BYTES} bytes")
+    return value
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise Unreadable("the answer to a probe has no valid time")
     return value
 
 

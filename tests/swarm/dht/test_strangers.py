@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID, ServicerBase
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID, ServicerBase
 from hivemind.proto import dht_pb2
 
 from outerloop.exchange.swarm_gather import SwarmGather
@@ -62,7 +62,7 @@ def node(number: int) -> dht_pb2.NodeInfo:
 async def _refusal(call: Any) -> str:
     try:
         await call
-    except P2PHandlerError as error:
+    except (P2PDaemonError, P2PHandlerError) as error:
         return str(error)
     return ""
 
@@ -98,7 +98,7 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
     one, thread = stranger
     refused = thread.call(one.attack(first.address[0]), timeout_s=2 * PATIENCE_S)
     if listed:
-        assert len(refused) == NODES + 1 and all(why.startswith("NotListed") for why in refused), refused
+        assert len(refused) == NODES + 1 and all("protocols not supported" in why for why in refused), refused
     else:
         assert refused[:-1] == [""] * NODES and "one valid key" in refused[-1], refused
     nodes = first.node.dht.protocol.routing_table.uid_to_peer_id
@@ -110,4 +110,4 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
     assert [peer.counters()["refused_requests"] for peer in pair] == [float(not listed), 0.0], (
         "members are within bounds"
     )
-    assert len(largest_answer(*pair)) > MAX_KEY_BYTES * 0.9, "p2pd lets the largest answer through"
+    assert listed or len(largest_answer(*pair)) > MAX_KEY_BYTES * 0.9, "p2pd lets the largest answer through"

@@ -1,0 +1,59 @@
+"""Greeting: contact the initial peers of a run before joining it, so that a peer that cannot join learns why.
+
+A greeting is the first exchange of a probe (probe.py): every peer that the remote allow-list admits gets an answer, and
+every other peer gets a refusal, which says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+
+from hivemind.dht.protocol import MAX_DHT_TIME_DISCREPANCY_SECONDS
+
+from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
+from outerloop.swarm.p2p.probe import clock_of
+from outerloop.swarm.p2p.transport import Transport, Unreachable
+from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
+Answer = float | Exception
+"""Seconds that the remote clock is ahead of this one, or why there was no answer."""
+
+
+class NotAllowed(UserError):
+    """An initial peer has an allow-list, and this peer is not on it."""
+
+
+async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -> bool:
+    """Contact all these peers at the same time, and return whether one of them admits this peer.
+
+    Raises:
+        NotAllowed: none admits this peer, and one of them refuses it because of its allow-list.
+        UserError: `strict`, and the clock of each peer that answers differs by more than hivemind's limit of 3 s.
+    """
+    answers = dict(zip(peers, await asyncio.gather(*(_ahead_s(transport, peer) for peer in peers)), strict=True))
+    ahead_s = {peer: answer for peer, answer in answers.items() if isinstance(answer, float)}
+    for peer, answer in answers.items():
+        if isinstance(answer, TurnedAway) and not ahead_s:
+            raise NotAllowed(f"{peer} rejects this peer: there, set exchange.allow=[...,{transport.peer_id}]")
+    far = {peer: ahead for peer, ahead in ahead_s.items() if abs(ahead) > MAX_DHT_TIME_DISCREPANCY_SECONDS}
+    if far and len(far) == len(ahead_s):
+        peer, ahead = next(iter(far.items()))
+        message = f"the clock of {peer} differs from this machine's by {ahead:+.1f} s; at most 3 s are allowed"
+        if strict:
+            raise UserError(f"{message}: set the clock of the machine that is wrong")
+        logger.warning("%s", message)
+    return bool(ahead_s)
+
+
+async def _ahead_s(transport: Transport, peer: str) -> Answer:
+    began = time.time()
+    try:
+        clock = await clock_of(transport, peer)
+    except (Unreachable, BrokenStream, TimeoutError) as error:
+        logger.debug("%s does not answer a greeting: %r", peer, error)
+        return error
+    return clock - (began + time.time()) / 2
