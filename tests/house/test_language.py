@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLACES = (
     *("outerloop/**/*.py", "scripts/**/*.py", "configs/**/*.yaml"),
-    *("README.md", "docs/*.md", "scripts/results/*/COMMAND.md"),
+    *("README.md", "docs/**/*.md", "scripts/results/*/COMMAND.md"),
 )
 ALLOWED: tuple[str, ...] = ()
 

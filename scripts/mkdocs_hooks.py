@@ -1,0 +1,53 @@
+"""Hooks of mkdocs: files of the repository that a page links to become part of the site, at their path.
+
+A page links to `../scripts/results/recipes/COMMAND.md` as it is read in the repository. mkdocs knows `docs/` alone, so
+`on_files` adds such files (and those that they link to), and `on_page_markdown` rewrites the links. The README's
+place is taken by `index.md`.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
+
+
+def target(page: Path, link: str) -> Path | None:
+    """Return the file of the repository that a link of a page leads to, or None if there is no such file."""
+    file = Path(os.path.normpath(page.parent / link))
+    return file if file.is_file() and file.is_relative_to(ROOT) else None
+
+
+def uri(file: Path) -> str:
+    """Return the path of a file on the site."""
+    if file == ROOT / "README.md":
+        return "index.md"
+    return file.relative_to(DOCS if file.is_relative_to(DOCS) else ROOT).as_posix()
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the files outside `docs/` that pages link to, directly or through each other."""
+    pages = [Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path]
+    while pages:
+        page = pages.pop()
+        for found in filter(None, (target(page, link) for link in LINK.findall(page.read_text()))):
+            if uri(found) not in files.src_uris:
+                files.append(File(uri(found), str(ROOT), config.site_dir, config.use_directory_urls))
+                pages += [found] if found.suffix == ".md" else []
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Rewrite the links that leave `docs/`, so that they lead to the files that `on_files` added."""
+    source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
+
+    def rewritten(link: re.Match[str]) -> str:
+        found = target(source, link[0])
+        return os.path.relpath(uri(found), folder) if found else link[0]
+
+    return LINK.sub(rewritten, markdown)
