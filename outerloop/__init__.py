@@ -4,43 +4,95 @@ Workers take many inner steps independently; every H steps, the outer loop excha
 
 Use in your own training loop:
 
-    outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
-    outerloop.attach(optimizer, outer)
+    with outerloop.from_recipe("sparseloco", model, peers=4) as outer:
+        outerloop.attach(optimizer, outer)
+        ...
 
 `OuterLoop` takes the parts as objects. `outerloop.loco` compresses the gradients of every step, without an outer loop.
 """
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outerloop import loco
+    from outerloop.config.from_recipe import from_recipe
+    from outerloop.core import distributed_checkpoint as resharding
+    from outerloop.core import memory_usage as memory
+    from outerloop.core.outer_loop import OuterLoop
+    from outerloop.core.round import RoundReport
+    from outerloop.exchange.distributed import Distributed
+    from outerloop.exchange.distributed_gossip import DistributedGossip
+    from outerloop.inner.attach import Attached, attach
+    from outerloop.integrations.hf_callback import HFCallback as HFCallback
+    from outerloop.integrations.lightning_callback import LightningCallback as LightningCallback
+    from outerloop.replica.gathered import Follower
+    from outerloop.simulation.results import Results
+    from outerloop.simulation.simulate import simulate
+    from outerloop.types import LeaderFailed, Outvoted, QuorumLost, ReplicasDiverged, RoundFailed, UserError
 
 try:
     __version__ = version("outerloop-train")
 except PackageNotFoundError:  # not installed: run from a checkout
     __version__ = "0+checkout"
 
-OFFERED = {
-    "from_recipe": ("outerloop.config.from_recipe", "from_recipe"),
-    "attach": ("outerloop.inner.attach", "Attached"),
-    "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
-    "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
-    "OuterLoop": ("outerloop.core.outer_loop", "OuterLoop"),
-    "Distributed": ("outerloop.exchange.distributed", "Distributed"),
-    "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
-}
-"""Name -> module and attribute; imported on first access, so that the command line starts quickly."""
+__all__ = [
+    "Attached",
+    "Distributed",
+    "DistributedGossip",
+    "Follower",
+    "LeaderFailed",
+    "OuterLoop",
+    "Outvoted",
+    "QuorumLost",
+    "ReplicasDiverged",
+    "Results",
+    "RoundFailed",
+    "RoundReport",
+    "UserError",
+    "attach",
+    "from_recipe",
+    "loco",
+    "memory",
+    "resharding",
+    "simulate",
+]
+"""All public names but the callbacks of Trainers, whose packages may not be installed."""
+
+CALLBACKS = ("HFCallback", "LightningCallback")
 MODULES = {
     "loco": "outerloop.loco",
     "memory": "outerloop.core.memory_usage",
     "resharding": "outerloop.core.distributed_checkpoint",
 }
 """Name -> module that is exported as a whole."""
+HOMES = {
+    "outerloop.config.from_recipe": ("from_recipe",),
+    "outerloop.core.outer_loop": ("OuterLoop",),
+    "outerloop.core.round": ("RoundReport",),
+    "outerloop.exchange.distributed": ("Distributed",),
+    "outerloop.exchange.distributed_gossip": ("DistributedGossip",),
+    "outerloop.inner.attach": ("Attached", "attach"),
+    "outerloop.integrations.hf_callback": ("HFCallback",),
+    "outerloop.integrations.lightning_callback": ("LightningCallback",),
+    "outerloop.replica.gathered": ("Follower",),
+    "outerloop.simulation.results": ("Results",),
+    "outerloop.simulation.simulate": ("simulate",),
+    "outerloop.types": ("LeaderFailed", "Outvoted", "QuorumLost", "ReplicasDiverged", "RoundFailed", "UserError"),
+}
+"""Module -> the names that it defines; imported on first access, so that the command line starts quickly."""
+
+if not TYPE_CHECKING:  # type checkers read the imports above, and report names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        if name in MODULES:
+            return import_module(MODULES[name])
+        home = next((module for module, names in HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
+        return getattr(import_module(home), name)
 
 
-def __getattr__(name: str) -> Any:
-    if name in MODULES:
-        return import_module(MODULES[name])
-    if name not in OFFERED:
-        raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
-    module, there = OFFERED[name]
-    return getattr(import_module(module), there)
+def __dir__() -> list[str]:
+    return sorted([*__all__, *CALLBACKS, "__version__"])

@@ -120,7 +120,12 @@ class Stranger:
 
     async def flood(self, victim: PeerID, rpc: str) -> None:
         """Send one DHT request, each with a different node id."""
-        request, answer = {"rpc_find": find, "rpc_store": partial(store, victim), "rpc_ping": ping}[rpc]()
+        requests: dict[str, Callable[[], tuple[Any, Any]]] = {
+            "rpc_find": find,
+            "rpc_store": partial(store, victim),
+            "rpc_ping": ping,
+        }
+        request, answer = requests[rpc]()
         await self.pace.take(request.ByteSize())
         self.done[rpc] += 1
         try:

@@ -34,7 +34,7 @@ from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import warmup_cosine
 from outerloop.inner.trainer import Trainer, autocast_context, pick_device
 from outerloop.kernels import arithmetic_platform
-from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
+from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline, trainable_parameters
 from outerloop.state.checkpoint import unwrap_parts
@@ -160,12 +160,21 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def make_outer_loop(
-    config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
+    config: DictConfig,
+    model: Module,
+    exchange: Exchange,
+    *,
+    rounds: int | None,
+    island: Island | None = None,
+    method: OuterMethod | None = None,
 ) -> OuterLoop:
-    """Return the outer loop of this configuration for a model. Without `rounds` there is no last round."""
+    """Return the outer loop of this configuration for a model. Without `rounds` there is no last round.
+
+    `method`: used instead of the configured one.
+    """
     return OuterLoop(
         model,
-        method=make(config.method),
+        method=method or make(config.method),
         compress=make(config.compress),
         feedback=make(config.feedback),
         aggregate=make(config.aggregate),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+from omegaconf import DictConfig
+from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop.config import build, load, run_directory
 from outerloop.config.island_checks import single_process_options
+from outerloop.config.option_mapping import refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
@@ -20,18 +24,62 @@ from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
 from outerloop.replica.island import Island
 from outerloop.replica.rank_group import RankGroup
-from outerloop.replica.sharding import num_processes, num_shards, process_group, replica_group, shard_group
+from outerloop.replica.sharding import (
+    num_processes,
+    num_shards,
+    process_group,
+    replica_group,
+    shard_group,
+    unwrap_forward,
+)
 from outerloop.types import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh  # its import takes a second
 
 logger = logging.getLogger(__name__)
 State = dict[str, Any]
 
 
+class RecipeArguments(TypedDict, total=False):
+    """The keyword arguments of `from_recipe` that the callbacks of Trainers take as well."""
+
+    options: Mapping[str, Any] | DictConfig | None
+    peers: int | None
+    sync_every: int | None
+    initial_peers: Sequence[str]
+    exchange: Exchange | None
+    mesh: DeviceMesh | None
+    dim: str | None
+    replicas: dist.ProcessGroup | None
+    run_dir: str | Path
+    state: State | None
+
+
+@overload
+def from_recipe(
+    recipe: str, model: Module, *overrides: str, gathered: Literal[False] = False, **arguments: Unpack[RecipeArguments]
+) -> OuterLoop: ...
+
+
+@overload
+def from_recipe(
+    recipe: str, model: Module, *overrides: str, gathered: bool, **arguments: Unpack[RecipeArguments]
+) -> OuterLoop | Follower: ...
+
+
 def from_recipe(
     recipe: str,
     model: Module,
-    *options: str,
+    *overrides: str,
+    options: Mapping[str, Any] | DictConfig | None = None,
+    peers: int | None = None,
+    sync_every: int | None = None,
+    initial_peers: Sequence[str] = (),
     exchange: Exchange | None = None,
+    mesh: DeviceMesh | None = None,
+    dim: str | None = None,
+    replicas: dist.ProcessGroup | None = None,
     run_dir: str | Path = "outerloop-run",
     state: State | None = None,
     gathered: bool = False,
@@ -46,11 +94,20 @@ def from_recipe(
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
         model: its trainable parameters are exchanged. If they differ at the start, all peers take over those of the
-            first peer in name order. It may be compiled. If parameters are bfloat16, each round also exchanges their
-            rounding errors, 2 to 3 % of the norm of one inner step.
-        options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"). Options of the inner
-            trainer, the data and the model have no meaning here.
+            first peer in name order. It may be compiled, or wrapped by DistributedDataParallel or Lightning Fabric. If
+            parameters are bfloat16, each round also exchanges their rounding errors, 2 to 3 % of the norm of one inner
+            step.
+        overrides: options as on the command line: "exchange.peers=4", "schedule.sync_every=30".
+        options: the same as a mapping: {"exchange.port": 4242, "compress": "int8"}, nested or not, or a DictConfig.
+            Options of the inner trainer, the data and the model are refused: your program provides these.
+        peers: number of peers that the run waits for before it starts; short for exchange.peers.
+        sync_every: H, inner steps between two rounds; short for schedule.sync_every.
+        initial_peers: addresses of running peers, as these log them; short for exchange.initial_peers.
         exchange: an exchange that has already joined, to use instead of the one that the options describe.
+        mesh, dim: exchange between the processes along this dimension of a DeviceMesh, through torch.distributed:
+            mesh=mesh, dim="islands". A mesh of one dimension needs no `dim`.
+        replicas: the processes that hold copies of this model and average their gradients, if the model itself does
+            not show it. They are one peer, whose first process sends.
         run_dir: folder for this peer's key and the record of what it has agreed to. Each peer needs a separate one.
         state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same moment.
         gathered: exchange whole tensors between islands that are sharded differently. The first rank of each island
@@ -58,36 +115,87 @@ def from_recipe(
             all islands or on none.
 
     Raises:
-        UserError: if an option is invalid, peers do not join, or peers resume with different weights.
+        UserError: if an argument or option is invalid, peers do not join, or peers resume with different weights.
     """
-    settings = load.load([f"recipe={recipe}", *options])
-    unwrapped = getattr(model, "_orig_mod", model)  # torch.compile prefixes the names of parameters
-    refuse_single_process_options(settings, num_processes(unwrapped))
-    build.limit_payloads(settings, unwrapped)
+    check_arguments(recipe, model, overrides, exchange)
+    short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": [*initial_peers]}
+    typed = [*overrides, *to_overrides(options), *to_overrides({key: x for key, x in short.items() if x})]
+    group = None if mesh is None else mesh_group(mesh, dim, exchange)
+    settings = load_settings(recipe, typed, over_group=group is not None)
+    model = unwrap_forward(model)
+    replicas = replicas or replica_group(model)
+    refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
+    build.limit_payloads(settings, model)
     if gathered:
-        island = Gathered(unwrapped, RankGroup(process_group(unwrapped)), state_device=build.state_device(settings))
+        island = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
         if not island.ranks.is_leader:
             return follower_loop(island)
-        return leader_loop(settings, island, unwrapped, exchange, Path(run_dir), state)
-    replicas, lanes = replica_group(unwrapped), num_shards(unwrapped)
-    if exchange is None and lanes > 1 and settings.workers_as == "ranks":
+        return leader_loop(settings, island, model, exchange, Path(run_dir), state, group)
+    lanes = num_shards(model)
+    if exchange is None and group is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
-            f"the model is cut into {lanes} shards, each exchanged in its own lane: pass"
+            f'the model is cut into {lanes} shards, each exchanged in its own lane: pass mesh=MESH, dim="islands", or'
             " exchange=outerloop.Distributed(group=<the processes with the same shards, one from each island>),"
             " or set exchange=swarm_gather"
         )
 
     def join_own() -> Exchange:
-        return join_exchange(settings, Path(run_dir), state, leads_others=replicas is not None, lanes=lanes)
+        leads_others = replicas is not None
+        return join_exchange(settings, Path(run_dir), state, leads_others=leads_others, lanes=lanes, group=group)
 
     def join() -> Exchange:
-        return exchange or (
-            ShardedIsland.joining(join_own, ranks=RankGroup(shard_group(unwrapped))) if lanes > 1 else join_own()
-        )
+        if exchange is not None or group is not None or lanes == 1:
+            return exchange or join_own()
+        return ShardedIsland.joining(join_own, ranks=RankGroup(shard_group(model)))
 
     return start_loop(
-        settings, unwrapped, ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join(), state
+        settings, model, ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join(), state
     )
+
+
+def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
+    """Check the types of arguments that are easily mixed up. Raises UserError that names what to pass instead."""
+    if not isinstance(recipe, str) or not isinstance(model, Module):
+        raise UserError(
+            f"from_recipe takes the name of a recipe and a torch.nn.Module, here a {type(recipe).__name__} and a"
+            f' {type(model).__name__}: call outerloop.from_recipe("sparseloco", model)'
+        )
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(
+                f'a {type(override).__name__} in the place of an option: pass text, "exchange.port=4242", or a'
+                ' mapping by name, options={"exchange.port": 4242}'
+            )
+    if isinstance(exchange, str | Mapping | type):
+        kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
+        raise UserError(
+            f"exchange={kind} is not an exchange that has joined: pass an object such as"
+            ' outerloop.Distributed(), or choose one by name with the option "exchange=swarm_gather"'
+        )
+
+
+def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
+    """Return the checked settings of a recipe.
+
+    `over_group`: select an exchange over torch.distributed, unless one is set. Raises UserError.
+    """
+    settings = load.load([f"recipe={recipe}", *overrides])
+    refuse_inapplicable(overrides, settings)
+    if over_group and settings.workers_as != "ranks":
+        kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
+        settings = load.load([f"recipe={recipe}", f"exchange={kind}", *overrides])
+    return settings
+
+
+def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> dist.ProcessGroup:
+    """Return the processes along one dimension of a mesh, this one included. Raises UserError."""
+    names = mesh.mesh_dim_names or ()
+    if exchange is not None:
+        raise UserError("mesh= and exchange= both name the processes to exchange with: pass one of them")
+    if dim not in names and (dim is not None or mesh.ndim > 1):
+        dims = ", ".join(names) or "none, give them with mesh_dim_names="
+        raise UserError(f"dim={dim!r} is not a dimension of the mesh, whose dimensions are: {dims}")
+    return mesh.get_group(dim)
 
 
 def refuse_single_process_options(settings: Any, processes: int) -> None:
@@ -98,11 +206,17 @@ def refuse_single_process_options(settings: Any, processes: int) -> None:
 
 
 def leader_loop(
-    settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
+    settings: Any,
+    island: Gathered,
+    model: Module,
+    exchange: Exchange | None,
+    run_dir: Path,
+    state: State | None,
+    group: dist.ProcessGroup | None,
 ) -> OuterLoop:
     """Return the outer loop on the leader of a gathered island. Meanwhile the other ranks serve the leader."""
     with island.followers_serving():
-        exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True)
+        exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
         return start_loop(settings, model, exchange, state, island)
 
 
@@ -119,6 +233,7 @@ def start_loop(
     """Return the outer loop for a model, once all peers have started with equal models."""
     try:
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
+        outer.recipe = settings.recipe
         if state:
             outer.load_state_dict(state)
         start_together(outer, build.training_settings(settings))
@@ -128,21 +243,34 @@ def start_loop(
     return outer
 
 
-def join_exchange(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
+def join_exchange(
+    settings: Any,
+    run_dir: Path,
+    state: State | None,
+    *,
+    leads_others: bool,
+    lanes: int = 1,
+    group: dist.ProcessGroup | None = None,
+) -> Exchange:
     """Return the exchange of these settings, once all peers have joined.
 
     A peer of a network keeps `run_dir` locked until it has left.
 
     `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
-    exchange. `lanes`: number of shards in its messages.
+    exchange. `lanes`: number of shards in its messages. `group`: of an exchange over torch.distributed.
     """
+    if group is not None:
+        return build.make(settings.exchange, group=group)
     if leads_others and settings.workers_as == "ranks":
         raise UserError(
             "this exchange is between all processes, and the first rank of an island sends for the others: pass"
-            " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
+            ' mesh=MESH, dim="islands", or exchange=outerloop.Distributed(group=<the first processes of all islands>)'
         )
     if settings.workers_as == "threads":
-        raise UserError(f"{settings.exchange._target_} is for workers of one process: set exchange=swarm_gather")
+        raise UserError(
+            f"{settings.exchange._target_} is for workers of one process: set exchange=swarm_gather, or call"
+            " outerloop.simulate"
+        )
     if settings.workers_as == "ranks":
         return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch.nn import Module
@@ -55,11 +55,15 @@ class OuterLoop:
         island: gives access to the model; None: `Island(model)`.
 
     `slow`: the slow weights by parameter name. `shared`: True if they are equal on all peers. `warnings`: a line for
-    each setting that is allowed but probably not intended.
+    each setting that is allowed but probably not intended. `recipe`: its name, if the parts are those of a recipe.
+
+    In a `with` block the peer leaves the run at the end: with `close`, or at once if the block raises.
 
     Raises:
         UserError: for parts that cannot work together.
     """
+
+    recipe = ""
 
     def __init__(
         self,
@@ -131,6 +135,25 @@ class OuterLoop:
             "buffers": self.buffers,
             "screen": self.screen,
         }
+
+    def __repr__(self) -> str:
+        place = f"round={self.next_round.number}, inner_step={self.inner_step}"
+        peer = f"peer={self.exchange.peer!r}, size={self.exchange.size}"
+        return f"{type(self).__name__}(recipe={self.recipe!r}, {place}, {peer})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *details: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.exchange.abort()
+
+    def close(self) -> None:
+        """Leave the run once the other peers have what they need. No steps may be counted afterwards."""
+        self.launcher.wait()
+        self.exchange.close()
 
     @property
     def inner_step(self) -> int:

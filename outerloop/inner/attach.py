@@ -1,6 +1,6 @@
 """Attach the outer loop to any training loop. Every step of the optimizer counts as an inner step.
 
-    outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
+    outer = outerloop.from_recipe("sparseloco", model, peers=4)
     outerloop.attach(optimizer, outer)
 
 Gradient accumulation needs no settings: several backward passes, then one step. A step that GradScaler skips is not
@@ -29,7 +29,7 @@ class Attached:
 
     Args:
         optimizer: optimizer of all trainable parameters of the model that `outer` was made for; it may have others as
-            well. An optimizer returned by `accelerator.prepare` is accepted.
+            well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted.
         outer: counts every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
@@ -51,8 +51,7 @@ class Attached:
         on_round: Callable[[RoundReport], None] | None = None,
         sole_writer: bool = False,
     ) -> None:
-        # Accelerate's wrapper has no hooks, and calls the step of the wrapped optimizer when the gradients are complete
-        optimizer = optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
+        optimizer = hooked_optimizer(optimizer)
         outer.island.check_parameters()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
@@ -87,6 +86,27 @@ class Attached:
         self.remove()
 
 
+attach = Attached
+
+
+def hooked_optimizer(optimizer: Any) -> Optimizer:
+    """Return the optimizer whose step calls hooks: the optimizer itself, or the one that it wraps.
+
+    Accelerate's wrapper has no hooks. It calls the step of the wrapped optimizer when the gradients are complete.
+
+    Raises UserError if there is no such optimizer.
+    """
+    hooked: Any = (
+        optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else getattr(optimizer, "optimizer", None)
+    )
+    if not hasattr(hooked, "register_step_post_hook"):
+        raise UserError(
+            f"attach takes an optimizer and an outer loop, and a {type(optimizer).__name__} is not an optimizer with"
+            " step hooks: call outerloop.attach(optimizer, outer)"
+        )
+    return hooked
+
+
 def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
     """Check that the optimizer has all trainable parameters. Raises UserError naming the first one that is missing."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -96,12 +116,3 @@ def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
                 f"{name} is trainable, but {type(optimizer).__name__} does not train it: pass it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
             )
-
-
-def refuse_multiple_processes(processes: int) -> None:
-    """Check that a Trainer has a single process. Raises UserError if it has several: each would become a peer."""
-    if processes > 1:
-        raise UserError(
-            f"this Trainer has {processes} processes, but the callback supports one: start one process per peer, or"
-            " pass the DDP model to outerloop.from_recipe in your own training loop"
-        )

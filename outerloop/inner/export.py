@@ -23,6 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Size, Tensor, nn
 
+from outerloop.replica.island import trainable_parameters
+from outerloop.replica.sharding import plain_name
 from outerloop.types import Tensors, UserError
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
     Args:
         model: the training model; provides the architecture, the buffers and the frozen parameters.
-        slow: the weights to write, by the names of model.named_parameters().
+        slow: the weights to write, by the names of `trainable_parameters(model)`.
         tokenizer: written next to the weights; None: no tokenizer is written.
         folder: created; an earlier export is replaced.
     """
@@ -59,10 +61,11 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
 def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
     """Return the slow weights plus what is never exchanged: frozen parameters and persistent buffers."""
-    names = dict(model.named_parameters())
+    names = {plain_name(name): p for name, p in model.named_parameters()}
     assert slow.keys() <= names.keys(), f"slow weights missing from the model: {slow.keys() - names.keys()}"
-    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    tied = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    saved = {plain_name(name): tensor for name, tensor in model.state_dict().items()}
+    buffers = {name: tensor for name, tensor in saved.items() if name not in tied}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in {**buffers, **names, **slow}.items()}
 
 
@@ -77,7 +80,7 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
         model.save_pretrained(folder, state_dict=state)
         write_config(model, tokenizer, folder)
     else:
-        order = json.dumps([name for name, p in model.named_parameters() if p.requires_grad])
+        order = json.dumps(list(trainable_parameters(model)))
         save_file(state, folder / "model.safetensors", metadata={ORDER: order})
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)

@@ -20,6 +20,7 @@ from torch.nn import Module
 from outerloop import wire
 from outerloop.aggregate.mean import total
 from outerloop.kernels.portable import divide
+from outerloop.replica.sharding import plain_name
 from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
@@ -31,6 +32,7 @@ class Buffers:
     """The float buffers of one model.
 
     `mean`: name -> the values that all replicas share since the last landing; empty if buffers stay local.
+    `paths`: name without wrappers -> name in the model.
 
     Args:
         model: its buffers are read at launch, and written in place at landing.
@@ -46,7 +48,8 @@ class Buffers:
         self.model = model
         saved = model.state_dict() if kind == "averaged" else {}
         floats = {name: b for name, b in model.named_buffers() if name in saved and b.is_floating_point()}
-        self.mean = {name: b.detach().clone() for name, b in floats.items()}
+        self.paths = {plain_name(name): name for name in floats}
+        self.mean = {plain_name(name): b.detach().clone() for name, b in floats.items()}
 
     def schema(self, fragment: int) -> wire.Schema:
         """Return names and shapes of the buffers that are sent with a fragment."""
@@ -54,7 +57,11 @@ class Buffers:
 
     def parts(self, fragment: int) -> dict[str, Parts]:
         """Return copies of the buffers that are sent with a fragment, as they are now."""
-        return {name: {"value": self.model.get_buffer(name).detach().clone()} for name in self.schema(fragment)}
+        return {name: {"value": self.buffer(name).detach().clone()} for name in self.schema(fragment)}
+
+    def buffer(self, name: str) -> Tensor:
+        """Return the buffer of the model that has this name without wrappers."""
+        return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
         """Return the mean of what all peers sent, in peer-name order. Raises InvalidMessage; changes nothing."""
@@ -67,7 +74,7 @@ class Buffers:
         for name, b in mean.items():
             self.mean[name].copy_(b)
             if included:
-                self.model.get_buffer(name).copy_(b)
+                self.buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last mean; the model's own buffers are in the model's state."""

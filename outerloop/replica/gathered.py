@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -139,6 +139,15 @@ class Follower:
         """Take part in what the leader reads and writes until it lets this rank continue. Raises as `recv_command`."""
         while self.recv_command()["do"] != "continue":
             pass
+
+    def close(self) -> None:
+        """Do nothing: the leader leaves the run."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def recv_command(self) -> dict[str, Any]:
         """Return the leader's next command; a command to read or write has already been carried out.

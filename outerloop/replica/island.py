@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, reshard, to_local, unwrap
+from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, plain_name, reshard, to_local, unwrap
 from outerloop.types import Result, Tensors, UserError
 
 
@@ -148,8 +148,8 @@ class Island:
 
 
 def trainable_parameters(model: Module) -> dict[str, Parameter]:
-    """Return trainable parameters by name; tied ones once."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+    """Return trainable parameters by the names that they have without wrappers; tied ones once."""
+    return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradient(p: Tensor) -> Tensor:

@@ -22,17 +22,30 @@ from outerloop.types import Tensors, UserError
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 """Process groups of models whose meshes have no group of all their processes (HSDP): made once per model, not per save.
 """
+FORWARD_WRAPPERS = ("_orig_mod", "_forward_module")
+"""Attributes under which torch.compile and Lightning Fabric hold the module that they wrap."""
+WRAPPERS = (*FORWARD_WRAPPERS, "_checkpoint_wrapped_module")
+"""Components that wrappers add to names: the above, and activation checkpointing."""
+
+
+def unwrap_forward(model: Module) -> Module:
+    """Return the module inside any wrappers of torch.compile and Lightning Fabric: a plain one, or one inside DDP."""
+    inner = next((model._modules[name] for name in FORWARD_WRAPPERS if model._modules.get(name) is not None), None)
+    return model if inner is None else unwrap_forward(inner)
 
 
 def unwrap(model: Module) -> Module:
-    """Return the model inside any DDP and torch.compile wrappers.
+    """Return the model inside any wrappers of DDP, torch.compile and Lightning Fabric.
 
     Its parameter names are those of an island of one process.
     """
-    if isinstance(model, DistributedDataParallel):
-        return unwrap(model.module)
-    inner = getattr(model, "_orig_mod", None)
-    return model if inner is None else unwrap(inner)
+    model = unwrap_forward(model)
+    return unwrap(model.module) if isinstance(model, DistributedDataParallel) else model
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter or buffer without the components that wrappers inside the model have added."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def reshard(model: Module) -> None:

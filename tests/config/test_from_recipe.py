@@ -128,13 +128,28 @@ def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
     assert re.match(said, first), first
 
 
-def test_options_that_have_no_meaning_here_may_differ():
-    def live(exchange):
-        return outerloop.from_recipe(
-            "sparseloco", toy.model(), f"inner.lr={exchange.rank + 1}e-3", "model=nano", exchange=exchange
-        ).slow_hash
+@pytest.mark.parametrize(
+    ("recipe", "options", "said"),
+    [
+        (
+            "muloco",
+            {"inner.lr": 99},
+            r"inner\.lr does not apply to your own training loop: the loop of your program",
+        ),
+        ("muloco", {"rounds": 7}, "rounds does not apply .* determines when training ends"),
+        ("sparseloco", {"model": "nano"}, "model does not apply .* the model is an argument"),
+        ("sparseloco", {"recipe": "diloco"}, "recipe does not apply .* the recipe is the first argument"),
+        ("sparseloco", {"log_every": 3}, "log_every does not apply .* it is an option of outerloop train"),
+    ],
+)
+def test_options_that_cannot_apply_are_refused_with_a_reason(recipe, options, said):
+    with pytest.raises(UserError, match=said):
+        outerloop.from_recipe(recipe, toy.model(), options=options, exchange=toy.alone())
 
-    assert len(set(toy.run_workers(2, live))) == 1
+
+def test_options_of_the_inner_optimizer_apply_to_a_method_that_steps_with_it():
+    outer = outerloop.from_recipe("ddp", toy.model(), "inner.lr=0.5", "rounds=7", exchange=toy.alone())
+    assert outer.method.optimizer.defaults["lr"] == 0.5
 
 
 def test_peers_that_weigh_by_samples_may_do_unequal_work():

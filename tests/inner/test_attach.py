@@ -95,6 +95,61 @@ def test_a_compiled_model_and_a_plain_one_meet():
     assert toy.same_weights(one, other) and names == other_names == [name for name, _ in one.named_parameters()]
 
 
+class Wrapped(torch.nn.Module):
+    """A model inside another module, as Lightning Fabric holds it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self._forward_module = model
+
+    def forward(self, x):
+        return self._forward_module(x)
+
+
+def partly_compiled(model):
+    model[0] = torch.compile(model[0], backend="aot_eager")
+    return model
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, partly_compiled, lambda model: Wrapped(compiled(model))])
+def test_a_wrapped_model_and_a_plain_one_meet(wrap):
+    def live(exchange):
+        model = torch.nn.Sequential(toy.model(), torch.nn.BatchNorm1d(3))
+        forward = wrap(model) if exchange.rank else model
+        optimizer = torch.optim.SGD(forward.parameters(), lr=0.1)
+        options = ["schedule.sync_every=2", "buffers=averaged"]
+        outer = outerloop.from_recipe("diloco", forward, *options, exchange=exchange)
+        with outerloop.attach(optimizer, outer):
+            for step in range(2):
+                toy.inner_step(forward, optimizer, exchange.rank, step)
+        return model, list(outer.slow), list(outer.buffers.mean)
+
+    (one, *names), (other, *other_names) = toy.run_workers(2, live)
+    assert toy.same_weights(one, other) and names == other_names
+    assert all(torch.equal(x, y) for x, y in zip(one.buffers(), other.buffers(), strict=True))
+    assert names[0] == [name for name, _ in one.named_parameters()]
+
+
+def test_the_optimizer_that_fabric_has_set_up():
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
+    plain = toy.model()
+    model, optimizer = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    outer = outerloop.from_recipe("diloco", model, sync_every=2, exchange=toy.alone())
+    assert list(outer.slow) == [name for name, _ in toy.model().named_parameters()]
+    with outerloop.attach(optimizer, outer):
+        for step in range(3):
+            toy.inner_step(model, optimizer, 0, step)
+    assert outer.inner_step == 3
+
+
+def test_swapped_arguments_are_named():
+    outer = toy.outer(toy.model(), toy.alone())
+    with pytest.raises(
+        UserError, match=r"OuterLoop is not an optimizer .*: call outerloop\.attach\(optimizer, outer\)"
+    ):
+        outerloop.attach(outer, torch.optim.SGD(outer.model.parameters()))
+
+
 def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
     outers = []
     _, model = tiny_gpt.train(TEXT, steps=2, add=add_to(outers, "schedule.sync_every=2"))

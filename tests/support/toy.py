@@ -11,6 +11,7 @@ from outerloop.aggregate.mean import Mean
 from outerloop.compress.identity import Identity
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
@@ -65,6 +66,11 @@ def alone():
     exchange = InProcess(hub=Hub(1), rank=0)
     exchange.join()
     return exchange
+
+
+def gossip(*, hub, rank):
+    """One worker's end of a gossip in pairs, as `recipe=noloco` draws them."""
+    return InProcessGossip(hub=hub, rank=rank, group=2, seed=0)
 
 
 def same_weights(a, b):

@@ -12,7 +12,7 @@ from outerloop.types import UserError
 from tests.support import toy
 
 
-def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, **arguments):
+def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, logs=True, **arguments):
     """A Trainer of a little Llama with the outer loop of these options, or without one."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -31,11 +31,8 @@ def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, **argu
     )
     trainer = Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
     if options:
-
-        def make(model, state):
-            return outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone(), state=state)
-
-        trainer.add_callback(outerloop.HFCallback(trainer, make))
+        told = {"trainer": trainer} if logs else {}
+        trainer.add_callback(outerloop.HFCallback(recipe, *options, exchange=exchange or toy.alone(), **told))
     return trainer
 
 
@@ -43,11 +40,11 @@ def callback_of(trainer):
     return next(one for one in trainer.callback_handler.callbacks if isinstance(one, outerloop.HFCallback))
 
 
-def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
+@pytest.mark.parametrize("logs", [True, False])
+def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(logs, tmp_path):
+    options = [*toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64"]
     plain = trainer_of(tmp_path / "a", gradient_accumulation_steps=3)
-    trainer = trainer_of(
-        tmp_path / "b", *toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", gradient_accumulation_steps=3
-    )
+    trainer = trainer_of(tmp_path / "b", *options, logs=logs, gradient_accumulation_steps=3)
     plain.train()
     trainer.train()
     outer = callback_of(trainer).outer
@@ -86,18 +83,24 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
     assert toy.same_weights(one, other) and losses != other_losses
 
 
-def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
-    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
-        outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)
+@pytest.mark.parametrize("kind", [{"fsdp": "full_shard"}, {"deepspeed": "zero.json"}])
+def test_a_trainer_that_shards_the_model_is_refused_before_anything_is_made(kind):
+    args = SimpleNamespace(world_size=2, **{"fsdp": "", "deepspeed": None} | kind)
+    with pytest.raises(UserError, match="this Trainer cuts the model into parts on 2 processes"):
+        outerloop.HFCallback("diloco").on_train_begin(args, None, None, model=toy.model())
+
+
+def test_a_misspelled_argument_is_refused_before_training_begins():
+    with pytest.raises(TypeError, match="sync_evry"):
+        outerloop.HFCallback("sparseloco", sync_evry=30)
 
 
 def test_the_run_is_left_when_the_optimizer_does_not_fit():
-    model, left = toy.model(), []
-    outer = toy.outer(model, toy.alone())
-    outer.exchange.abort = lambda: left.append(True)
+    model, exchange, left = toy.model(), toy.alone(), []
+    exchange.abort = lambda: left.append(True)
     args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1)
     optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
+    callback = outerloop.HFCallback("diloco", exchange=exchange)
     with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
-        callback = outerloop.HFCallback(None, lambda model, state: outer)
         callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
     assert left == [True]

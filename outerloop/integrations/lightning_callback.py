@@ -1,37 +1,38 @@
-"""Callback for the Lightning Trainer that runs the outer loop. A peer is one process.
+"""Callback for the Lightning Trainer that runs the outer loop.
 
-    make = lambda module, state: outerloop.from_recipe("sparseloco", module, "exchange.peers=2", state=state)
-    Trainer(callbacks=[outerloop.LightningCallback(make)], max_steps=3000).fit(module, data)
+    Trainer(callbacks=[LightningCallback("sparseloco", peers=2, sync_every=30)], max_steps=3000).fit(module, data)
 
-Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the outer loop, and
-`fit(ckpt_path=...)` resumes from it.
+The processes of a Trainer with DDP are one peer, and the first of them sends. Rounds are logged to the Trainer's
+loggers, under the names in `round.CHARTS`. Checkpoints include the outer loop; `fit(ckpt_path=...)` resumes from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 
+from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import metered
-from outerloop.inner.attach import Attached, refuse_multiple_processes
+from outerloop.inner.attach import Attached
+from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
 
 
 class LightningCallback(Callback):
     """A Trainer callback that creates the outer loop when training starts, as `outer`, and attaches it.
 
     Args:
-        make: (module on its device, `outer.state_dict()` saved at the checkpoint, or None at the start) -> outer
-            loop, joined to its exchange.
-        samples: training samples per optimizer step; used only as the weight in a sample-weighted mean.
+        recipe, overrides, arguments: as for `from_recipe`: LightningCallback("sparseloco", "compress=int8", peers=2).
+        samples: training samples per optimizer step of all processes; used only as the weight in a sample-weighted
+            mean.
     """
 
-    def __init__(self, make: Callable[[Module, dict[str, Any] | None], OuterLoop], *, samples: int = 1) -> None:
-        self.make, self.samples = make, samples
+    def __init__(self, recipe: str, *overrides: str, samples: int = 1, **arguments: Unpack[RecipeArguments]) -> None:
+        self.make, self.samples = outer_loop_factory(recipe, overrides, arguments), samples
         self.outer: OuterLoop | None = None
         self.restored: dict[str, Any] | None = None
         self.rounds: list[RoundReport] = []
@@ -39,10 +40,10 @@ class LightningCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError if the Trainer has several processes, or the optimizer does not train the whole module.
+        Raises UserError if the Trainer shards the module, or the optimizer does not train the whole module.
         """
-        refuse_multiple_processes(trainer.world_size)
-        self.outer, self.restored = self.make(pl_module, self.restored), None  # another `fit` starts fresh
+        model = module_or_copies(trainer, pl_module)
+        self.outer, self.restored = self.make(model, self.restored, None), None  # another `fit` starts fresh
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(
@@ -60,7 +61,7 @@ class LightningCallback(Callback):
         """Leave the run once the other peers have what they need."""
         assert self.outer is not None
         self.attached.remove()
-        self.outer.exchange.close()
+        self.outer.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the run at once."""
@@ -74,3 +75,12 @@ class LightningCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Store the state from which the outer loop resumes when training starts."""
         self.restored = state_dict
+
+
+def module_or_copies(trainer: Trainer, module: LightningModule) -> Module:
+    """Return the module, or its DDP wrapper if several processes hold copies of it. Raises UserError for parts."""
+    if trainer.world_size == 1:
+        return module
+    if not isinstance(trainer.model, DistributedDataParallel):
+        raise refuse_sharded(trainer.world_size)
+    return trainer.model

@@ -37,10 +37,7 @@ class Broken(Regression):
 
 
 def callback_of(*options, **more):
-    def make(module, state):
-        return outerloop.from_recipe("diloco", module, *options, exchange=toy.alone(), state=state)
-
-    return outerloop.LightningCallback(make, **more)
+    return outerloop.LightningCallback("diloco", *options, exchange=toy.alone(), **more)
 
 
 def fit(folder, *callbacks, module=Regression, ckpt_path=None, **arguments):
@@ -99,16 +96,16 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
     assert left == [True]
 
 
-def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
-    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
-        outerloop.LightningCallback(None).on_train_start(SimpleNamespace(world_size=2), None)
+def test_a_trainer_that_shards_the_module_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="this Trainer cuts the model into parts on 2 processes"):
+        outerloop.LightningCallback("diloco").on_train_start(SimpleNamespace(world_size=2, model=toy.model()), None)
 
 
 def test_a_fit_without_a_checkpoint_begins_anew():
     """The state of a checkpoint is of the one `fit` that it was given to."""
     module, told = Regression(), []
     callback = callback_of("schedule.sync_every=3")
-    make, callback.make = callback.make, lambda module, state: told.append(state) or make(module, None)
+    make, callback.make = callback.make, lambda module, state, copies: told.append(state) or make(module, None, copies)
     callback.load_state_dict(saved := {"inner_step": 7})
     for _ in range(2):
         callback.on_train_start(SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()]), module)

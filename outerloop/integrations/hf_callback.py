@@ -1,27 +1,27 @@
-"""Callback for the Hugging Face transformers Trainer that runs the outer loop. A peer is one process.
+"""Callback for the Hugging Face transformers Trainer that runs the outer loop.
 
-    trainer = Trainer(model, args, train_dataset=data)
-    make = lambda model, state: outerloop.from_recipe("sparseloco", model, "exchange.peers=2", state=state)
-    trainer.add_callback(outerloop.HFCallback(trainer, make))
-    trainer.train()
+    Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
-Rounds are logged to the Trainer's reporting targets, under the names in `round.CHARTS`. The callback adds one file to
-every checkpoint folder, and `train(resume_from_checkpoint=True)` resumes from it.
+The processes that torchrun starts for one Trainer are one peer, and the first of them sends. Rounds are recorded in
+`trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds one file to every checkpoint folder,
+and `train(resume_from_checkpoint=True)` resumes from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from torch.nn import Module
+from torch import distributed as dist
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import metered
-from outerloop.inner.attach import Attached, refuse_multiple_processes
+from outerloop.inner.attach import Attached
+from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
+from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 
@@ -30,16 +30,18 @@ class HFCallback(TrainerCallback):
     """A Trainer callback that creates the outer loop when training begins, as `outer`, and attaches it.
 
     Args:
-        trainer: the Trainer that this callback is added to.
-        make: (model on its device, `outer.state_dict()` saved at the checkpoint, or None at the start) -> outer loop,
-            joined to its exchange.
+        recipe, overrides, arguments: as for `from_recipe`: HFCallback("sparseloco", "compress=int8", peers=2).
+        trainer: the Trainer that this callback is added to with `add_callback`. Rounds are then also logged to its
+            reporting targets (wandb, TensorBoard).
     """
 
     outer: OuterLoop
     attached: Attached
 
-    def __init__(self, trainer: Trainer, make: Callable[[Module, dict[str, Any] | None], OuterLoop]) -> None:
-        self.trainer, self.make = trainer, make
+    def __init__(
+        self, recipe: str, *overrides: str, trainer: Trainer | None = None, **arguments: Unpack[RecipeArguments]
+    ) -> None:
+        self.make, self.trainer = outer_loop_factory(recipe, overrides, arguments), trainer
         self.rounds: list[RoundReport] = []
 
     def on_train_begin(
@@ -47,12 +49,15 @@ class HFCallback(TrainerCallback):
     ) -> None:
         """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer has several
-        processes, or if the optimizer does not train the whole model. In the last case this peer leaves the run.
+        Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer shards the model,
+        or if the optimizer does not train the whole model. In the last case this peer leaves the run.
         """
-        refuse_multiple_processes(args.world_size)
-        self.outer = self.make(kwargs["model"], saved_outer_state(args, state) if state.global_step else None)
-        samples = args.train_batch_size * args.gradient_accumulation_steps
+        model, processes = kwargs["model"], args.world_size
+        if processes > 1 and (args.fsdp or args.deepspeed or is_sharded(model)):
+            raise refuse_sharded(processes)
+        saved = saved_outer_state(args, state) if state.global_step else None
+        self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None)
+        samples = processes * args.train_batch_size * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
         except UserError:
@@ -63,20 +68,25 @@ class HFCallback(TrainerCallback):
         """Log the rounds that this step landed."""
         due = control.should_log  # trainer.log may reset it before this step's loss is logged
         for report in self.rounds:
-            self.trainer.log(report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent))
+            charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
+            if self.trainer is not None:
+                self.trainer.log(charts)
+            else:
+                state.log_history.append(charts | {"epoch": state.epoch, "step": state.global_step})
         self.rounds.clear()
         control.should_log = due
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add the state of the outer loop to the checkpoint that was just written."""
-        checkpoint.write_atomically(outer_state_file(args, state), checkpoint.pack(self.outer.state_dict()))
+        """Add the state of the outer loop to the checkpoint that was just written; it is equal in all processes."""
+        if state.is_world_process_zero:
+            checkpoint.write_atomically(outer_state_file(args, state), checkpoint.pack(self.outer.state_dict()))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave the run once the other peers have what they need."""
         self.attached.remove()
-        self.outer.exchange.close()
+        self.outer.close()
 
 
 def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:

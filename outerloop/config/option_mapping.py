@@ -1,0 +1,90 @@
+"""Convert the options of a user's own training loop from a mapping to text; refuse those that do not apply there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.config import added_options, load
+from outerloop.config.peer_check import OUTER
+from outerloop.report.runs import flatten
+from outerloop.types import UserError
+
+APPLICABLE = {*OUTER, "exchange", "state_device", "round_timeout_s"} - {"recipe"}
+"""Options and groups that the outer loop reads."""
+REASONS = {
+    "recipe": "the recipe is the first argument",
+    "run_dir": "pass run_dir= as an argument",
+    "inner": "the loop of your program takes the inner steps, with its own optimizer and batches",
+    "model": "the model is an argument",
+    "data": "your program reads its own data",
+    "eval": "your program evaluates the model",
+    "rounds": "the loop of your program determines when training ends",
+    "workers": "each process of your program is one worker: set exchange.peers",
+    "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
+}
+"""First word of an option of `outerloop train` -> why it does not apply to a user's own training loop."""
+
+
+def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
+    """Return options as text "key=value", as on the command line. Nested mappings are joined with dots.
+
+    Args:
+        options: {"exchange.port": 4242, "compress": "int8"}, {"exchange": {"port": 4242}}, or a DictConfig.
+
+    Raises:
+        UserError: if it is not a mapping, or a value is not text, a number, true or false, None, or a list of these.
+    """
+    if isinstance(options, DictConfig):
+        options = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
+    if options is not None and not isinstance(options, Mapping):
+        raise UserError(
+            f"options is a {type(options).__name__} and must be a mapping: pass options={{'exchange.port': 4242}}"
+        )
+    return [f"{key}={format_value(key, value)}" for key, value in flatten(dict(options or {})).items() if key]
+
+
+def format_value(key: str, value: Any) -> str:
+    """Return a value as hydra parses it. Raises UserError for a value of another type."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return QuotedString(str(value), Quote.single).with_quotes()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(format_value(key, member) for member in value)}]"
+    raise UserError(
+        f"option {key} is a {type(value).__name__}: set it to text, a number, True, False, None or a list of these"
+    )
+
+
+def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: str) -> None:
+    """Check that no option is one of these or inside one of these. Raises UserError with the reason.
+
+    Args:
+        reasons: option or group -> why `what` does not take it, and what to do instead.
+    """
+    for override in load.parse_overrides(overrides):
+        key = override.key_or_group
+        for refused, reason in reasons.items():
+            if f"{key}.".startswith(f"{refused}."):
+                raise UserError(f"{key} does not apply to {what}: {reason}")
+
+
+def refuse_inapplicable(overrides: Sequence[str], settings: DictConfig) -> None:
+    """Check that the outer loop reads each of these options. Raises UserError with the reason for one that it does not.
+
+    A method that takes gradients steps with the inner optimizer, and its learning rate decays over the rounds, so the
+    options of both apply to it.
+    """
+    applicable = {*APPLICABLE, *(("inner", "rounds") if settings.method.get("reads") == "gradients" else ())}
+    for override in load.parse_overrides(overrides):
+        first = override.key_or_group.split(".")[0]
+        if first not in applicable and not added_options.is_about_hydra(override):
+            reason = REASONS.get(first, "it is an option of outerloop train")
+            raise UserError(f"{override.key_or_group} does not apply to your own training loop: {reason}")

@@ -1,0 +1,43 @@
+"""Make the outer loop inside a Trainer, which places the model and creates the optimizer when training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any
+
+from torch import distributed as dist
+from torch.nn import Module
+
+from outerloop.config.from_recipe import RecipeArguments, from_recipe
+from outerloop.core.outer_loop import OuterLoop
+from outerloop.types import UserError
+
+MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None], OuterLoop]
+"""(model on its device, state to resume from, the processes that hold copies of the model) -> outer loop."""
+
+
+def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
+    """Return a function that calls `from_recipe` with these arguments.
+
+    Raises TypeError for an argument that does not exist, before training begins.
+    """
+    signature(from_recipe).bind(recipe, None, *overrides, **arguments)
+
+    def make(model: Module, state: dict[str, Any] | None, replicas: dist.ProcessGroup | None) -> OuterLoop:
+        found = arguments.copy()
+        if state is not None:
+            found["state"] = state
+        if replicas is not None:
+            found["replicas"] = replicas
+        return from_recipe(recipe, model, *overrides, **found)
+
+    return make
+
+
+def refuse_sharded(processes: int) -> UserError:
+    """Return the error for a Trainer whose processes hold different parts of the model."""
+    return UserError(
+        f"this Trainer cuts the model into parts on {processes} processes, and the callback supports copies (DDP): call"
+        " outerloop.from_recipe with the model under fully_shard in your own training loop"
+    )

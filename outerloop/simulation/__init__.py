@@ -1,0 +1,1 @@
+"""Simulate N workers in one process on one device, for any model, data and loss."""

@@ -1,0 +1,255 @@
+"""Train any model with N virtual workers in one process, on one device, to compare recipes.
+
+    for recipe in ("ddp", "diloco", "sparseloco"):
+        print(outerloop.simulate(make_model, batches, loss, recipe=recipe, run_dir=f"runs/{recipe}"))
+
+Workers are threads that take turns (exchange/inprocess.py), so a run is reproducible bit for bit on equal hardware.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import Tensor
+from torch.nn import Module
+
+from outerloop.config import build, load
+from outerloop.config.option_mapping import refuse_options, to_overrides
+from outerloop.exchange.inprocess import Hub
+from outerloop.inner.events import Event
+from outerloop.kernels.threads import set_threads
+from outerloop.launcher import cpu_share
+from outerloop.launcher.thread_pool import ComputeThread
+from outerloop.launcher.validation_merge import ValidationMerge
+from outerloop.report.summary import summarize
+from outerloop.simulation.results import Results, Row
+from outerloop.simulation.task import MakeOptimizer, Task
+from outerloop.simulation.virtual_worker import VirtualWorker
+from outerloop.sinks.console import format_bytes
+from outerloop.sinks.jsonl import Jsonl
+from outerloop.state.checkpoint import write_atomically
+from outerloop.types import Stopped, UserError
+
+UNUSED = ("batch", "seq_len", "accumulate", "precision", "compile")
+"""Options of the inner trainer that the functions of a simulation replace."""
+REASONS = {
+    "recipe": "pass recipe=",
+    "rounds": "pass steps=",
+    "steps": "pass steps=",
+    "tokens": "pass steps=",
+    "workers": "pass workers=",
+    "seed": "pass seed=",
+    "run_dir": "pass run_dir=",
+    "model": "make_model makes the model",
+    "data": "batches returns the data",
+    "checkpoint": "a simulation saves no checkpoints",
+    "island": "each worker is a single process",
+    "log": "rows are in the results, and in run_dir",
+    **{f"inner.{name}": "batches and loss determine the inner step" for name in UNUSED},
+}
+"""Option of `outerloop train` -> why a simulation does not take it."""
+
+
+def simulate(
+    make_model: Callable[[], Module],
+    batches: Callable[[int], Iterable[Any]],
+    loss: Callable[[Module, Any], Tensor],
+    *overrides: str,
+    recipe: str = "sparseloco",
+    workers: int = 8,
+    steps: int = 1000,
+    validation: Iterable[Any] | None = None,
+    optimizer: MakeOptimizer | None = None,
+    sync_every: int | None = None,
+    options: Mapping[str, Any] | DictConfig | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    run_dir: str | Path | None = None,
+    progress: bool = True,
+) -> Results:
+    """Train with N virtual workers that take turns on one device, and return curves of loss and traffic.
+
+    Random numbers must come from torch, which is seeded for each worker, or from generators of the user.
+
+    Args:
+        make_model: called once for each worker, with the same seed, so that all start with equal weights.
+        batches: worker (0 .. workers - 1) -> its batches, which are iterated again when they end. A batch is a tensor,
+            or a tuple, list or dictionary of tensors, whose first dimension counts samples.
+        loss: (model, batch) -> mean loss of the batch, a scalar.
+        overrides: options as on the command line: "compress=int8", "eval.every=2" (rounds between evaluations).
+        recipe: name of a recipe; "ddp" is data parallel training, the baseline.
+        workers: number of workers.
+        steps: inner steps of each worker. The run ends with the last round that lands within them.
+        validation: batches that the global model is evaluated on. None: the first batch of each worker is held out.
+        optimizer: parameters -> inner optimizer, at a constant learning rate. None: that of the recipe with inner.lr,
+            warm-up, cosine decay and clipping.
+        sync_every: H, inner steps between two rounds; short for schedule.sync_every.
+        options: options as a mapping: {"inner.lr": 1e-3, "schedule.sync_every": 30}.
+        seed: of the model, the workers and all choices of the recipe.
+        device: "auto", "cpu", "cuda" or "mps".
+        run_dir: new folder for config.yaml, metrics.jsonl and summary.json, which `outerloop report` reads.
+        progress: print a line for each evaluation.
+
+    Raises:
+        UserError: if an argument or option is invalid, or the recipe cannot be simulated.
+    """
+    for name, function in (("make_model", make_model), ("batches", batches), ("loss", loss)):
+        if not callable(function):
+            raise UserError(f"{name} is a {type(function).__name__} and must be a function: see outerloop.simulate")
+    task = Task(make_model, batches, loss, None if validation is None else list(validation), optimizer)
+    own = {"recipe": recipe, "workers": workers, "seed": seed, "inner.device": device}
+    typed = [
+        *overrides,
+        *to_overrides(options),
+        *to_overrides({"schedule.sync_every": sync_every} if sync_every else {}),
+    ]
+    refuse_options(typed, REASONS, "a simulation")
+    settings = simulation_settings(to_overrides(own), typed)
+    settings.rounds = rounds_within(settings, steps)
+    describe_task(settings, task)
+    recorder = Recorder(settings, None if run_dir is None else Path(run_dir), progress=progress)
+    with closing(recorder):
+        models = run_workers(settings, task, recorder.record)
+    return recorder.results(models[0])
+
+
+def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
+    """Return the checked settings. An exchange between processes is replaced by the one between threads."""
+    settings = load.load([*own, *typed])
+    if settings.workers_as == "threads":
+        return settings
+    kind = "inprocess" if build.capabilities(settings).agrees else "inprocess_gossip"
+    return load.load([*own, f"exchange={kind}", *typed])
+
+
+def rounds_within(settings: DictConfig, steps: int) -> int:
+    """Return the number of rounds that land within this many inner steps. Raises UserError if there is none."""
+    schedule = build.make(settings.schedule)
+    rounds = bisect_right(range(1, steps + 1), steps, key=schedule.inner_steps)
+    if rounds == 0:
+        raise UserError(
+            f"steps={steps} is less than the {schedule.inner_steps(1)} inner steps until the first round lands: set a"
+            " larger steps=, or a smaller sync_every="
+        )
+    return rounds
+
+
+def describe_task(settings: DictConfig, task: Task) -> None:
+    """Replace the settings of model and data by the functions of the task, for config.yaml."""
+    names = task.names()
+    with open_dict(settings):
+        settings.model = {"_target_": names["model"]}
+        settings.data = {"_target_": names["batches"], "loss": names["loss"]}
+        for name in UNUSED:
+            settings.inner.pop(name, None)
+
+
+def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
+    """Run the workers as threads to the end and return their models. Raises the error of the first that fails."""
+    hub, models, errors = Hub(settings.workers), dict[int, Module](), list[BaseException]()
+
+    def work(rank: int) -> None:
+        set_threads(1)
+        try:
+            with closing(build.make(settings.exchange, hub=hub, rank=rank)) as exchange:
+                exchange.join()
+                worker = VirtualWorker(task, settings, exchange, emit=emit, compute=compute)
+                worker.run()
+                models[rank] = worker.model
+        except Stopped:
+            pass
+        except BaseException as error:
+            errors.append(error)
+            hub.stop("another worker failed")
+
+    with closing(ComputeThread(settings.threads or cpu_share.threads_per_process(1))) as compute:
+        threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(settings.workers)]
+        try:
+            for thread in threads:
+                thread.start()
+        finally:
+            wait_for(threads, hub)
+    if errors:
+        raise errors[0]
+    return [models[rank] for rank in sorted(models)]
+
+
+def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
+    """Wait until all threads have ended. If this thread is interrupted, stop them first."""
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        hub.stop("the simulation was interrupted")
+        for thread in threads:
+            thread.join()
+        raise
+
+
+class Recorder:
+    """Collects the rows of a simulation, writes them to its run directory, and prints each evaluation.
+
+    Args:
+        settings: of the run.
+        run_dir: created; None: nothing is written.
+        progress: print evaluations.
+
+    Raises:
+        UserError: if `run_dir` exists and is not empty.
+    """
+
+    def __init__(self, settings: DictConfig, run_dir: Path | None, *, progress: bool) -> None:
+        self.settings, self.run_dir, self.progress = settings, run_dir, progress
+        self.rows: list[Row] = []
+        self.merge, self.start_s = ValidationMerge(range(settings.workers)), time.monotonic()
+        self.file: Jsonl | None = None
+        if run_dir is not None:
+            if run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir())):
+                raise UserError(f"run_dir={run_dir} exists and is not empty: set run_dir= to a new folder")
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(settings, resolve=True).encode())
+            self.file = Jsonl(run_dir / "metrics.jsonl", earlier=[])
+
+    def record(self, event: Event) -> None:
+        """Add the row of an event, and that of the evaluation that it completes. Only one worker calls it at a time."""
+        for row in (event, *self.merge.add(event)):
+            row["wall_s"] = round(time.monotonic() - self.start_s, 3)
+            self.rows.append(row)
+            if self.file:
+                self.file.write(row)
+            if self.progress and row["event"] == "validation":
+                self.print_validation(row)
+
+    def print_validation(self, row: Row) -> None:
+        """Print one line for an evaluation."""
+        sent = max((other["bytes_sent"] for other in self.rows if other["event"] == "round"), default=0)
+        place = f"{self.settings.recipe}  round {row['round']}/{self.settings.rounds}  step {row['step']}"
+        print(f"{place}  validation loss {row['val_loss']:.4f}  sent {format_bytes(sent)} per worker", flush=True)
+
+    def results(self, model: Module) -> Results:
+        """Return the results of a finished run, after writing summary.json."""
+        ready = next(row for row in self.rows if row["event"] == "ready")
+        summary = summarize(
+            self.rows,
+            recipe=self.settings.recipe,
+            workers=self.settings.workers,
+            rounds=self.settings.rounds,
+            params=ready["params"],
+        )
+        if self.run_dir is not None:
+            write_atomically(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        delay = int(self.settings.schedule.get("delay") or 0)
+        return Results(summary, self.rows, model, self.run_dir, delay)
+
+    def close(self) -> None:
+        """Close the file of rows."""
+        if self.file:
+            self.file.close()

@@ -1,0 +1,97 @@
+"""The task of a simulation: a model, the batches of each worker, a loss. Its functions are those of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parameter import Parameter
+from torch.optim import Optimizer
+
+from outerloop.state.checkpoint import on_device
+from outerloop.types import UserError
+
+MakeOptimizer = Callable[[list[Parameter]], Optimizer]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The arguments of `simulate` that describe what is trained."""
+
+    make_model: Callable[[], Module]
+    batches: Callable[[int], Iterable[Any]]
+    loss: Callable[[Module, Any], Tensor]
+    validation: Iterable[Any] | None
+    optimizer: MakeOptimizer | None
+
+    def names(self) -> dict[str, str]:
+        """Return the dotted path of each function, by which a report recognizes runs of the same task."""
+        functions: dict[str, Callable[..., Any]] = {
+            "model": self.make_model,
+            "batches": self.batches,
+            "loss": self.loss,
+        }
+        return {key: dotted_path(function) for key, function in functions.items()}
+
+
+def dotted_path(function: Callable[..., Any]) -> str:
+    """Return the module and name of a function, or of the class of another callable."""
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+class Batches:
+    """The batches of one worker on its device, without end: they are iterated again whenever they end.
+
+    Args:
+        batches: of this worker.
+        worker: its number, for error messages.
+        device: of the model.
+    """
+
+    def __init__(self, batches: Iterable[Any], *, worker: int, device: torch.device) -> None:
+        self.batches, self.worker, self.device = batches, worker, device
+        self.remaining: Iterator[Any] = iter(batches)
+
+    def next(self) -> Any:
+        """Return the next batch. Raises UserError if there is none, from a generator that has ended for example."""
+        try:
+            batch = next(self.remaining)
+        except StopIteration:
+            self.remaining = iter(self.batches)
+            batch = next(self.remaining, None)
+        if batch is None:
+            raise UserError(
+                f"batches({self.worker}) has no more batches: return a list or a DataLoader, which can be iterated"
+                " again, or a generator that does not end"
+            )
+        return self.to_device(batch)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return a batch with its tensors on the device of the model."""
+        return on_device(batch, self.device)
+
+
+def count_samples(batch: Any) -> int:
+    """Return the length of the first tensor in a batch. Raises UserError if there is none, or it is a single number."""
+    first = next(tensors_in(batch), None)
+    if first is None or first.dim() == 0:
+        raise UserError(
+            f"a batch is a {type(batch).__name__} without a tensor whose first dimension counts samples: make it a"
+            " tensor, or a tuple, list or dictionary of tensors"
+        )
+    return len(first)
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, in order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, dict | list | tuple):
+        members = batch.values() if isinstance(batch, dict) else batch
+        yield from chain.from_iterable(map(tensors_in, members))

@@ -1,0 +1,199 @@
+"""One virtual worker of a simulation: inner steps on its batches, rounds with the others, shares of the evaluations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch.optim import Optimizer
+
+from outerloop.config import build, load
+from outerloop.core.initial_state import begin_alike, meet
+from outerloop.core.replica_average import ALONE, average
+from outerloop.core.round import RoundReport
+from outerloop.exchange.inprocess import InProcess
+from outerloop.inner.events import Event, round_fields, status_lines
+from outerloop.inner.run_totals import RunTotals
+from outerloop.inner.trainer import StepReport, pick_device
+from outerloop.inner.worker_settings import is_due
+from outerloop.protocols import OuterMethod
+from outerloop.replica.island import Island
+from outerloop.simulation.task import Batches, Task, count_samples
+from outerloop.types import Tensors, UserError
+
+
+class VirtualWorker:
+    """Trains one copy of the model. It is constructed and run while its exchange holds the turn.
+
+    `samples`: number of training samples so far.
+
+    Args:
+        task, settings: equal for all workers.
+        exchange: of this worker, already joined.
+        emit: called with each event.
+        compute: calls work(*args) in the thread that computes for all workers.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: DictConfig,
+        exchange: InProcess,
+        *,
+        emit: Callable[[Event], None],
+        compute: Callable[..., Any],
+    ) -> None:
+        self.task, self.settings, self.exchange = task, settings, exchange
+        self.emit_event, self.compute = emit, compute
+        torch.manual_seed(settings.seed)
+        self.model = task.make_model().to(pick_device(settings.inner.device, 0))
+        island = Island(self.model, state_device=build.state_device(settings), compute=compute)
+        self.outer = build.make_outer_loop(
+            settings, self.model, exchange, rounds=settings.rounds, island=island, method=make_method(task, settings)
+        )
+        self.params = list(island.params.values())
+        self.optimizer = self.make_optimizer()
+        self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
+        self.lr_factor = build.make_lr_factor(settings, self.outer.schedule)
+        torch.manual_seed(settings.seed + 1 + exchange.rank)
+        self.batches = Batches(task.batches(exchange.rank), worker=exchange.rank, device=self.params[0].device)
+        self.validation = self.own_validation()
+        self.samples, self.totals = 0, RunTotals(exchange, ALONE)
+
+    def make_optimizer(self) -> Optimizer | None:
+        """Return the user's inner optimizer or that of the recipe; None if the method steps with the gradients."""
+        if load.inner_optimizer(self.settings) is None:
+            return None
+        if self.task.optimizer is not None:
+            return self.task.optimizer(self.params)
+        return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
+
+    def own_validation(self) -> list[Any]:
+        """Return this worker's share of the validation batches; without any, hold out its first batch."""
+        if self.task.validation is None:
+            return [self.batches.next()]
+        share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
+        return [self.batches.to_device(batch) for batch in share]
+
+    def run(self) -> None:
+        """Train to the landing of the last round, then put the final weights into the model.
+
+        Raises UserError, Stopped, ReplicasDiverged, or what the functions of the task raise.
+        """
+        begin_alike(self.outer, meet(self.outer), self.tell)
+        for warning in self.outer.warnings:
+            self.tell(f"note: {warning}")
+        self.emit("ready", params=sum(p.numel() for p in self.params), size=self.exchange.size)
+        self.evaluate(0)
+        while self.outer.inner_step < self.outer.schedule.inner_steps(self.settings.rounds):
+            self.exchange.hub.check_stop()
+            report = self.step()
+            self.totals.step_time.add(report)
+            if self.outer.inner_step % self.settings.log_every == 0:
+                self.emit("step", loss=report.loss, lr=report.lr, tokens=self.samples)
+            for landed in report.rounds:
+                self.after_round(landed)
+        self.outer.replica.assign(self.evaluate(self.settings.rounds))
+        slow_hash = f"{self.outer.slow_hash:016x}"
+        self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
+
+    def step(self) -> StepReport:
+        """Take one inner step, then launch and land the rounds that are due after it."""
+        start_s = time.perf_counter()
+        for p in self.params:
+            p.grad = None
+        batch = self.batches.next()
+        samples = count_samples(batch)
+        loss, lr = self.compute(self.train_on, batch)
+        self.samples += samples
+        compute_s = time.perf_counter() - start_s
+        rounds = self.outer.after_inner_step(samples)
+        return StepReport(loss, samples, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
+
+    def train_on(self, batch: Any) -> tuple[float, float | None]:
+        """Take one step of the inner optimizer. Return the loss before it, and the learning rate if there is one."""
+        loss = self.task.loss(self.model, batch)
+        loss.backward()
+        if self.optimizer is None:
+            return float(loss.detach()), None
+        if self.task.optimizer is None:
+            self.follow_recipe(self.optimizer)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach()), float(self.optimizer.param_groups[0]["lr"])
+
+    def follow_recipe(self, optimizer: Optimizer) -> None:
+        """Clip the gradient and set the learning rate as `outerloop train` does."""
+        if self.settings.inner.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.params, self.settings.inner.clip_norm)
+        factor = self.lr_factor(self.outer.inner_step)
+        for group, peak in zip(optimizer.param_groups, self.peak_lr, strict=True):
+            group["lr"] = peak * factor
+
+    def after_round(self, report: RoundReport) -> None:
+        """Record a round; after its last fragment has landed, evaluate if that is due."""
+        for line in status_lines(report):
+            self.tell(line)
+        spent, counters = self.totals.add_round(report), self.totals.counters()
+        self.emit("round", **round_fields(report, self.exchange, spent=spent, counters=counters))
+        done, is_last_fragment = report.round.number + 1, report.round.fragment == self.outer.schedule.fragments - 1
+        if is_last_fragment and done < self.settings.rounds and is_due(done, self.settings.eval.every):
+            self.evaluate(done)
+
+    def evaluate(self, round_number: int) -> Tensors:
+        """Evaluate the global model on this worker's share and return its weights.
+
+        The global model is the slow weights, or their mean over all workers if they differ.
+        """
+        replicas: dict[str, Any] = {}
+        weights = self.outer.slow
+        if not self.outer.shared:
+            averaged = average(self.outer)
+            weights, replicas = averaged.mean, {"spread": averaged.spread, "replicas": len(averaged.peers)}
+        self.outer.before_update()
+        with self.outer.island.temporary_weights(weights):
+            total, samples = self.compute(self.validation_loss)
+        self.emit("eval", round=round_number, nats=total, predicted=samples, tokens=self.samples, **replicas)
+        return weights
+
+    @torch.no_grad()
+    def validation_loss(self) -> tuple[float, int]:
+        """Return the sum of the loss over the samples of this worker's share, and their number."""
+        self.model.eval()
+        counts = [count_samples(batch) for batch in self.validation]
+        losses = [float(self.task.loss(self.model, batch)) for batch in self.validation]
+        self.model.train()
+        return sum(loss * count for loss, count in zip(losses, counts, strict=True)), sum(counts)
+
+    def tell(self, text: str) -> None:
+        """Emit a status line about the whole run; only the first worker does."""
+        if self.exchange.rank == 0:
+            self.emit("status", text=text)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Emit one event."""
+        self.emit_event({"event": event, "worker": self.exchange.rank, "step": self.outer.inner_step, **fields})
+
+
+def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
+    """Return the outer method with the user's optimizer, if the method steps with gradients; None for the recipe's own.
+
+    Raises UserError if the method has no optimizer that could be replaced.
+    """
+    if task.optimizer is None or settings.method.get("reads") != "gradients":
+        return None
+    if "optimizer" not in settings.method:
+        raise UserError(
+            f"recipe={settings.recipe} steps with the gradients itself, and takes no optimizer: leave out optimizer=,"
+            " and set options={'inner.lr': 1e-3}"
+        )
+    make_optimizer = task.optimizer
+    return build.make(
+        settings.method,
+        optimizer=lambda named: make_optimizer([x for _, x in named]),
+        lr_factor=None,
+        clip_norm=None,
+    )

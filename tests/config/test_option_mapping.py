@@ -1,0 +1,101 @@
+"""Options as keywords and mappings, wrong arguments, and the outer loop as a context."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import outerloop
+from outerloop.config import load
+from outerloop.config.option_mapping import to_overrides
+from tests.support import process_group, toy
+
+NESTED = {"compress": "int8", "schedule": {"sync_every": 7, "early": False}, "exchange.port": 4242}
+
+
+@pytest.mark.parametrize("options", [NESTED, OmegaConf.create(NESTED)])
+def test_a_mapping_is_what_is_typed_on_the_command_line(options):
+    typed = ["compress=int8", "schedule.sync_every=7", "schedule.early=false", "exchange.port=4242"]
+    assert load.load(to_overrides(options)) == load.load(typed)
+
+
+@pytest.mark.parametrize("value", ["it's", "a, b", "${x", "[1]", "\\'", "", "null", "1e-3", "a=b"])
+def test_text_stays_text(value):
+    if value == "${x":
+        value = "a$b"
+    assert load.load(to_overrides({"exchange.run": value})).exchange.run == value
+
+
+def test_other_values_keep_their_types():
+    options = {"exchange.initial_peers": ("/a/b", "/c"), "exchange.announce": None, "round_timeout_s": 1e-05}
+    settings = load.load(to_overrides(options | {"exchange.run": Path("/x")}))
+    assert list(settings.exchange.initial_peers) == ["/a/b", "/c"] and settings.exchange.announce is None
+    assert settings.round_timeout_s == 1e-05 and settings.exchange.run == "/x"
+
+
+def test_keywords_are_short_for_options():
+    outer = outerloop.from_recipe(
+        "diloco", toy.model(), "seed=3", sync_every=7, options={"merge_local": 0.5}, peers=4, exchange=toy.alone()
+    )
+    assert outer.schedule.sync_every == 7 and outer.pipeline.merge_local == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "said"),
+    [
+        ((toy.model(), "diloco"), {}, "takes the name of a recipe and a torch.nn.Module, here a Sequential and a str"),
+        (("diloco", toy.model(), {"rounds": 3}), {}, "a dict in the place of an option: pass text"),
+        (("diloco", toy.model()), {"options": "exchange.port=1"}, "options is a str and must be a mapping"),
+        (("diloco", toy.model()), {"options": {"seed": object()}}, "option seed is a object"),
+        (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),
+        (("diloco", toy.model()), {"exchange": outerloop.Distributed}, "exchange=Distributed is not an exchange"),
+        (("diloco", toy.model()), {"sync_every": 0.5}, r"sync_every=0\.5: .* is a whole number"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_one_line(arguments, keywords, said):
+    with pytest.raises(outerloop.UserError, match=said) as error:
+        outerloop.from_recipe(*arguments, **keywords)
+    assert "\n" not in str(error.value)
+
+
+def test_a_misspelled_keyword_is_refused():
+    with pytest.raises(TypeError, match="sync_evry"):
+        outerloop.from_recipe("diloco", toy.model(), sync_evry=3)
+
+
+@pytest.mark.parametrize(("fails", "left"), [(False, "close"), (True, "abort")])
+def test_the_run_is_left_at_the_end_of_the_block_and_at_once_after_an_error(fails, left):
+    exchange, seen = toy.alone(), []
+    exchange.close, exchange.abort = (lambda: seen.append("close")), (lambda: seen.append("abort"))
+    with suppress(ZeroDivisionError), outerloop.from_recipe("diloco", toy.model(), exchange=exchange) as outer:
+        assert repr(outer) == "OuterLoop(recipe='diloco', round=0, inner_step=0, peer='000', size=1)"
+        assert 1 / (not fails)
+    assert seen == [left]
+
+
+def over_mesh(rank):
+    """The weights of this process after a round along one dimension of a mesh, whose other dimension is DDP."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
+    net = DistributedDataParallel(toy.model(), process_group=mesh["ranks"].get_group())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(outerloop.UserError, match=r"dim='island' is not a dimension of the mesh, .*: islands, ranks"):
+        outerloop.from_recipe("diloco", net, mesh=mesh, dim="island")
+    with outerloop.from_recipe("diloco", net, mesh=mesh, dim="islands", sync_every=2) as outer:
+        outerloop.attach(optimizer, outer)
+        for step in range(2):
+            toy.inner_step(net, optimizer, rank, step)
+        found = outer.slow_hash, outer.exchange.size, outer.exchange.bytes_sent > 0
+    copies = mesh["ranks"].get_group()
+    with outerloop.from_recipe("diloco", toy.model(), mesh=mesh, dim="islands", replicas=copies) as outer:
+        assert outer.exchange.ranks.size == 2, "copies that no wrapper shows"
+    return found
+
+
+def test_islands_of_a_mesh_hold_one_model(tmp_path):
+    found = process_group.together(4, over_mesh, tmp_path)
+    assert len({slow for slow, _, _ in found}) == 1 and all(size == 2 for _, size, _ in found)
+    assert [sends for _, _, sends in found] == [True, False, True, False], "the first rank of an island sends"

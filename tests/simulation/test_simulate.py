@@ -1,0 +1,185 @@
+"""Virtual workers on any model: equal to workers elsewhere, with every kind of recipe, reproducible, with a report."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import outerloop
+from outerloop.report import runs
+from outerloop.report.groups import Comparison
+from tests.support import toy
+
+WORKERS = 3
+
+
+class Drawn:
+    """Endless batches (x, y) of one worker: those of `toy`."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def __iter__(self):
+        return (toy.batch(self.worker, step) for step in range(10**9))
+
+
+def squared_error(model, batch):
+    x, y = batch
+    return ((model(x) - y) ** 2).mean()
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.1)
+
+
+VALIDATION = [toy.batch(99, step) for step in range(4)]
+
+
+def simulate(*overrides, **arguments):
+    defaults = {"recipe": "diloco", "workers": WORKERS, "steps": 12, "validation": VALIDATION, "progress": False}
+    return outerloop.simulate(toy.model, Drawn, squared_error, *overrides, **defaults | arguments)
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "sparseloco", "streaming_diloco", "noloco", "outerloop"])
+def test_virtual_workers_train_as_workers_with_loops_of_their_own(recipe):
+    """The weights of the first worker, against threads with `from_recipe`, `attach` and the same optimizer."""
+    fragments = {"options": {"schedule.fragments": 3}} if recipe == "streaming_diloco" else {}
+    h = 6 if fragments else 3
+    results = simulate("eval.every=1", recipe=recipe, steps=20, sync_every=h, optimizer=sgd, **fragments)
+
+    def live(exchange):
+        model, batches = toy.model(), iter(Drawn(exchange.rank))
+        outer = outerloop.from_recipe(recipe, model, sync_every=h, exchange=exchange, **fragments)
+        optimizer = sgd(model.parameters())
+        with outerloop.attach(optimizer, outer):
+            while outer.inner_step < outer.schedule.inner_steps(results.summary["rounds"]):
+                optimizer.zero_grad()
+                squared_error(model, next(batches)).backward()
+                optimizer.step()
+        return outer.slow
+
+    gossip = recipe == "noloco"
+    make = toy.gossip if gossip else toy.InProcess
+    slow = toy.run_workers(WORKERS, live, make)
+    expected = {name: torch.stack([one[name].double() for one in slow]).mean(0).float() for name in slow[0]}
+    for name, p in results.model.named_parameters():
+        if gossip:
+            torch.testing.assert_close(p.detach(), expected[name])
+        else:
+            assert torch.equal(p, slow[0][name])
+    assert (
+        results.steps[0] == 0 and results.steps == sorted(results.steps) and len(results.losses) == len(results.steps)
+    )
+    assert results.bytes_sent[0] == 0 < results.bytes_sent[-1] == results.summary["bytes_sent_per_worker"]
+    assert results.val_loss < results.losses[0]
+
+
+def test_ddp_is_one_worker_with_the_batches_of_all():
+    results = simulate(recipe="ddp", optimizer=sgd)
+    model = toy.model()
+    optimizer = sgd(model.parameters())
+    for step in range(12):
+        xs, ys = zip(*(toy.batch(worker, step) for worker in range(WORKERS)), strict=True)
+        optimizer.zero_grad()
+        squared_error(model, (torch.cat(xs), torch.cat(ys))).backward()
+        optimizer.step()
+    for ours, theirs in zip(results.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    expected = sum(squared_error(model, batch).item() for batch in VALIDATION) / len(VALIDATION)
+    assert results.val_loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["ddp", "demo", "sparta", "muloco"])
+def test_the_optimizer_of_the_recipe_is_the_default(recipe):
+    results = simulate(recipe=recipe, sync_every=None if recipe != "muloco" else 4)
+    assert results.summary["rounds"] == (12 if recipe != "muloco" else 3)
+    assert results.losses[0] != results.val_loss and ("spread" in results.summary) == (recipe == "sparta")
+
+
+class Conv(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.conv(x)).relu()).flatten(1))
+
+
+def images(worker):
+    """Finite batches as dictionaries, shuffled by torch's own generator."""
+    draw = torch.Generator().manual_seed(worker)
+    data = [{"x": torch.randn(1, 8, 8, generator=draw), "y": torch.tensor(i % 3)} for i in range(12)]
+    return torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+
+
+def cross_entropy(model, batch):
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def test_equal_seeds_give_equal_runs_with_dropout_and_shuffled_data():
+    def run(seed):
+        return outerloop.simulate(
+            Conv, images, cross_entropy, workers=2, steps=8, sync_every=4, seed=seed, progress=False
+        )
+
+    one, other, different = run(0), run(0), run(1)
+    assert one.losses == other.losses != different.losses
+    assert toy.same_weights(one.model, other.model)
+    assert not one.model.training or one.model.norm.running_mean.isfinite().all()
+
+
+def test_a_report_reads_its_folder(tmp_path, capsys):
+    for recipe in ("diloco", "sparseloco"):
+        outerloop.simulate(
+            toy.model,
+            Drawn,
+            squared_error,
+            recipe=recipe,
+            workers=2,
+            steps=6,
+            sync_every=3,
+            run_dir=tmp_path / recipe,
+        )
+    comparison = Comparison([runs.read(path) for path in runs.find([tmp_path])], baseline="diloco")
+    assert len(comparison.finished) == 2 and all(comparison.find_baseline(group) for group in comparison.groups)
+    summary = json.loads((tmp_path / "diloco/summary.json").read_text())
+    assert summary["val_loss"] == comparison.find_baseline(comparison.groups[0]).loss
+    assert capsys.readouterr().out.count("validation loss") == 5, "both at the start and at the end"
+    with pytest.raises(outerloop.UserError, match="exists and is not empty"):
+        simulate(sync_every=3, run_dir=tmp_path / "diloco")
+
+
+def test_an_error_of_the_users_functions_is_raised_as_it_is():
+    def broken(model, batch):
+        raise ZeroDivisionError("no loss today")
+
+    with pytest.raises(ZeroDivisionError, match="no loss today"):
+        outerloop.simulate(toy.model, Drawn, broken, workers=2, steps=30, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"steps": 2, "sync_every": 3}, "steps=2 is less than the 3 inner steps"),
+        ({"options": {"model": "nano"}}, "model does not apply to a simulation: make_model makes the model"),
+        ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
+        ({"recipe": "demo", "optimizer": sgd}, "recipe=demo steps with the gradients itself"),
+        ({"recipe": "dilico"}, "recipe is one of"),
+        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"validation": [3], "sync_every": 3}, "a batch is a int without a tensor"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_one_line(arguments, said):
+    with pytest.raises(outerloop.UserError, match=said) as error:
+        simulate(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_generator_that_ends_is_named():
+    def two(worker):
+        yield from (toy.batch(worker, step) for step in range(2))
+
+    with pytest.raises(outerloop.UserError, match=r"batches\(\d\) has no more batches: return a list"):
+        outerloop.simulate(toy.model, two, squared_error, workers=2, steps=30, progress=False)
