@@ -33,7 +33,7 @@ CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Warm-up after the first round: before that, memory and rounds are not representative."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
-"""The bounds of docs/threat-model.md: 5 % of the time of rounds, and 100 MB per process."""
+"""The bounds of docs/explanation/threat-model.md: 5 % of the time of rounds, and 100 MB per process."""
 
 
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOC = ROOT / "docs/threat-model.md"
+DOC = ROOT / "docs/explanation/threat-model.md"
 NAMED = re.compile(r"`([\w/]*test_\w+\.py)(?:::(\w+))?`")
 LINKED = re.compile(r"\]\(([^)#]+)\)")
 
@@ -22,4 +22,4 @@ def test_every_test_that_it_names_is_there():
 def test_every_link_leads_somewhere():
     links = LINKED.findall(DOC.read_text())
     assert links and all((DOC.parent / link).exists() for link in links)
-    assert "(docs/threat-model.md)" in (ROOT / "README.md").read_text()
+    assert "(docs/explanation/threat-model.md)" in (ROOT / "README.md").read_text()
