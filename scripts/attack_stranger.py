@@ -36,7 +36,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.uploads import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
 """Number of streams in all; number of concurrent requests of each kind per peer."""

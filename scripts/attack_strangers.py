@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from attack_swarm import Listed, cpu_s, round_times, running
 from faults_machine import Row
@@ -54,7 +55,18 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
         record |= round_times(swarm.seconds(began))
         if attack and stopped:
             attack.terminate()
-        return record | {"stranger": json.loads(attack.communicate(timeout=120)[0]) if attack else {}}
+        return record | {"stranger": report_of(attack) if attack else {}}
+
+
+def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for the stranger to end, and return what it printed last.
+
+    `communicate` would lose what is already in the buffer from which the line "connected" was read.
+    """
+    attack.wait(timeout=120)
+    assert attack.stdout is not None
+    report: dict[str, Any] = json.loads(attack.stdout.read())
+    return report
 
 
 @contextmanager

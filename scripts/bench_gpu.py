@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import select
+from outerloop.kernels.select import Rows, select
 
 SLICE = 1 << 28
 """Number of values that the torch reference processes at a time."""

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from outerloop import wire
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import Contribution, Stopped
 
@@ -92,7 +92,7 @@ def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) ->
     clip = "none" if kind.startswith("open") else "auto"
     typed = [*OPTIONS, f"workers={peers}", f"rounds={rounds}", f"seed={seed}", f"clip={clip}", "exchange=inprocess"]
     settings = load.load([*typed, *options])
-    corpus, hub, began_s = build.make(settings.data), Hub(peers), time.perf_counter()
+    corpus, hub, began_s = instantiate.make(settings.data), Hub(peers), time.perf_counter()
     losses: dict[Any, Any] = {}
     refused: list[tuple[str, ...]] = []
     errors: list[str] = []

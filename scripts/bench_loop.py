@@ -20,7 +20,7 @@ import torch
 from omegaconf import DictConfig
 from result_rows import show
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 from outerloop.kernels.threads import set_threads
@@ -31,9 +31,11 @@ def trainers(settings: DictConfig) -> tuple[list[Trainer], ComputeThread]:
     """Return one trainer per worker, each with its own exchange of a hub, and the thread that computes for all."""
     compute = ComputeThread(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
-    corpus, hub = build.make(settings.data), Hub(settings.workers)
+    corpus, hub = instantiate.make(settings.data), Hub(settings.workers)
     team = [
-        build.make_trainer(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute)
+        build.make_trainer(
+            settings, corpus, instantiate.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute
+        )
         for rank in range(hub.size)
     ]
     return team, compute

@@ -31,7 +31,7 @@ from faults_machine import COMMON, Machine
 from namespaces import Network, network, ready_or_exit
 from result_rows import Row, show
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.report.units import parse_bandwidth, parse_seconds
 from outerloop.types import UserError
 
@@ -138,7 +138,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
     """Return the medians of a configuration, and its settings."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
     settings = load.load([*COMMON, *options_of(recipe, args)])
-    schedule = build.make(settings.schedule)
+    schedule = instantiate.make(settings.schedule)
     seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
     spent = {name: sum(row[name] for row in counted) for name in SPENT}
     return {

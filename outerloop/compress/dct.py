@@ -25,7 +25,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.kernels.portable import cosine
-from outerloop.kernels.rows import split_rows
+from outerloop.kernels.select import split_rows
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from outerloop.compress.index import Index
 from outerloop.compress.multi_k import Ladder
 from outerloop.compress.topk import TopK
-from outerloop.kernels.rows import Rows, split_rows
+from outerloop.kernels.select import Rows, split_rows
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 

@@ -16,7 +16,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.kernels.reference import pack_codes, unpack_codes
-from outerloop.kernels.rows import split_rows, split_rows_of_levels
+from outerloop.kernels.select import split_rows, split_rows_of_levels
 from outerloop.types import CodecContext, Parts, UserError
 
 

@@ -17,8 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import absolute, topk_positions
+from outerloop.kernels.select import Rows, absolute, topk_positions
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 

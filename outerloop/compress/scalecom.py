@@ -24,8 +24,7 @@ from torch import Size, Tensor
 
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.randomk import RandomK
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import topk_positions
+from outerloop.kernels.select import Rows, topk_positions
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 

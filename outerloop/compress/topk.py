@@ -5,6 +5,8 @@
 A chunk is `chunk` consecutive values in memory order. The ragged last chunk keeps the same share, rounded up, without
 padding. A code of compress/index encodes the positions, and another compressor the kept values. Needs error feedback.
 
+The payloads of several peers are decoded together if the codec supports it, else one by one.
+
 N values, C chunks, L chunk length, K kept per chunk, M kept in all, P peers.
 """
 
@@ -12,17 +14,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.batch_decoder import decode_all
 from outerloop.compress.index import Index
 from outerloop.kernels.portable import geometric
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import absolute, select
+from outerloop.kernels.select import Rows, absolute, select
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
+
+
+@runtime_checkable
+class BatchDecoder(Protocol):
+    """A compressor that decodes the payloads of P peers for one tensor together, faster than one by one."""
+
+    def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
+        """Return (P, *shape) float32. Raises ValueError if any of them cannot be decoded."""
+        ...
+
+
+def decode_all(codec: Compressor, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
+    """Decode the parts of P >= 1 peers to (P, *shape) float32, with any codec. Raises ValueError as the codec does."""
+    if isinstance(codec, BatchDecoder):
+        return codec.decode_all(parts_P, shape, context)
+    return torch.stack([codec.decode(parts, shape, context).float() for parts in parts_P])
 
 
 class TopK:

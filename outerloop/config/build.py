@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -11,104 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class
 from omegaconf import DictConfig
-from torch import Size
-from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop import wire
-from outerloop.aggregate.screen import screen_of
+from outerloop.config.instantiate import make
 from outerloop.config.load import inner_optimizer
-from outerloop.config.peer_check import format_setting
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
-from outerloop.config.run_directory import comparable, identity_file
-from outerloop.core import compatibility
+from outerloop.config.run_directory import identity_file
+from outerloop.config.shared_settings import settings_to_compare
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.partition import RankStream
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import warmup_cosine
-from outerloop.inner.trainer import Trainer, autocast_context, pick_device
-from outerloop.kernels import arithmetic_platform
+from outerloop.inner.trainer import Trainer, pick_device
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
-from outerloop.replica.island import Island, run_inline, trainable_parameters
+from outerloop.replica.island import Island, run_inline
 from outerloop.state.checkpoint import unwrap_parts
 from outerloop.types import Capabilities, Round, UserError
-
-MAX_LANES = 64
-"""Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
-
-ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
-"""Options of the exchange that may change when a run is resumed, but only together on all machines."""
-
-MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
-"""Options that determine how much work a machine does in a round."""
-
-
-def make(node: DictConfig, **runtime: Any) -> Any:
-    """Instantiate one node.
-
-    Raises the UserError that its constructor raised, or a UserError with the root cause of any other error.
-    """
-    try:
-        return instantiate(node, **runtime, _convert_="all")
-    except InstantiationException as error:
-        causes = cause_chain(error)
-        for cause in causes:
-            if isinstance(cause, UserError):
-                raise cause from None
-        reason = str(causes[-1]).strip().splitlines()[0]
-        raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
-
-
-def cause_chain(error: BaseException) -> list[BaseException]:
-    """Return an error and its chain of causes, root cause last."""
-    return [error] if error.__cause__ is None else [error, *cause_chain(error.__cause__)]
-
-
-def training_settings(config: DictConfig) -> dict[str, Any]:
-    """Return the settings that determine what is trained, flat.
-
-    If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
-    adaptive H stays included, because all peers change it together.
-    """
-    may_differ = MAY_DIFFER_IF_WEIGHTED if getattr(make(config.aggregate), "weighs_samples", False) else ()
-    adaptive_key = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
-    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == adaptive_key}
-
-
-def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the settings that must be equal on all machines of a run, flat: all but paths, data and local counts.
-
-    Includes the hardware if the outer method gives equal bits only on equal hardware.
-
-    `lanes`: number of shards per island, each with its own messages.
-    """
-    local = ("workers", "island", "data", "eval", "checkpoint")
-    shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
-    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
-    shared |= {"lanes": lanes} if lanes > 1 else {}
-    return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})
-
-
-def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Return the SHA-256 of `shared_settings`."""
-    shared = shared_settings(config, lanes=lanes)
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
-
-
-def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
-    from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
-
-    shared = shared_settings(config, lanes=lanes)
-    values = {key: format_setting(shared, key) for key in shared}
-    return {"fingerprint": fingerprint(config, lanes=lanes), "settings": RunSettings(values)}
 
 
 def initial_peers(config: DictConfig) -> list[str]:
@@ -290,66 +212,3 @@ def capabilities(config: DictConfig) -> Capabilities:
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
     """Return the first round that is launched after `inner_step`."""
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
-
-
-def check_parts(config: DictConfig) -> Module:
-    """Instantiate everything that is cheap, so that mistakes are reported before anything is written or started.
-
-    Return the trial model. Raises UserError if a part refuses its settings or does not fit the others.
-    """
-    if allow := config.exchange.get("allow"):
-        from outerloop.swarm.access.access_control import (
-            AllowList,  # imports hivemind, which a run without an allow-list may not need
-        )
-
-        AllowList(allow)
-    parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
-    exchange = capabilities(config)
-    compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
-    screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
-    if config.inner.optimizer:
-        make_optimizer_factory(config)
-    autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
-    corpus = make(config.data)
-    peers = config.exchange.get("peers", config.workers)
-    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
-    check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
-    model = trial_model(config, corpus)
-    compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
-    return model
-
-
-def limit_payloads(config: DictConfig, model: Module) -> None:
-    """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
-
-    The limit is twice that of the wire format, because some methods send fast and slow weights, and because
-    state_dtype=float64 has larger values.
-    """
-    if "max_blob_bytes" in config.exchange:
-        shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
-        tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
-        max_bytes = 2 * (wire.size_limit(shapes) + MAX_LANES * tables)
-        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or max_bytes, max_bytes)
-
-
-def trial_model(config: DictConfig, corpus: Corpus) -> Module:
-    """Return the model on the meta device, without memory for its weights.
-
-    If its factory cannot do that (`from_pretrained`), return the real model. Raises UserError if that fails too.
-    """
-    try:
-        with torch.device("meta"):
-            return make_model(config, corpus)
-    except UserError:
-        return make_model(config, corpus)
-
-
-def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
-    """Check that the text has at least one validation window per process. Raises UserError if not."""
-    seq_len = config.inner.seq_len
-    windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
-    if windows < processes:
-        raise UserError(
-            f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
-            f" needs one: set inner.seq_len={max(1, seq_len * windows // processes)}"
-        )

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 from torch.nn import Module
 
-from outerloop.config import build, load, run_directory
+from outerloop.config import build, instantiate, load, part_checks, run_directory, shared_settings
 from outerloop.config.island_checks import single_process_options
 from outerloop.config.option_mapping import refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
@@ -125,7 +125,7 @@ def from_recipe(
     model = unwrap_forward(model)
     replicas = replicas or replica_group(model)
     refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
-    build.limit_payloads(settings, model)
+    part_checks.limit_payloads(settings, model)
     if gathered:
         island = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
         if not island.ranks.is_leader:
@@ -236,7 +236,7 @@ def start_loop(
         outer.recipe = settings.recipe
         if state:
             outer.load_state_dict(state)
-        start_together(outer, build.training_settings(settings))
+        start_together(outer, shared_settings.training_settings(settings))
     except BaseException:
         exchange.abort()
         raise
@@ -272,7 +272,7 @@ def join_exchange(
             " outerloop.simulate"
         )
     if settings.workers_as == "ranks":
-        return build.make(settings.exchange)
+        return instantiate.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as resources:
         resources.callback(run_directory.unlock, run_directory.lock_directory(run_dir))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
-from outerloop.config.build import make
+from outerloop.config.instantiate import make
 from outerloop.protocols import AdaptiveSchedule, CostAware
 from outerloop.types import UserError
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.config import load
-from outerloop.config.build import capabilities, make
+from outerloop.config.build import capabilities
+from outerloop.config.instantiate import make
 from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline.dense import DensePipeline

@@ -14,7 +14,7 @@ from outerloop.swarm.membership.session import NodeOptions, PeerSession
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.rate_limiter import limiter_for
+from outerloop.swarm.transfer.uploads import limiter_for
 from outerloop.types import Contribution, UserError
 
 Result = TypeVar("Result")

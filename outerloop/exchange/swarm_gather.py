@@ -199,7 +199,7 @@ class SwarmGather(SwarmExchange):
         self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Record a strike against each of these peers (swarm/gather/readmission.py)."""
+        """Record a strike against each of these peers (swarm/gather/payload_requests.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self.node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
 
@@ -263,7 +263,7 @@ class SwarmGather(SwarmExchange):
         self.node.call(self.state_transfer.drop_initial_state(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
-        """Return the number of rejections, by kind (swarm/access/rejection_log.py)."""
+        """Return the number of rejections, by kind (swarm/access/access_control.py)."""
         return self.node.trust.refusals.counters()
 
     def linger(self) -> None:

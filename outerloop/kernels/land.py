@@ -23,8 +23,7 @@ from torch import Tensor
 from outerloop.kernels.eight_bit import read_residual, write_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.portable import divide
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import absolute, offer
+from outerloop.kernels.select import Rows, absolute, offer
 
 
 class Landing(NamedTuple):

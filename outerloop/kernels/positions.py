@@ -30,7 +30,7 @@ from torch.nn.functional import pad
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import pack_codes, unpack_codes
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 
 LANE = 1024
 """Minimum number of kept values per lane: its u16 and its last, half-empty byte cost 0.02 bits per value."""

@@ -7,11 +7,13 @@ its blocks.
 
 The functions in this file are the definition, in plain torch; `cpu/select.py` is the same pass in one sweep.
 N values, C chunks, L chunk length, K kept per chunk, M kept in all.
+
+A tensor is cut into chunks in memory order; the last may be shorter.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +21,56 @@ from torch import Tensor
 from outerloop.kernels.eight_bit import read_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import topk_rows
-from outerloop.kernels.rows import Rows, split_rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The division of `count` values into chunks. A full chunk keeps `k` values, the ragged last one the same share.
+
+    Kept values of all chunks are concatenated: those of row r start at r * k.
+    """
+
+    count: int
+    chunk: int
+    k: int
+
+    @property
+    def whole(self) -> int:
+        """Number of full chunks."""
+        return self.count // self.chunk
+
+    @property
+    def rest(self) -> int:
+        """Length of the ragged last chunk, or 0."""
+        return self.count % self.chunk
+
+    @property
+    def chunks(self) -> int:
+        """Number of all chunks."""
+        return -(-self.count // self.chunk)
+
+    @property
+    def kept_of_rest(self) -> int:
+        """Number kept of the ragged chunk: k / chunk of its length, rounded up."""
+        return -(-self.k * self.rest // self.chunk)
+
+    @property
+    def kept(self) -> int:
+        """Number kept of all chunks."""
+        return self.whole * self.k + self.kept_of_rest
+
+
+def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
+    """Split (N,) into the full rows (C, length) and the ragged last row (1, rest), if any. Views without padding."""
+    whole = x_N.numel() // length * length
+    rows = [x_N[:whole].view(-1, length), x_N[whole:].view(1, -1)]
+    return [row for row in rows if row.numel()]
+
+
+def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tensor]:
+    """Return the levels of each item of `split_rows`."""
+    whole = count // length
+    return [level for level in (level_G2[:whole], level_G2[whole:]) if level.numel()]
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Size, Tensor
 
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext, Parts, Tensors
 
 StoredResidual = tuple[Tensor | None, Tensor | None, float]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
-from outerloop.kernels.rows import split_rows, split_rows_of_levels
+from outerloop.kernels.select import split_rows, split_rows_of_levels
 
 
 @operator()

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 from torch.nn import Module
 
-from outerloop.config.build import make, make_model, make_schedule, make_trainer, next_launch
+from outerloop.config.build import make_model, make_schedule, make_trainer, next_launch
+from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop

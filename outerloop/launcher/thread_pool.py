@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from outerloop.config.build import make
+from outerloop.config.instantiate import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.events import Event
 from outerloop.kernels.threads import set_threads

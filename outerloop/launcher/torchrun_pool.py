@@ -19,7 +19,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.config.build import initial_peers, make
+from outerloop.config.build import initial_peers
+from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import RankLayout, current_layout
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland

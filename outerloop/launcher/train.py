@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from outerloop.config import build, run_directory
+from outerloop.config import part_checks, run_directory
 from outerloop.config.run_directory import RunDir
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.supervisor import Row, Supervisor
@@ -32,7 +32,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None) -> Row:
     the exchange. Raises UserError or WorkerCrashed.
     """
     console = Console()
-    build.limit_payloads(config, build.check_parts(config))
+    part_checks.limit_payloads(config, part_checks.check_parts(config))
     with closing(run_directory.open_run(config)) as run:
         return train_in(config, run, console, make_pool or POOLS[config.workers_as])
 

@@ -10,6 +10,8 @@ and no worker takes inner steps.
 SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, with torch's own state, so checkpoints are compatible
 with torch's optimizers. Every other optimizer takes torch's own step, whose last bits depend on the machine: then
 replicas stay equal only on equal hardware (`portable` is False).
+
+The contribution of a peer is the pseudo-gradient Δ = φ − θ, or the gradients of a single step.
 """
 
 from __future__ import annotations
@@ -27,8 +29,33 @@ from outerloop.kernels.portable import exact_sum
 from outerloop.kernels.specs import SGDSpec, SGDStep
 from outerloop.methods.exact_adamw import adamw
 from outerloop.methods.exact_sgd import sgd
-from outerloop.methods.pseudo_gradient import Differences
 from outerloop.types import Tensors, UserError
+
+
+class Differences:
+    """The half of a method that runs before the exchange. With equal means the slow weights of all peers stay equal.
+
+    Args:
+        reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
+
+    Raises:
+        UserError: if `reads` is neither of these.
+    """
+
+    shared = True
+    sends: Literal["differences"] = "differences"
+
+    def __init__(self, reads: Literal["weights", "gradients"]) -> None:
+        if reads not in ("weights", "gradients"):
+            raise UserError(f"method.reads={reads!r} is not one of weights, gradients")
+        self.reads = reads
+
+    def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
+        """Return Δ = φ − θ, or the gradients unchanged."""
+        if self.reads == "gradients":
+            return read
+        return {name: slow[name] - fast for name, fast in read.items()}
+
 
 Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
 """rule(slow weights, gradient, torch's state of the weights, torch's parameter group) updates the weights in place."""

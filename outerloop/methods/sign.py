@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from outerloop.methods.pseudo_gradient import Differences
+from outerloop.methods.outer_optimizer import Differences
 from outerloop.types import Tensors
 
 

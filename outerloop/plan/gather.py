@@ -2,7 +2,7 @@
 
     launch = previous landing + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
     a round closes when all payloads have arrived, or a majority has and the grace period is over
-    (swarm/consensus/gather_policy.py, round_timers.py)
+    (swarm/consensus/proposer.py, round_timers.py)
 
     exposed = max(0, exchange − hidden);   utilization u = compute / (compute + exposed)
     bandwidth for u = bits / (hidden + compute (1 / u − 1))

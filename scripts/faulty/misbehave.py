@@ -29,7 +29,7 @@ def install() -> None:
     """Replace the methods through which every payload passes."""
     from outerloop.swarm.gather.round_store import RoundStore
     from outerloop.swarm.gather.runner import GatherRunner
-    from outerloop.swarm.transfer.rate_limiter import RateLimiter
+    from outerloop.swarm.transfer.uploads import RateLimiter
 
     give, offer, take = RoundStore.get, GatherRunner.offer, RateLimiter.take
 

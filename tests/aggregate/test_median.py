@@ -10,7 +10,7 @@ from outerloop.aggregate import median
 from outerloop.aggregate.median import Median
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.compress.uniform import Uniform
-from outerloop.config import build, load
+from outerloop.config import instantiate, load, part_checks
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import UserError
 from tests.support import toy
@@ -74,7 +74,7 @@ def test_equal_contributions_are_their_own_median():
 @pytest.mark.parametrize("compress", ["topk", "adaptive", "threshold", "dct"])
 @pytest.mark.parametrize("aggregate", [Median(), MedianClip(of=Median())], ids=["median", "clipped"])
 def test_with_a_sparse_compressor_it_is_refused_in_one_sentence(compress, aggregate):
-    codec = build.make(load.compose_config([f"compress={compress}"]).compress)
+    codec = instantiate.make(load.compose_config([f"compress={compress}"]).compress)
     with pytest.raises(UserError, match="the median of mostly zeros is 0: set aggregate=senders") as error:
         toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), aggregate=aggregate, compress=codec)
     assert "\n" not in str(error.value)
@@ -82,7 +82,9 @@ def test_with_a_sparse_compressor_it_is_refused_in_one_sentence(compress, aggreg
 
 def test_the_command_line_refuses_it_too():
     with pytest.raises(UserError, match="set aggregate=senders, or compress=int8"):
-        build.check_parts(load.load(["recipe=sparseloco", "exchange=inprocess", "model=nano", "aggregate=median"]))
+        part_checks.check_parts(
+            load.load(["recipe=sparseloco", "exchange=inprocess", "model=nano", "aggregate=median"])
+        )
 
 
 def test_in_the_loop_one_peer_that_sends_nonsense_changes_little():

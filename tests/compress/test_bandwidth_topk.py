@@ -8,7 +8,7 @@ from outerloop.compress.bandwidth_topk import Auto, Chosen
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
-from outerloop.config import build, load
+from outerloop.config import instantiate, load, part_checks
 from outerloop.core.round import RoundCostMeter
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.types import CodecContext, RoundCost, UserError
@@ -77,14 +77,14 @@ def test_a_payload_is_read_by_who_has_chosen_otherwise():
 @pytest.mark.parametrize("utilization", [0, 1, -0.1, 1.5])
 def test_utilization_is_a_share(utilization):
     with pytest.raises(UserError, match=r"set compress.utilization=0.95"):
-        build.make(load.compose_config(["compress=auto", f"compress.utilization={utilization}"]).compress)
+        instantiate.make(load.compose_config(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 
 @pytest.mark.long
 def test_a_collective_cannot_tell_how_long_payloads_take():
     settings = load.compose_config(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
     with pytest.raises(UserError, match="waiting for late peers: set compress=topk, or exchange=swarm_gather"):
-        build.check_parts(settings)
+        part_checks.check_parts(settings)
 
 
 def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):

@@ -22,7 +22,7 @@ from outerloop.compress.threshold import Threshold, exponential, fitted
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.kernels.reference import pack_bits, pack_codes, pack_gaps, unpack_codes, unpack_gaps
 from outerloop.types import CodecContext, UserError
 
@@ -464,7 +464,7 @@ def test_adaptive_refuses_a_step_that_is_not_on_the_ladder(step):
 )
 def test_topk_variants_differ_in_the_bytes_of_a_value_only(name, bits, side):
     """10 chunks of 4096, k 128: beside the positions `bits` a value, `side` bytes a chunk."""
-    codec = build.make(load.compose_config([f"compress={name}"]).compress)
+    codec = instantiate.make(load.compose_config([f"compress={name}"]).compress)
     parts = codec.encode(torch.randn(10, 4096), NOW)
     del parts["index"]
     assert size(parts) == 10 * (128 * bits // 8 + side)
@@ -474,7 +474,7 @@ def test_topk_variants_differ_in_the_bytes_of_a_value_only(name, bits, side):
 def test_error_on_what_topk_keeps(name, bound):
     """Gaussian, k 128 of 4096: relative L2 error of the kept values."""
     x = seeded(16, 4096)
-    codec = build.make(load.compose_config([f"compress={name}"]).compress)
+    codec = instantiate.make(load.compose_config([f"compress={name}"]).compress)
     kept = sent(TopK(chunk=4096, k=128, values=Identity(), index=Rice()), x)
     assert float((sent(codec, x) - kept).norm() / kept.norm()) <= bound
 

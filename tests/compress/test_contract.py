@@ -16,7 +16,7 @@ from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.types import CodecContext, UserError
 
@@ -28,7 +28,7 @@ LOSSLESS = {"identity"}
 
 @functools.cache
 def compressor(name):
-    return build.make(load.compose_config([f"compress={name}"]).compress)
+    return instantiate.make(load.compose_config([f"compress={name}"]).compress)
 
 
 @pytest.fixture(scope="module", params=NAMES)

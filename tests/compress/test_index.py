@@ -15,7 +15,7 @@ from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.kernels import positions, threads
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext
 
 CODES = [Rice(), EliasFano(), Fixed()]
@@ -241,7 +241,7 @@ import sys
 sys.modules["numba"] = None
 import torch
 from outerloop.compress.index.rice import Rice
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 byte = Rice().encode(torch.tensor([1, 6, 2], dtype=torch.int32), Rows(11, 8, 2))
 print(byte.tolist(), Rice().decode([byte], Rows(11, 8, 2))[0].tolist())
 """

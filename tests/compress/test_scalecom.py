@@ -20,7 +20,7 @@ from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
-from outerloop.kernels.rows import split_rows
+from outerloop.kernels.select import split_rows
 from outerloop.methods.average import Average
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming

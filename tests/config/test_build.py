@@ -2,7 +2,7 @@
 
 import pytest
 
-from outerloop.config import build, load, run_directory
+from outerloop.config import load, part_checks, run_directory, shared_settings
 from outerloop.types import UserError
 
 
@@ -23,43 +23,45 @@ from outerloop.types import UserError
 )
 def test_bad_parts_are_answered_before_anything_starts(override, said):
     with pytest.raises(UserError, match=said) as error:
-        build.check_parts(load.load([override]))
+        part_checks.check_parts(load.load([override]))
     assert "\n" not in str(error.value)
 
 
 def test_more_fragments_than_layers_are_answered_before_anything_starts():
     streaming = load.load(["recipe=streaming_diloco", "model=nano", "schedule.fragments=7"])
     with pytest.raises(UserError, match=r"more than the model's 4 layers: set schedule\.fragments=4"):
-        build.check_parts(streaming)
+        part_checks.check_parts(streaming)
 
 
 def test_all_machines_must_close_rounds_by_the_same_rules_but_a_run_may_go_on_with_others():
     ours, theirs = load.load([]), load.load(["exchange.min_peers=3", "exchange.grace_s=9"])
-    assert build.fingerprint(ours) != build.fingerprint(theirs)
-    assert build.fingerprint(ours) == build.fingerprint(load.load(["exchange.grace_s=9"]))
+    assert shared_settings.fingerprint(ours) != shared_settings.fingerprint(theirs)
+    assert shared_settings.fingerprint(ours) == shared_settings.fingerprint(load.load(["exchange.grace_s=9"]))
     assert run_directory.comparable(ours) == run_directory.comparable(theirs)
 
 
 def test_fingerprint_is_of_what_all_machines_share():
-    plain = build.fingerprint(load.load([]))
+    plain = shared_settings.fingerprint(load.load([]))
     for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):
-        assert build.fingerprint(load.load([local])) == plain, local
-    assert build.fingerprint(load.load(["workers=1", "exchange.peers=4"])) == plain
-    weighted = build.fingerprint(load.load(["aggregate=weighted"]))
+        assert shared_settings.fingerprint(load.load([local])) == plain, local
+    assert shared_settings.fingerprint(load.load(["workers=1", "exchange.peers=4"])) == plain
+    weighted = shared_settings.fingerprint(load.load(["aggregate=weighted"]))
     for work in ("inner.batch=2", "inner.accumulate=3", "schedule.sync_every=7"):
-        assert build.fingerprint(load.load(["aggregate=weighted", work])) == weighted, work
-        assert build.fingerprint(load.load([work])) != plain, work
+        assert shared_settings.fingerprint(load.load(["aggregate=weighted", work])) == weighted, work
+        assert shared_settings.fingerprint(load.load([work])) != plain, work
     clipped = ["aggregate=median_clip", "aggregate.of._target_=outerloop.aggregate.weighted.Weighted"]
-    assert build.fingerprint(load.load([*clipped, "inner.batch=2"])) == build.fingerprint(load.load(clipped))
+    assert shared_settings.fingerprint(load.load([*clipped, "inner.batch=2"])) == shared_settings.fingerprint(
+        load.load(clipped)
+    )
     for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
-        assert build.fingerprint(load.load([shared])) != plain, shared
+        assert shared_settings.fingerprint(load.load([shared])) != plain, shared
 
 
 def test_a_clip_that_cannot_be_is_refused_before_anything_starts():
     with pytest.raises(UserError, match="clip=median needs peers that take the same outer step"):
-        build.check_parts(load.load(["recipe=noloco", "clip=median"]))
+        part_checks.check_parts(load.load(["recipe=noloco", "clip=median"]))
     with pytest.raises(UserError, match="clip=often is not one of auto, median, none"):
-        build.check_parts(load.load(["clip=often"]))
+        part_checks.check_parts(load.load(["clip=often"]))
 
 
 @pytest.mark.parametrize("recipe", ["recipe=sparseloco", "recipe=noloco"])
@@ -69,8 +71,8 @@ def test_the_largest_payload_follows_from_the_model_and_an_option_may_only_say_l
 
     def limited(*options):
         settings = load.load([recipe, f"exchange=swarm_{kind}", *options])
-        model = build.check_parts(settings)
-        build.limit_payloads(settings, model)
+        model = part_checks.check_parts(settings)
+        part_checks.limit_payloads(settings, model)
         return settings.exchange.max_blob_bytes, sum(p.numel() for p in model.parameters())
 
     most, values = limited()
@@ -78,5 +80,5 @@ def test_the_largest_payload_follows_from_the_model_and_an_option_may_only_say_l
     assert limited("exchange.max_blob_bytes=1000")[0] == 1000
     assert limited(f"exchange.max_blob_bytes={1 << 40}")[0] == most
     threads = load.load(["recipe=diloco", "exchange=inprocess"])
-    build.limit_payloads(threads, build.check_parts(threads))
+    part_checks.limit_payloads(threads, part_checks.check_parts(threads))
     assert "max_blob_bytes" not in threads.exchange

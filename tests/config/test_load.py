@@ -2,7 +2,7 @@
 
 import pytest
 
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.types import UserError
 
 
@@ -11,7 +11,7 @@ def test_every_recipe_composes_and_builds(recipe):
     settings = load.load([f"recipe={recipe}"])
     assert settings.recipe == recipe
     for axis in ("method", "compress", "feedback", "aggregate", "schedule"):
-        build.make(settings[axis])
+        instantiate.make(settings[axis])
 
 
 def test_the_swarm_knows_how_many_fragments_a_round_has():

@@ -18,7 +18,7 @@ from outerloop.compress.randomk import RandomK
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
-from outerloop.config import build, load
+from outerloop.config import instantiate, load, part_checks
 from outerloop.core.compatibility import warnings
 from outerloop.core.compatibility.trials import aligned
 from outerloop.exchange.inprocess import Hub, InProcess
@@ -177,7 +177,7 @@ def test_the_command_line_sees_the_aggregate():
     eager = ["eager=true", "schedule.delay=3", "schedule.sync_every=3", "exchange=inprocess", "model=nano"]
     for aggregate in ("senders", "weighted", "median_clip", "rda"):
         with pytest.raises(UserError, match="set aggregate=mean"):
-            build.check_parts(load.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
+            part_checks.check_parts(load.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
 
 
 # --- what was wrong where parts meet ---
@@ -312,7 +312,7 @@ def test_a_part_can_require_another(axis, fact, value, other):
 @pytest.mark.parametrize("compress", load.groups()["compress"])
 def test_which_peers_send_the_same_coordinates(compress):
     """Of two peers with unlike tensors: dense ones, and those that draw or agree on their positions."""
-    codec = build.make(load.compose_config([f"compress={compress}"]).compress)
+    codec = instantiate.make(load.compose_config([f"compress={compress}"]).compress)
     same = {"randomk", "scalecom"} | {
         "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "powersgd_warm",
         "sigma_bins", "sign", "two_bit"

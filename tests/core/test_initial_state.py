@@ -10,7 +10,7 @@ from torch import distributed as dist
 from torch import nn
 
 import outerloop
-from outerloop.config import build, load
+from outerloop.config import build, load, shared_settings
 from outerloop.config.peer_check import start_together
 from outerloop.core.initial_state import Standing, begin_alike, meet
 from outerloop.exchange.distributed import Distributed
@@ -268,5 +268,5 @@ def test_a_late_joiner_on_other_hardware_has_the_same_fingerprint_only_where_har
     monkeypatch.setattr(build, "make", lambda node: SimpleNamespace(portable=portable))
     for machine in ("AVX2", "DEFAULT"):
         monkeypatch.setattr(arithmetic_platform, "described", lambda machine=machine: machine)
-        seen.add(build.fingerprint(settings))
+        seen.add(shared_settings.fingerprint(settings))
     assert len(seen) == (1 if portable else 2)

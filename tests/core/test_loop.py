@@ -14,7 +14,7 @@ from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.replica.island import Island
@@ -352,7 +352,7 @@ def test_workers_that_take_long_do_not_split_the_rest():
 @pytest.mark.parametrize("name", load.groups()["compress"])
 def test_float64_slow_weights_work_with_every_compressor(name):
     def work(exchange):
-        codec = build.make(load.compose_config([f"compress={name}"]).compress)
+        codec = instantiate.make(load.compose_config([f"compress={name}"]).compress)
         return train(exchange, rounds=2, compress=codec, feedback=ErrorFeedback(beta=0.9), state_dtype="float64")
 
     results = toy.run_workers(2, work)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from outerloop import wire
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.core.codec import UpdateCodec
 
 TWO_BITS = ["compress.large.k=64", "compress.large.values._target_=outerloop.compress.two_bit.TwoBit"]
@@ -17,8 +17,10 @@ def test_a_lean_payload_of_ten_million_parameters_is_a_two_hundredth_of_float32(
     settings = load.load(["compress=topk_lean", *values, *LLAMA])
     settings.model.vocab_size = 256
     draw = torch.Generator().manual_seed(0)
-    tensors = {name: torch.randn(p.shape, generator=draw) for name, p in build.make(settings.model).named_parameters()}
-    payload = UpdateCodec(build.make(settings.compress), seed=0)
+    tensors = {
+        name: torch.randn(p.shape, generator=draw) for name, p in instantiate.make(settings.model).named_parameters()
+    }
+    payload = UpdateCodec(instantiate.make(settings.compress), seed=0)
     header = wire.Header(round=100, fragment=0, samples=1000, schema=1, slow=2, peer="Qm" + "a" * 44)
     blob = wire.pack(header, {name: payload.encode(100, name, x, leads=False) for name, x in tensors.items()})
     params = sum(x.numel() for x in tensors.values())

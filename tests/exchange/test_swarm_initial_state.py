@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from outerloop.config import build, load
+from outerloop.config import build, load, shared_settings
 from outerloop.config.peer_check import start_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
@@ -36,7 +36,7 @@ def begun(peers: list[SwarmGather], models: list[nn.Module]) -> list[Any]:
     def begin(peer: SwarmGather) -> OuterLoop:
         peer.join()
         outer = build.make_outer_loop(settings, models[peers.index(peer)], peer, rounds=None)
-        start_together(outer, build.training_settings(settings))
+        start_together(outer, shared_settings.training_settings(settings))
         return outer
 
     outers = together(peers, begin)

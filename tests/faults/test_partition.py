@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from tests.support.network_hosts import Hosts
 
 Start = Callable[[int, int], Hosts]

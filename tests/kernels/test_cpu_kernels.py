@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
 from outerloop.kernels.finite import all_finite, finite
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import absolute, select
+from outerloop.kernels.select import Rows, absolute, select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from tests.support import toy_pipelines
 

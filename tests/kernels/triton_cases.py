@@ -11,8 +11,7 @@ import torch
 
 from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import select
+from outerloop.kernels.select import Rows, select
 from outerloop.kernels.triton.land import land_triton
 from outerloop.kernels.triton.select import select_triton
 from outerloop.kernels.triton.two_bit import two_bit_decode_triton, two_bit_encode_triton

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.inner.lr_schedule import warmup_cosine
 from outerloop.inner.models import next_token_loss
 from outerloop.state import canonical
@@ -39,7 +39,7 @@ def distributed(settings):
     """Slow weights of the workers after the run, and the norm of every mean gradient."""
 
     def work(exchange):
-        trainer = build.make_trainer(settings, build.make(settings.data), exchange, exchange.rank)
+        trainer = build.make_trainer(settings, instantiate.make(settings.data), exchange, exchange.rank)
         assert trainer.optimizer is None
         rounds = [round for _ in range(STEPS) for round in trainer.step().rounds]
         return {name: x.clone() for name, x in trainer.outer.slow.items()}, [round.mean_norm for round in rounds]
@@ -49,11 +49,11 @@ def distributed(settings):
 
 def joint(settings):
     """Plain training: the batches of all workers as one, the inner optimizer, clipping, warm-up and cosine by hand."""
-    corpus = build.make(settings.data)
+    corpus = instantiate.make(settings.data)
     model = build.make_model(settings, corpus)
     where = [{"rank": rank, "size": WORKERS, "batch": BATCH, "seq_len": 16, "seed": 0} for rank in range(WORKERS)]
     streams = [corpus.stream(**one) for one in where]
-    optimizer = build.make(settings.inner.optimizer)(list(model.named_parameters()))
+    optimizer = instantiate.make(settings.inner.optimizer)(list(model.named_parameters()))
     peaks = [group["lr"] for group in optimizer.param_groups]
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -84,7 +84,7 @@ def test_four_workers_are_one_worker_with_the_joint_batch(inner, monkeypatch):
     """To rounding: 1e-5 of how far the weights have moved. All workers hold the same bits."""
     monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", orthogonal)  # noqa: SLF001
     settings = settings_of(inner)
-    start = dict(build.make_model(settings, build.make(settings.data)).named_parameters())
+    start = dict(build.make_model(settings, instantiate.make(settings.data)).named_parameters())
     [(weights, gradients), *others], whole = distributed(settings), joint(settings)
     assert all(torch.equal(x, other[name]) for other, _ in others for name, x in weights.items())
     assert max(gradients) > 0.5, "clipping is part of what is compared"
@@ -95,7 +95,7 @@ def test_four_workers_are_one_worker_with_the_joint_batch(inner, monkeypatch):
 
 def test_muon_of_the_mean_gradient_is_muon():
     """Matrices of the layers go through Muon, everything else through AdamW, with the settings of the group inner."""
-    method = build.make(settings_of("muon", "inner.adamw_lr=1e-3").method)
+    method = instantiate.make(settings_of("muon", "inner.adamw_lr=1e-3").method)
     slow = {"layers.0.w": torch.ones(4, 4), "embed.w": torch.ones(4, 4), "layers.0.norm": torch.ones(4)}
     method.init(slow)
     muon, adamw = method.optimizer.parts
@@ -109,7 +109,7 @@ def test_a_state_with_muon_is_handed_over():
     settings = settings_of("muon")
     slow = {"layers.0.w": torch.randn(4, 4), "embed.w": torch.randn(4, 4)}
     gradients = [{name: torch.randn(4, 4) for name in slow} for _ in range(3)]
-    there, here = (build.make(settings.method) for _ in range(2))
+    there, here = (instantiate.make(settings.method) for _ in range(2))
     there.init(slow)
     for gradient in gradients[:2]:
         there.update(slow, gradient, {})

@@ -19,7 +19,7 @@ import torch.multiprocessing as processes
 from safetensors.torch import load_file
 from torch import distributed as dist
 
-from outerloop.config import build, island_checks, load, rank_layout
+from outerloop.config import island_checks, load, part_checks, rank_layout
 from outerloop.inner import gathered_follower, worker_checkpoint
 from outerloop.launcher import run_worker, torchrun_rank
 from outerloop.launcher.train import train
@@ -335,13 +335,13 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     settings = load.load([*options, "workers=2"])
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    build.check_parts(settings)
+    part_checks.check_parts(settings)
     monkeypatch.setattr(dist, "get_world_size", lambda: 6)
     said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: set inner.seq_len=85"
     with pytest.raises(UserError, match=said) as mistake:
-        build.check_parts(settings)
+        part_checks.check_parts(settings)
     assert "\n" not in str(mistake.value)
-    build.check_parts(load.load([*options, "workers=2", "inner.seq_len=85"]))
+    part_checks.check_parts(load.load([*options, "workers=2", "inner.seq_len=85"]))
 
 
 def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.config import build, load
+from outerloop.config import load, part_checks, shared_settings
 from outerloop.types import UserError
 from tests.support.run_output import summary_of
 from tests.support.train_processes import family, gone, invitation, rounds_done, rows, start
@@ -31,15 +31,15 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
 )
 def test_a_method_that_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
-        build.check_parts(load.load(overrides))
+        part_checks.check_parts(load.load(overrides))
     assert "\n" not in str(error.value)
-    build.check_parts(load.load(GOSSIP))
+    part_checks.check_parts(load.load(GOSSIP))
 
 
 def test_pairing_and_seed_belong_to_the_fingerprint_patience_does_not() -> None:
-    plain = build.fingerprint(load.load(GOSSIP))
-    assert build.fingerprint(load.load([*GOSSIP, "exchange.patience=0.5", "exchange.meeting_s=9"])) == plain
-    assert build.fingerprint(load.load([*GOSSIP, "exchange.pairing=scheduled"])) != plain
+    plain = shared_settings.fingerprint(load.load(GOSSIP))
+    assert shared_settings.fingerprint(load.load([*GOSSIP, "exchange.patience=0.5", "exchange.meeting_s=9"])) == plain
+    assert shared_settings.fingerprint(load.load([*GOSSIP, "exchange.pairing=scheduled"])) != plain
 
 
 @pytest.mark.slow

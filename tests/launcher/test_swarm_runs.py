@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from outerloop.state import checkpoint
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.validation import SIGNATURE_BYTES
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import family, gone, invitation, rounds_done, rows, start

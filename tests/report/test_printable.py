@@ -15,7 +15,7 @@ from outerloop.inner.export import ORDER
 from outerloop.report import terminal
 from outerloop.report.table import Table
 from outerloop.sinks.console import Terminal
-from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.access_control import RejectionLog
 from outerloop.types import UserError, printable
 from tests.support.inspect_command import inspect, payload
 

@@ -10,7 +10,7 @@ from outerloop.aggregate.similarity import agreement
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
-from outerloop.config import build, load
+from outerloop.config import build, load, shared_settings
 from outerloop.core import compatibility
 from outerloop.core.round_scheduler import RoundScheduler
 from outerloop.exchange.inprocess_gossip import InProcessGossip
@@ -235,7 +235,7 @@ def test_the_learning_rate_ends_with_the_run():
 def test_peers_that_weigh_by_samples_still_begin_with_one_h():
     def print_of(*options):
         overrides = [*options, "exchange.peers=2", "aggregate=weighted"]
-        return build.fingerprint(load.compose_config(overrides))
+        return shared_settings.fingerprint(load.compose_config(overrides))
 
     other = "schedule.sync_every=20"
     assert print_of("schedule=every_h") == print_of("schedule=every_h", other)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outerloop.config import build, from_recipe, load
+from outerloop.config import from_recipe, instantiate, load
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.methods.noloco import NoLoCo
@@ -146,7 +146,7 @@ def test_all_save_after_the_same_inner_step():
 )
 def test_without_a_delay_nothing_is_early(option, typed):
     with pytest.raises(UserError, match="set " + typed) as error:
-        build.make(load.compose_config([*option.split(), "schedule.early=true"]).schedule)
+        instantiate.make(load.compose_config([*option.split(), "schedule.early=true"]).schedule)
     assert "\n" not in str(error.value)
 
 

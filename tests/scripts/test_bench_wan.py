@@ -10,7 +10,7 @@ import wan_pace
 from faults_machine import COMMON
 from namespaces import Network
 
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from tests.support import toy
 
 ARGS = argparse.Namespace(
@@ -67,7 +67,7 @@ def test_an_invalid_delay_or_rate_is_refused_before_anything_runs(monkeypatch, c
 @pytest.mark.parametrize("recipe", bench_wan.RECIPES)
 def test_every_recipe_is_one_that_can_be_typed(recipe):
     settings = load.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
-    assert build.make(settings.schedule).delay == (3 if "delay" in recipe or recipe == "streaming" else 0)
+    assert instantiate.make(settings.schedule).delay == (3 if "delay" in recipe or recipe == "streaming" else 0)
     assert settings.inner.optimizer.step_s == 0.5
 
 

@@ -13,7 +13,7 @@ from outerloop.config import load, run_directory
 from outerloop.state import checkpoint
 from outerloop.swarm.access.hard_state_file import HardStateFile, folder_of, generation_of
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.storage import Folder
 from tests.support.power_cut import PowerCut
 

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_class
 from torch import nn
 
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.core import compatibility
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
@@ -73,7 +73,7 @@ def node(axis, choice):
 
 @cache
 def template(axis, choice, options):
-    return build.make(node(axis, choice), **dict(options))
+    return instantiate.make(node(axis, choice), **dict(options))
 
 
 def made(axis, choice, **options):

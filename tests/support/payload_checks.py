@@ -23,7 +23,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
-from outerloop.config import build, load
+from outerloop.config import instantiate, load
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.pipeline.fused import decode_kept
 from outerloop.kernels.land import Landing, land
@@ -50,7 +50,7 @@ def payload_of(codec: str) -> UpdateCodec:
     """The codec of configs/compress/<codec>.yaml, or one of EXTRA."""
     if codec in EXTRA:
         return UpdateCodec(EXTRA[codec], seed=0)
-    return UpdateCodec(build.make(load.compose_config([f"compress={codec}"]).compress), seed=0)
+    return UpdateCodec(instantiate.make(load.compose_config([f"compress={codec}"]).compress), seed=0)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.exchange.inprocess import Hub
 
 README = Path(__file__).parents[2] / "README.md"
@@ -12,6 +12,6 @@ SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.fi
 def trainer_of(*overrides, exchange=None):
     settings = load.load([*SMALL, *overrides])
     if exchange is None:
-        exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
+        exchange = instantiate.make(settings.exchange, hub=Hub(1), rank=0)
         exchange.join()
-    return build.make_trainer(settings, build.make(settings.data), exchange, 0)
+    return build.make_trainer(settings, instantiate.make(settings.data), exchange, 0)

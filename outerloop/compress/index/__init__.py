@@ -1,11 +1,34 @@
-"""AXIS index: how the kept positions of a sparse payload are encoded. One code per file."""
+"""AXIS index: how the kept positions of a sparse payload are encoded. One code per file.
 
-from collections.abc import Sequence
+The checks that the codes share refuse invalid bytes before and after decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
+
+
+def decoded(
+    decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
+) -> Tensor:
+    """Decode (B,) uint8 of P peers to (P, M) int32. `decode` marks valid bytes. Raises ValueError unless all are."""
+    for byte_B in bytes_P:
+        if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
+            raise ValueError(f"positions as {byte_B.dtype} of shape {tuple(byte_B.shape)}, not as a row of bytes")
+    position_PM, good_P = decode(list(bytes_P), rows.count, rows.chunk, rows.k)
+    for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
+        if not good:
+            raise ValueError(
+                f"{byte_B.numel()} bytes are not a valid code of ascending positions in chunks of {rows.chunk},"
+                f" {rows.k} in each, {rows.kept} in all"
+            )
+    return position_PM
 
 
 class Index(Protocol):

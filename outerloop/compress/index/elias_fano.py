@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.compress.index.checked import decoded
+from outerloop.compress.index import decoded
 from outerloop.kernels.positions import elias_fano_decode, elias_fano_encode
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 
 
 class EliasFano:

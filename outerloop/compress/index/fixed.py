@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.compress.index.checked import decoded
+from outerloop.compress.index import decoded
 from outerloop.kernels.positions import are_valid, check_valid, decode_each, no_positions
 from outerloop.kernels.reference import pack_bits, packed_bytes, unpack_bits
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 
 
 class Fixed:

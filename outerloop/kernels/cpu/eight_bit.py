@@ -11,8 +11,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from outerloop.kernels.cpu.arrays import MAGNITUDE
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.vectors import MAGNITUDE
 from outerloop.kernels.eight_bit import BLOCK, TOP
 
 TINY = np.finfo(np.float32).tiny

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from outerloop.kernels.cpu.bit_loops import finish, flush, low_bits, only_zeros, peek
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.gap_loops import count_zeros, read_row, row_bounds, write_row
+from outerloop.kernels.cpu.gap_loops import (
+    count_zeros,
+    finish,
+    flush,
+    low_bits,
+    only_zeros,
+    peek,
+    read_row,
+    row_bounds,
+    write_row,
+)
 
 
 @compiled

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outerloop.kernels.cpu.arrays import MAGNITUDE
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.vectors import MAGNITUDE
 from outerloop.kernels.finite import finite
 from outerloop.kernels.threads import parallel_rows
 

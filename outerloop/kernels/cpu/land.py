@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import as_array, convert, float_row, sum_of_squares
+from outerloop.kernels.cpu.arrays import add_counted, as_array, convert, float_row, sum_of_squares
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.eight_bit import read_residual_row, write_residual_row
-from outerloop.kernels.cpu.vectors import add_counted
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 from outerloop.kernels.threads import parallel_rows
 
 

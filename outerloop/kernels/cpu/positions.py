@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outerloop.kernels import positions
 from outerloop.kernels.cpu import elias_fano_loops, rice_loops
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from outerloop.kernels.cpu.bit_loops import finish, only_zeros
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.gap_loops import count_zeros, read_row, row_bounds, write_row
+from outerloop.kernels.cpu.gap_loops import count_zeros, finish, only_zeros, read_row, row_bounds, write_row
 
 
 @compiled

@@ -11,13 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import as_array, float_row, prefetch_inputs
-from outerloop.kernels.cpu.bit_loops import ONE, trailing_zeros
+from outerloop.kernels.cpu.arrays import (
+    MAGNITUDE,
+    TOGETHER,
+    WORD,
+    as_array,
+    float_row,
+    offer_one,
+    offer_together,
+    prefetch_inputs,
+    reaching,
+)
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.eight_bit import read_residual_row
-from outerloop.kernels.cpu.vectors import MAGNITUDE, TOGETHER, WORD, offer_one, offer_together, reaching
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import select
+from outerloop.kernels.cpu.gap_loops import ONE, trailing_zeros
+from outerloop.kernels.select import Rows, select
 from outerloop.kernels.threads import parallel_rows
 
 SPAN = 16 * WORD

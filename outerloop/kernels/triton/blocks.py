@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 
 LARGEST_CHUNK = 65536
 """The longest chunk that one program holds in registers, and the longest that codecs with chunks allow."""

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import Rows
 from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, store_float, stored
 from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 

@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outerloop.kernels.rows import Rows
-from outerloop.kernels.select import select
+from outerloop.kernels.select import Rows, select
 from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, stored
 from outerloop.kernels.triton.eight_bit import load_residual
 

@@ -13,8 +13,8 @@ identity is retired:
     without one          the peer gets a new key; the old file is renamed and kept
 
 One case passes this check: the disk was restored to a moment at which the last process of the peer had already voted.
-It is detected by what other peers report (rollback.py). The hard state of any session counts: a run that is resumed as
-a whole forms a new session, in which no peer has voted.
+It is detected by what other peers report (equivocation.py). The hard state of any session counts: a run that is resumed
+as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import msgpack
 
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity, set_aside
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.validation import MalformedMessage, id_of

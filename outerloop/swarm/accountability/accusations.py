@@ -21,10 +21,9 @@ import msgpack
 from outerloop.swarm.access.access_control import EXPELLED
 from outerloop.swarm.accountability.evidence import MAX_BYTES, Evidence, guilty
 from outerloop.swarm.accountability.expulsion import MAX_EXPELLED, ExpelledPeers
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService, protocol_name
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable, protocol_name
 from outerloop.swarm.timeouts import HISTORY_S, SEND_S, limit
 from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 

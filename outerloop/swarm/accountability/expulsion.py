@@ -22,7 +22,7 @@ import msgpack
 
 from outerloop.swarm.access.access_control import AccessControl
 from outerloop.swarm.accountability.evidence import Evidence, guilty
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.validation import (
     MAX_NUMBER,

@@ -22,7 +22,7 @@ a round's roster may be gone, and the rest continues. No round has two commits, 
 
 If roster peers lie, in any way, while the honest roster peers that are up are a majority by themselves:
     rounds          continue if the liars are at most (n - 1) // 3 of n: they change no view, lead only in turn, and
-                    lead last once a view of theirs has failed (leadership.py)
+                    lead last once a view of theirs has failed (proposer.py)
     no roster       of the liars' choice is decided if they are fewer than half: they admit no peer without its request
                     and no more than the rule allows, and drop no peer whose payloads reach an honest leader in time
                     (roster_change.py)
@@ -31,7 +31,7 @@ If roster peers lie, in any way, while the honest roster peers that are up are a
                     one liar of four forks nothing. For an odd n it may be one peer: an equivocator in a bare majority
                     can show one commit to some peers and another to the rest, if the two parts exchange no messages
                     meanwhile. Both parts then follow signed commits. The two decided commits of the round contain two
-                    statements of one peer that no honest peer makes (justification.py), which identify it to all
+                    statements of one peer that no honest peer makes (view_change.py), which identify it to all
     not covered     the leader of a view chooses which payloads count, and may leave some out
 """
 
@@ -45,11 +45,10 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
 from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message
 from outerloop.swarm.consensus.paxos import PaxosInstance
-from outerloop.swarm.consensus.soft_state import SoftState
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, SoftState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import CommitCertificate

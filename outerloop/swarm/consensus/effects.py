@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Message
+from outerloop.swarm.consensus.state import HardState
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from outerloop.swarm.validation import (
 
 MAX_MESSAGE_BYTES = 2 << 20
 """Size limit of any message as msgpack. Enough for 1024 participants with the longest ids that all asked to be counted,
-the roster, the accepts and 8 views in which the commit was proposed (justification.py)."""
+the roster, the accepts and 8 views in which the commit was proposed (view_change.py)."""
 
 
 @dataclass(frozen=True)

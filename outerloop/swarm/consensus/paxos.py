@@ -1,13 +1,13 @@
 """Single-decree Paxos over the roster of one round, as run by one peer with its durable and volatile state.
 
-    view 0       leader(0) closes the gather (gather_policy.py), accepts its own proposal, and proposes it to all
+    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and proposes it to all
     accept       a peer accepts the proposal of its current view if the commit follows its own head, the next roster
-                 obeys the rules (validity.py), and this peer holds every payload named
+                 obeys the rules (statements.py), and this peer holds every payload named
     decided      the leader has accepts of a majority (continued in chain.py)
     view v > 0   begins for a peer when a majority wants it (view_change.py): the peer promises v to leader(v). With
                  promises of a majority the leader proposes what was accepted in the highest view among them, otherwise
                  its own choice. It holds the payloads and accepts its own proposal before it sends it. The promises are
-                 sent with the proposal and checked by every peer (justification.py); they also prove the view
+                 sent with the proposal and checked by every peer (view_change.py); they also prove the view
 
 A leader proposes once in a view: its own accept is on disk before any peer receives the proposal, and is found there
 after a crash. View 0 needs no promises because of this, and because there is no earlier view.
@@ -21,15 +21,13 @@ from dataclasses import replace
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, max_faulty
 from outerloop.swarm.consensus.effects import FetchPayloads, Reject
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.justification import justification_error
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.proposer import choice
+from outerloop.swarm.consensus.proposer import GatherPolicy, choice
 from outerloop.swarm.consensus.roster_change import shows_absences
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import commit_error, vote_refusal
-from outerloop.swarm.consensus.view_change import Pacemaker
+from outerloop.swarm.consensus.view_change import Pacemaker, justification_error
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 
 

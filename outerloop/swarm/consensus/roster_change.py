@@ -22,9 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from outerloop.swarm.consensus.commit import Commit, Participant, minority
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.leadership import leader
+from outerloop.swarm.consensus.commit import Commit, Participant, leader, minority
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.validation import MAX_PEERS
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from outerloop.swarm.consensus.commit import Commit, majority
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.justification import justification_error
-from outerloop.swarm.consensus.leadership import next_demoted
+from outerloop.swarm.consensus.commit import Commit, majority, next_demoted
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, ask
+from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
 

@@ -6,7 +6,7 @@
     accepted       a proposal that was accepted: the commit, with a link for each view in which it was proposed
     certificate    a decided commit, with the accepts of a majority
 
-Messages carry them (messages.py), and the log and the accepted proposal are stored in their form (hard_state.py).
+Messages carry them (messages.py), and the log and the accepted proposal are stored in their form (state.py).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class CommitCertificate:
     order, each with its signature.
 
     `links`: the views in which it was proposed, ending with `view`; none if that is view 0. The links of two decided
-    commits of one round reveal which peer lied (justification.py).
+    commits of one round reveal which peer lied (view_change.py).
     """
 
     commit: Commit

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 
 import msgpack
 
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES, Message, from_map, to_map
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import SEND_S, limit
 from outerloop.swarm.validation import MalformedMessage, id_of
 

@@ -16,13 +16,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.proof import has_majority, peers_ahead, voters_of
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogAnswer, LogRpc
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, RETRY_S
 from outerloop.swarm.validation import id_of

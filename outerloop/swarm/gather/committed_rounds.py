@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Buffer

@@ -16,14 +16,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.proof import proof_error
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import HEDGE_S, HISTORY_S, limit
 from outerloop.swarm.validation import id_of
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from outerloop.swarm.consensus.commit import Participant
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.timeouts import PULL_S

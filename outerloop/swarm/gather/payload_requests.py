@@ -10,8 +10,12 @@ content itself is downloaded by its hash (payload_downloads.py) and holds its ow
           -> its payload                      download it; reject it if too large, not signed, or of another hash
     landed -> cannot be decoded, or its norm is far from the others'     reject it
 
-A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (readmission.py)
+A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (round_context.py)
 counts the rejections. The round does not wait for peers that the last attempt in it could not reach.
+
+This peer's own payloads are offered to the others, and stored payloads are reported to the agreement:
+
+    payload of the trainer -> signed for this round -> on disk -> offered and reported as stored
 """
 
 from __future__ import annotations
@@ -22,15 +26,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from outerloop.swarm.consensus.commit import Participant
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import POLL_S, RETRY_S, limit
+from outerloop.swarm.transfer.signed_payload import offload, sign_payload
 from outerloop.swarm.validation import MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
@@ -140,3 +146,47 @@ class PayloadRequests:
             backoff.payload_rejected(peer, number)
             return True
         return False
+
+
+class OwnPayloads:
+    """This peer's payloads: `rpc` offers them, `roots` knows the state of the run that they name."""
+
+    def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
+        self._context, self._store, self._rpc, self._roots = context, store, rpc, roots
+
+    async def offer(self, number: int, blob: bytes) -> None:
+        """Sign and store this peer's payload for a round, and offer it to the others.
+
+        Does nothing if the round is over, or if this peer has signed a payload for it before, e.g. before a restart: it
+        never signs a second one, on any chain.
+        """
+        own, chain = self._context.own, self._context.chain
+        if self._store.has_signed(own, number) or number < chain.number:
+            return
+        session, state = self._context.session, await self._roots.named_in(number)
+
+        def seal() -> tuple[bytes, Participant]:
+            signatures = self._context.trust.signatures
+            content = sign_payload(blob, signatures, session=session, number=number, peer=own, state=state)
+            return content, Participant.of(own, content, state=state)
+
+        content, participant = await offload(len(blob), seal)
+        await self._store.put(number, participant, content)
+        self._rpc.own.post(number, participant)
+        self._context.report_stored(number, participant)
+
+    def resume(self, number: int) -> None:
+        """Report the stored payloads from this round on to the agreement, and offer this peer's own."""
+        for known, participant in self._store.since(number):
+            self._context.report_stored(known, participant)
+            if participant.peer == self._context.own:
+                self._rpc.own.post(known, participant)
+
+    def begin_round(self, number: int) -> None:
+        """Notify peers that request a payload of an earlier round that none follows, if this peer had none."""
+        self._rpc.own.over(number - 1)
+
+    def restart(self, number: int) -> None:
+        """Follow another chain from this round on. The stored payloads may count in it."""
+        self._rpc.own.take_back(number)
+        self.resume(number)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Protocol
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import (
     ApplyCommit,
@@ -27,13 +26,13 @@ from outerloop.swarm.consensus.effects import (
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
-from outerloop.swarm.gather.own_payloads import OwnPayloads
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
-from outerloop.swarm.gather.payload_requests import PayloadRequests
+from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_timers import RoundTimers
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 
 

@@ -18,34 +18,32 @@ from functools import partial
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
 from outerloop.swarm.access.signatures import KeySigner
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.explain import waiting_for
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogRpc
-from outerloop.swarm.gather.own_payloads import OwnPayloads
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
-from outerloop.swarm.gather.payload_requests import PayloadRequests, PayloadRpc
-from outerloop.swarm.gather.reachability import ReachabilityProbe
+from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests, PayloadRpc
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_loop import RoundLoop
 from outerloop.swarm.gather.round_store import RoundStore
-from outerloop.swarm.gather.round_timers import RoundTimers
+from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
 from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
 from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.signed_payload import strip_signatures
+from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.types import UserError
 
 Quorum = Literal["majority", "all", "min_peers"]
@@ -14,7 +14,7 @@ Quorum = Literal["majority", "all", "min_peers"]
 
 @dataclass(frozen=True, kw_only=True)
 class GatherSettings:
-    """Settings of a gather round; gather_policy.py and round_timers.py explain them. Raises UserError if invalid.
+    """Settings of a gather round; proposer.py and round_timers.py explain them. Raises UserError if invalid.
 
     peers             number of peers in the run
     quorum            how many peers a round waits for beyond the grace period: "majority", "all" or only "min_peers"

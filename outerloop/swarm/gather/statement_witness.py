@@ -1,7 +1,7 @@
 """Compare the signed statements that this peer checks: accuse liars, and stop if its own votes were forgotten.
 
 another peer's statement contradicts an earlier one     it is accused with both, and expelled (accusations.py)
-a vote of this peer that its hard state does not hold   its disk was set back (rollback.py): it stops
+a vote of this peer that its hard state does not hold   its disk was set back (equivocation.py): it stops
 evidence against this peer's own key                    the key was copied: the rounds fail with an error
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from outerloop.swarm.access.signatures import Field
 from outerloop.swarm.accountability.accusations import Accusations
-from outerloop.swarm.accountability.equivocation import EquivocationWatch
+from outerloop.swarm.accountability.equivocation import EquivocationWatch, forgotten
 from outerloop.swarm.accountability.expulsion import ExpelledPeers
-from outerloop.swarm.accountability.rollback import forgotten
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.storage import Disk
 from outerloop.types import UserError

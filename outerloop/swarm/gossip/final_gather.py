@@ -27,13 +27,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.share_collection import ShareCollection, members_in
 from outerloop.swarm.gossip.signed_shares import SignedShare, is_signed, signed
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, Unreachable, persist
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import PeerUnreachable, Request, RpcService, Transport, Unreachable, persist
 from outerloop.swarm.timeouts import PROBE_S, STALL_S, VIEW_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.handshake import token_of
 from outerloop.swarm.gossip.pair import Decisions, Pair
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, Unreachable, persist
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import PeerUnreachable, Request, RpcService, Transport, Unreachable, persist
 from outerloop.swarm.timeouts import DOUBT_S, VIEW_S, limit
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outerloop.swarm.gather.readmission import MAX_ROUNDS
+from outerloop.swarm.gather.round_context import MAX_ROUNDS
 from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round

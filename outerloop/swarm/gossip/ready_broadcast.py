@@ -13,8 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import NOTICE_S, UNHEARD_S, limit
 from outerloop.types import Round
 

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.gossip.handshake import Offer, as_acceptor, as_proposer, new_token, token_of
 from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.pair_outcomes import PairOutcomes
@@ -27,8 +26,8 @@ from outerloop.swarm.gossip.partner_policy import Partners, RandomPartners
 from outerloop.swarm.gossip.ready_broadcast import ReadyBroadcast
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
-from outerloop.swarm.p2p.rpc import protocol_name
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, protocol_name
 from outerloop.swarm.timeouts import ANSWER_S, TURN_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore

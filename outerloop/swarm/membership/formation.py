@@ -46,8 +46,7 @@ from outerloop.swarm.membership.member_poll import MemberPoll
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, id_of
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import FORM_GRACE_S, FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.validation import MAX_PEERS
 from outerloop.types import UserError

@@ -13,8 +13,9 @@ count distinguishes a restart from a copy:
     the same, another nonce      the same file was started twice, so it was copied. The second process is refused
     lower                        a file from before the last start: a backup or an older snapshot. It is refused
 
-A file that was restored to a moment after the last start looks like a restart; rollback.py checks its memory. A process
-that objects to a copy records the copy's count in its own file, so that its next start has a higher count.
+A file that was restored to a moment after the last start looks like a restart; equivocation.py checks its
+memory. A process that objects to a copy records the copy's count in its own file, so that its next start has a higher
+count.
 
 A peer that notices two processes notifies each of them when that process next sends something. What it passes on is
 signed with the key that the two share. A process that receives an objection against itself is the younger one and
@@ -38,8 +39,7 @@ from typing import Any, TypeVar
 from outerloop.swarm.access.identity import Life
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S, limit
 from outerloop.types import UserError
 

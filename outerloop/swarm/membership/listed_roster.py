@@ -24,8 +24,7 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.dht.storage import BESIDE_BYTES
 from outerloop.swarm.dht.values import is_item
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import LISTED_S, VIEW_S
 from outerloop.swarm.validation import MAX_PEERS
 

@@ -19,8 +19,7 @@ from typing import NamedTuple
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, checked_setting, difference
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import VIEW_S
 
 SHOWN = 4

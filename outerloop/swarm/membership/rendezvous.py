@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 
 from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.p2p.framing import Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, persist
+from outerloop.swarm.p2p.transport import PeerUnreachable, Request, RpcService, Transport, persist
 from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
 from outerloop.swarm.validation import id_of
 

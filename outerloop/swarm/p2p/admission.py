@@ -11,7 +11,7 @@ newcomers included, can exhaust each other's share, but not the members' share.
 
 Public requests are short and cheap; they are limited in number and in bytes. Requests that are reserved for newcomers
 (payloads and states) are limited in number only, because a state is as large as the model. The operator sets the
-upload rate of states (rate_limiter.py).
+upload rate of states (uploads.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The network thread, which runs one asyncio loop. It is the only bridge to the training thread."""
+"""The network thread, which runs one asyncio loop. It is the only bridge to the training thread.
+
+`BackgroundTasks` holds the tasks of one owner that are not awaited and handle their own failures.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,28 @@ from typing import Any, TypeVar
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 
 T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """The running tasks of one owner. It keeps references to them, because asyncio may drop a task without any.
+
+    Unlike in an asyncio.TaskGroup, a task that fails ends no other, and nothing has to wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task, and return it."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all running tasks."""
+        for task in list(self._running):
+            task.cancel()
 
 
 class NetworkThread:

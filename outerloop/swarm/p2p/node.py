@@ -23,9 +23,8 @@ from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
-from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.identity import onlooker_file
-from outerloop.swarm.access.rejection_log import RejectionLog
 from outerloop.swarm.access.signatures import Signatures, public_key_of
 from outerloop.swarm.dht.node import enter_dht
 from outerloop.swarm.dht.records import SignedRecords

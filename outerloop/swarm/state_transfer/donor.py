@@ -20,13 +20,12 @@ import asyncio
 from collections.abc import Callable
 
 from outerloop.swarm.p2p.framing import Stream, Unreadable
-from outerloop.swarm.p2p.rpc import RpcService, protocol_name
-from outerloop.swarm.p2p.transport import Request, Transport
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, protocol_name
 from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut
 from outerloop.swarm.storage import Buffer
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.uploads import RateLimiter
 
 FURTHEST_AHEAD = 2
 """A joiner may request the state as of a commit at most this far after the last one that landed here."""

@@ -26,8 +26,8 @@ from outerloop.swarm.state_transfer.download import Download, Progress
 from outerloop.swarm.state_transfer.manifest import Manifest
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.timeouts import RETRY_S
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
-from outerloop.swarm.transfer.receive_buffer import ReceiveBuffer
+from outerloop.swarm.transfer.content_store import ReceiveBuffer
 
 BLOCK_BYTES = 1 << 20
 """A block is hashed in a thread, in 0.6 ms. A last block that is shorter is hashed on the event loop."""

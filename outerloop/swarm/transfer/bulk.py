@@ -22,16 +22,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from outerloop.swarm.p2p.framing import PIECE_BYTES, BrokenStream, Stream
-from outerloop.swarm.p2p.rpc import RpcService
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import limit
 from outerloop.swarm.transfer.assembler import ContentAssembler
-from outerloop.swarm.transfer.busy_timer import BusyTimer
-from outerloop.swarm.transfer.download_slots import DownloadSlots
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
-from outerloop.swarm.transfer.receive_buffer import FixedBuffer, GrowingBuffer
+from outerloop.swarm.transfer.content_store import FixedBuffer, GrowingBuffer
+from outerloop.swarm.transfer.download_slots import BusyTimer, DownloadSlots
 from outerloop.swarm.transfer.sources import ContentUnavailable, SourceReputation, Sources
-from outerloop.swarm.transfer.uploads import ContentSource, Uploads
+from outerloop.swarm.transfer.uploads import ContentSource, RateLimiter, Uploads
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from outerloop.swarm.p2p.framing import END_MARK, Stream
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 
 PROTOCOL = "outerloop/1/r/bulk"

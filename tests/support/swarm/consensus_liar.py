@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, Participant, majority, minority
+from outerloop.swarm.consensus.commit import Commit, Participant, leader, majority, minority, next_demoted
 from outerloop.swarm.consensus.effects import ApplyCommit, Effect, Send
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.leadership import leader, next_demoted
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, Promise, Propose, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proof import has_majority, newest_provable_commit, peers_ahead, voters_of
 from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.validation import MAX_VIEW, id_of
 from tests.support.swarm.consensus_guilt import convicted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from outerloop.swarm.consensus.commit import Commit, Participant, majority
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose
+from outerloop.swarm.consensus.state import HardState
 
 
 class Monitor:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from outerloop.swarm.consensus.commit import majority, max_faulty
 from outerloop.swarm.consensus.forks import digests, fork_point
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import HardState
 from tests.support.swarm.consensus_liar import Liar, LiarWorld
 from tests.support.swarm.consensus_world import World
 

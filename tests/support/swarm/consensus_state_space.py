@@ -18,9 +18,9 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted
 from tests.support.swarm.consensus_guilt import convicted
 from tests.support.swarm.consensus_world import RUN, payload

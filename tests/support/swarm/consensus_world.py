@@ -21,10 +21,10 @@ from outerloop.swarm.consensus.effects import (
     Reject,
     Send,
 )
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Message, from_map, to_map
 from outerloop.swarm.consensus.proof import proof_error
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from tests.support.swarm.consensus_monitor import Monitor
 from tests.support.swarm.toy_signatures import ToySigner

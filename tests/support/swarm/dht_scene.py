@@ -16,8 +16,7 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from outerloop.swarm.access.access_control import AccessControl, AllowList
-from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.dht.node import answer, guarded
 from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of

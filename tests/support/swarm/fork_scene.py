@@ -7,8 +7,8 @@ from typing import Any
 
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Accept
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message
 from outerloop.swarm.p2p.framing import Stream

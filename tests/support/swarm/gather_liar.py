@@ -9,8 +9,8 @@ from typing import Any
 from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, Propose, ViewChange
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.swarm.gather.ballot_rpc import send_message
 from outerloop.swarm.p2p.framing import Stream

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.gather.settings import GatherSettings

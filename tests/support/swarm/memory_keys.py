@@ -8,8 +8,7 @@ from functools import cache
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from outerloop.swarm.access.access_control import AccessControl, AllowList
-from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.signatures import Signatures
 
 

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.leadership import turns
+from outerloop.swarm.consensus.commit import Commit, turns
 from outerloop.swarm.consensus.statements import Statement, accept, promise
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 

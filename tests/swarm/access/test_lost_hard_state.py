@@ -13,8 +13,8 @@ import pytest
 from outerloop.swarm.access.hard_state_file import GENERATION, NAME, HardStateFile, fit_to_vote, folder_of
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError

@@ -11,8 +11,8 @@ from outerloop.swarm.accountability.equivocation import EquivocationWatch
 from outerloop.swarm.accountability.expulsion import read_register
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose
+from outerloop.swarm.consensus.state import HardState
 from outerloop.types import UserError
 from tests.support.swarm.consensus_schedule import Schedule
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar

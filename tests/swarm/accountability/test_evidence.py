@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
 from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
 from outerloop.swarm.transfer.signed_payload import sign_payload
 from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage

@@ -23,9 +23,9 @@ from outerloop.swarm.accountability.expulsion import (
     read_register,
     write_register,
 )
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.p2p.framing import TurnedAway, Unreadable
-from outerloop.swarm.p2p.rpc import protocol_name
+from outerloop.swarm.p2p.transport import protocol_name
 from outerloop.swarm.validation import id_of
 from outerloop.types import UserError
 from tests.support.swarm.gather_scene import MemoryDisk

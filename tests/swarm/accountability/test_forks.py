@@ -13,10 +13,9 @@ from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.accountability.equivocation import EquivocationWatch
 from outerloop.swarm.accountability.evidence import guilty
 from outerloop.swarm.accountability.expulsion import read_register
-from outerloop.swarm.consensus.commit import Commit, Participant, genesis
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis, next_demoted, turns
 from outerloop.swarm.consensus.forks import fork_point, forked_earlier, is_better, linked
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.leadership import next_demoted, turns
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import accept, promise
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import ChainLink, CommitCertificate, Pledge

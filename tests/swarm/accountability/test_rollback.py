@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from outerloop.swarm.accountability.equivocation import forgotten
 from outerloop.swarm.accountability.expulsion import read_register
-from outerloop.swarm.accountability.rollback import forgotten
 from outerloop.swarm.consensus.commit import Commit, genesis
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.types import UserError
 from tests.support.swarm.consensus_world import RUN, payload

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.leadership import turns
+from outerloop.swarm.consensus.commit import Commit, turns
 from outerloop.swarm.consensus.messages import Accept, Propose
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.gather.ballot_rpc import receive_message
 from outerloop.swarm.p2p.framing import Stream

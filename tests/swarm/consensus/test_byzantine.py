@@ -13,13 +13,12 @@ import pytest
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority, next_demoted, turns
 from outerloop.swarm.consensus.effects import Persist, Reject, Send
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.leadership import next_demoted, turns
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.timeouts import LEAD_S
 from outerloop.swarm.validation import MAX_VIEW, MalformedMessage

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outerloop.swarm.consensus.commit import Commit, genesis, minority
-from outerloop.swarm.consensus.leadership import leader, next_demoted, turns
+from outerloop.swarm.consensus.commit import Commit, genesis, leader, minority, next_demoted, turns
 from tests.support.swarm.consensus_world import RUN
 
 FOUR = ("000-a", "001-b", "002-c", "003-d")

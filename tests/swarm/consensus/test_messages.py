@@ -7,8 +7,6 @@ import msgpack
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import (
     MAX_MESSAGE_BYTES,
     Accept,
@@ -21,6 +19,8 @@ from outerloop.swarm.consensus.messages import (
     from_map,
     to_map,
 )
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, MalformedMessage
 from tests.support.swarm.consensus_world import World, payload

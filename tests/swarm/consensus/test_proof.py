@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.proof import has_majority, newest_provable_commit, peers_ahead, voters_of
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.validity import commit_error
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import send_message

@@ -10,10 +10,10 @@ from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, FetchPayloads, Persist, Reject, Send
 from outerloop.swarm.consensus.explain import waiting_for
-from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
 from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.toy_signatures import ToySigner, accept_of, decided_by, proposal, toy_signature

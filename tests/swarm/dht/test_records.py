@@ -17,9 +17,8 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 
-from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.access_control import QUIET_S, AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.rate_limits import EVERYBODY
-from outerloop.swarm.access.rejection_log import QUIET_S, RejectionLog
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.dht import records
 from outerloop.swarm.dht.records import MAX_RECORD_BYTES, SignedRecords

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, genesis
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.round_store import RoundStore
 from tests.support.swarm.gather_scene import MemoryDisk

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from outerloop.swarm.consensus.commit import genesis
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.p2p.framing import PIECE_BYTES, Stream
 from outerloop.swarm.timeouts import STALL_S
 from tests.support.swarm.gather_liar import Liar

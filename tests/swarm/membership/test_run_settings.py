@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from outerloop.config import build, load
+from outerloop.config import load, shared_settings
 from outerloop.swarm.dht.records import MAX_RECORD_BYTES
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.mismatched_peers import MAX_NAMED, MismatchedPeers
@@ -48,10 +48,10 @@ def test_differing_settings_are_found_from_hashes_in_order_of_importance() -> No
 
 @pytest.mark.long
 def test_the_settings_of_every_recipe_fit_a_record_and_one_option_is_one_difference() -> None:
-    ours = build.settings_to_compare(load.load(["exchange=swarm_gather"]))["settings"]
-    theirs = build.settings_to_compare(load.load(["exchange=swarm_gather", "inner.lr=0.5"]))["settings"]
+    ours = shared_settings.settings_to_compare(load.load(["exchange=swarm_gather"]))["settings"]
+    theirs = shared_settings.settings_to_compare(load.load(["exchange=swarm_gather", "inner.lr=0.5"]))["settings"]
     assert names(ours, theirs) == ["inner.lr"] and 2 * len(ours.packed) < MAX_RECORD_BYTES
-    rules = build.settings_to_compare(load.load(["exchange=swarm_gather", "exchange.quorum=all"]))["settings"]
+    rules = shared_settings.settings_to_compare(load.load(["exchange=swarm_gather", "exchange.quorum=all"]))["settings"]
     assert names(ours, rules) == ["exchange.quorum"]
     many = RunSettings({f"key {number}": "1" for number in range(10_000)})
     assert len(many.packed) == MAX_SETTINGS * ENTRY_BYTES < MAX_RECORD_BYTES and well_formed(many.packed)

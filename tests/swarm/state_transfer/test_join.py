@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.commit import Commit, genesis
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.proof import contradictions, newest_provable_commit
+from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import send_message

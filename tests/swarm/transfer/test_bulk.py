@@ -13,10 +13,9 @@ from outerloop.swarm.p2p.framing import PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transfer.assembler import ContentAssembler
-from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.rate_limiter import RateLimiter, limiter_for
-from outerloop.swarm.transfer.receive_buffer import GrowingBuffer
+from outerloop.swarm.transfer.content_store import ContentStore, GrowingBuffer
 from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.transfer.uploads import RateLimiter, limiter_for
 from outerloop.types import UserError
 from tests.support.swarm.bulk_scene import MANY, PROTOCOL, Node, liar, nodes, sha_of, some_bytes, zeros
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport

@@ -8,8 +8,8 @@ import pytest
 
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.bulk_scene import some_bytes
 from tests.support.swarm.loopback import Make, daemon_of
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outerloop.swarm.transfer.busy_timer import BusyTimer
+from outerloop.swarm.transfer.download_slots import BusyTimer
 from tests.support.swarm.virtual_clock import virtual
 
 

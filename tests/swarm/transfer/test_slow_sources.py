@@ -10,8 +10,8 @@ import pytest
 from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import PULL_S, STALL_S, TRANSFER_S
-from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.bulk_scene import PROTOCOL, Node, nodes, some_bytes
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s, virtual

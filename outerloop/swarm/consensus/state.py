@@ -1,7 +1,10 @@
-"""The durable state of a peer of the agreement: the last commits, what it promised, and what it accepted.
+"""The state of a peer of the agreement.
 
-It is stored next to the peer's identity, and both are kept or lost together: a peer that lost this state might vote
-twice, so it returns with a new identity. Payloads that an accepted commit names must survive a crash too (chain.py).
+Hard state: the last commits, what it promised, and what it accepted. It is stored next to the peer's identity, and both
+are kept or lost together: a peer that lost this state might vote twice, so it returns with a new identity. Payloads
+that an accepted commit names must survive a crash too (chain.py).
+
+Soft state: what it knows of the current round. It may be lost in a crash: the next view makes up for it.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from typing import Any
 
 import msgpack
 
-from outerloop.swarm.consensus.commit import Commit, genesis
-from outerloop.swarm.consensus.leadership import leader
-from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
+from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
 from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
@@ -27,6 +30,53 @@ from outerloop.swarm.validation import (
     unpacked,
     view_number,
 )
+
+
+@dataclass(frozen=True)
+class SoftState:
+    """Immutable volatile state: every event that changes it creates a new instance.
+
+    The first five fields belong to the round, the others to the current view. `grace`, `deadline`: whether it is over.
+    `asks`: the learners of the round with their signed requests. `wishes`: each peer's last wish for a view
+    (view_change.py). `promises`: each peer's last promise to this peer as leader, for any view. `accepts`, as leader:
+    the signed accepts of other peers for the proposal. `proposal`, as follower: waits for its payloads. `wanted`:
+    payloads that were requested.
+    """
+
+    grace: bool = False
+    deadline: bool = False
+    asks: frozenset[tuple[str, bytes]] = frozenset()
+    wishes: frozenset[ViewWish] = frozenset()
+    promises: frozenset[tuple[str, Promise]] = frozenset()
+
+    accepts: frozenset[tuple[str, bytes]] = frozenset()
+    proposal: Accepted | None = None
+    wanted: frozenset[Participant] = frozenset()
+
+    @property
+    def asked(self) -> frozenset[str]:
+        return frozenset(peer for peer, _ in self.asks)
+
+    @property
+    def acceptors(self) -> set[str]:
+        return {peer for peer, _ in self.accepts}
+
+    def promises_of(self, view: int) -> dict[str, Promise]:
+        """Return the promises for this view, by peer."""
+        return {peer: promise for peer, promise in self.promises if promise.view == view}
+
+    def with_promise(self, sender: str, promise: Promise) -> SoftState:
+        others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
+        return replace(self, promises=others | {(sender, promise)})
+
+    def with_wishes(self, wishes: Iterable[ViewWish]) -> SoftState:
+        """Return the state with these wishes, each replacing the previous wish of its peer."""
+        new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
+        return replace(self, wishes=frozenset(new.values()))
+
+    def in_another_view(self) -> SoftState:
+        return SoftState(self.grace, self.deadline, self.asks, self.wishes, self.promises)
+
 
 VERSION = 5
 ROUNDS_KEPT = 8

@@ -1,0 +1,32 @@
+"""Build one part from its node of the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from outerloop.types import UserError
+
+
+def make(node: DictConfig, **runtime: Any) -> Any:
+    """Instantiate one node.
+
+    Raises the UserError that its constructor raised, or a UserError with the root cause of any other error.
+    """
+    try:
+        return instantiate(node, **runtime, _convert_="all")
+    except InstantiationException as error:
+        causes = cause_chain(error)
+        for cause in causes:
+            if isinstance(cause, UserError):
+                raise cause from None
+        reason = str(causes[-1]).strip().splitlines()[0]
+        raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
+
+
+def cause_chain(error: BaseException) -> list[BaseException]:
+    """Return an error and its chain of causes, root cause last."""
+    return [error] if error.__cause__ is None else [error, *cause_chain(error.__cause__)]

@@ -1,0 +1,85 @@
+"""Check a configuration before anything is written or started: build its parts on a trial model."""
+
+from __future__ import annotations
+
+import torch
+from omegaconf import DictConfig
+from torch import Size
+from torch import distributed as dist
+from torch.nn import Module
+
+from outerloop import wire
+from outerloop.aggregate.screen import screen_of
+from outerloop.config.build import capabilities, make_model, make_optimizer_factory
+from outerloop.config.instantiate import make
+from outerloop.core import compatibility
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.trainer import autocast_context, pick_device
+from outerloop.replica.island import trainable_parameters
+from outerloop.types import UserError
+
+MAX_LANES = 64
+"""Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
+
+
+def check_parts(config: DictConfig) -> Module:
+    """Instantiate everything that is cheap, so that mistakes are reported before anything is written or started.
+
+    Return the trial model. Raises UserError if a part refuses its settings or does not fit the others.
+    """
+    if allow := config.exchange.get("allow"):
+        from outerloop.swarm.access.access_control import (
+            AllowList,  # imports hivemind, which a run without an allow-list may not need
+        )
+
+        AllowList(allow)
+    parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
+    exchange = capabilities(config)
+    compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
+    screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
+    if config.inner.optimizer:
+        make_optimizer_factory(config)
+    autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
+    corpus = make(config.data)
+    peers = config.exchange.get("peers", config.workers)
+    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
+    model = trial_model(config, corpus)
+    compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
+    return model
+
+
+def limit_payloads(config: DictConfig, model: Module) -> None:
+    """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
+
+    The limit is twice that of the wire format, because some methods send fast and slow weights, and because
+    state_dtype=float64 has larger values.
+    """
+    if "max_blob_bytes" in config.exchange:
+        shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
+        tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
+        max_bytes = 2 * (wire.size_limit(shapes) + MAX_LANES * tables)
+        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or max_bytes, max_bytes)
+
+
+def trial_model(config: DictConfig, corpus: Corpus) -> Module:
+    """Return the model on the meta device, without memory for its weights.
+
+    If its factory cannot do that (`from_pretrained`), return the real model. Raises UserError if that fails too.
+    """
+    try:
+        with torch.device("meta"):
+            return make_model(config, corpus)
+    except UserError:
+        return make_model(config, corpus)
+
+
+def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
+    """Check that the text has at least one validation window per process. Raises UserError if not."""
+    seq_len = config.inner.seq_len
+    windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
+    if windows < processes:
+        raise UserError(
+            f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
+            f" needs one: set inner.seq_len={max(1, seq_len * windows // processes)}"
+        )

@@ -1,0 +1,62 @@
+"""The settings of a run that must be equal on all machines, and their fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from omegaconf import DictConfig
+
+from outerloop.config.instantiate import make
+from outerloop.config.peer_check import format_setting
+from outerloop.config.run_directory import comparable
+from outerloop.kernels import arithmetic_platform
+from outerloop.protocols import AdaptiveSchedule
+
+ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
+"""Options of the exchange that may change when a run is resumed, but only together on all machines."""
+
+
+MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
+"""Options that determine how much work a machine does in a round."""
+
+
+def training_settings(config: DictConfig) -> dict[str, Any]:
+    """Return the settings that determine what is trained, flat.
+
+    If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
+    adaptive H stays included, because all peers change it together.
+    """
+    may_differ = MAY_DIFFER_IF_WEIGHTED if getattr(make(config.aggregate), "weighs_samples", False) else ()
+    adaptive_key = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
+    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == adaptive_key}
+
+
+def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """Return the settings that must be equal on all machines of a run, flat: all but paths, data and local counts.
+
+    Includes the hardware if the outer method gives equal bits only on equal hardware.
+
+    `lanes`: number of shards per island, each with its own messages.
+    """
+    local = ("workers", "island", "data", "eval", "checkpoint")
+    shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
+    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
+    shared |= {"lanes": lanes} if lanes > 1 else {}
+    return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})
+
+
+def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
+    """Return the SHA-256 of `shared_settings`."""
+    shared = shared_settings(config, lanes=lanes)
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+
+def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
+    from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
+
+    shared = shared_settings(config, lanes=lanes)
+    values = {key: format_setting(shared, key) for key in shared}
+    return {"fingerprint": fingerprint(config, lanes=lanes), "settings": RunSettings(values)}
