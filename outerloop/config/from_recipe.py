@@ -260,7 +260,7 @@ def join_exchange(
     exchange. `lanes`: number of shards in its messages. `group`: of an exchange over torch.distributed.
     """
     if group is not None:
-        return build.make(settings.exchange, group=group)
+        return instantiate.make(settings.exchange, group=group)
     if leads_others and settings.workers_as == "ranks":
         raise UserError(
             "this exchange is between all processes, and the first rank of an island sends for the others: pass"

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 from torch.nn import Module
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.config.option_mapping import refuse_options, to_overrides
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.events import Event
@@ -132,7 +132,7 @@ def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
 
 def rounds_within(settings: DictConfig, steps: int) -> int:
     """Return the number of rounds that land within this many inner steps. Raises UserError if there is none."""
-    schedule = build.make(settings.schedule)
+    schedule = instantiate.make(settings.schedule)
     rounds = bisect_right(range(1, steps + 1), steps, key=schedule.inner_steps)
     if rounds == 0:
         raise UserError(
@@ -159,7 +159,7 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
     def work(rank: int) -> None:
         set_threads(1)
         try:
-            with closing(build.make(settings.exchange, hub=hub, rank=rank)) as exchange:
+            with closing(instantiate.make(settings.exchange, hub=hub, rank=rank)) as exchange:
                 exchange.join()
                 worker = VirtualWorker(task, settings, exchange, emit=emit, compute=compute)
                 worker.run()

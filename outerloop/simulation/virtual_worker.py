@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from torch.optim import Optimizer
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
 from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import RoundReport
@@ -191,7 +191,7 @@ def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
             " and set options={'inner.lr': 1e-3}"
         )
     make_optimizer = task.optimizer
-    return build.make(
+    return instantiate.make(
         settings.method,
         optimizer=lambda named: make_optimizer([x for _, x in named]),
         lr_factor=None,

@@ -9,19 +9,18 @@ from pathlib import Path
 import msgpack
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from outerloop.swarm.consensus.leadership import leader, next_demoted
-from outerloop.swarm.p2p.rpc import RpcService, protocol_name
 
 import outerloop.swarm
 from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, Participant, genesis
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader, next_demoted
 from outerloop.swarm.consensus.messages import FIELDS, Accept, Promise, Propose, ViewChange, to_map
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
 from outerloop.swarm.dht import records
 from outerloop.swarm.gossip import signed_shares
 from outerloop.swarm.membership import incarnation_record, opening_statements
 from outerloop.swarm.membership.member_list import session_of
+from outerloop.swarm.p2p.transport import RpcService, protocol_name
 from outerloop.swarm.state_transfer import manifest
 from outerloop.swarm.transfer import signed_payload
 
