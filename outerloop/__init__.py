@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outerloop import loco
     from outerloop.config.from_recipe import from_recipe
+    from outerloop.config.recipe_optimizer import recipe_optimizer
     from outerloop.core import distributed_checkpoint as resharding
     from outerloop.core import memory_usage as memory
     from outerloop.core.outer_loop import OuterLoop
@@ -55,6 +56,7 @@ __all__ = [
     "from_recipe",
     "loco",
     "memory",
+    "recipe_optimizer",
     "resharding",
     "simulate",
 ]
@@ -69,6 +71,7 @@ MODULES = {
 """Name -> module that is exported as a whole."""
 HOMES = {
     "outerloop.config.from_recipe": ("from_recipe",),
+    "outerloop.config.recipe_optimizer": ("recipe_optimizer",),
     "outerloop.core.outer_loop": ("OuterLoop",),
     "outerloop.core.round": ("RoundReport",),
     "outerloop.exchange.distributed": ("Distributed",),

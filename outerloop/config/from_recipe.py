@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from outerloop.config import build, instantiate, load, part_checks, run_directory, shared_settings
 from outerloop.config.island_checks import single_process_options
-from outerloop.config.option_mapping import refuse_inapplicable, to_overrides
+from outerloop.config.option_mapping import applicable_options, refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
@@ -47,7 +47,7 @@ class RecipeArguments(TypedDict, total=False):
     options: Mapping[str, Any] | DictConfig | None
     peers: int | None
     sync_every: int | None
-    initial_peers: Sequence[str]
+    initial_peers: str | Sequence[str]
     exchange: Exchange | None
     mesh: DeviceMesh | None
     dim: str | None
@@ -75,7 +75,7 @@ def from_recipe(
     options: Mapping[str, Any] | DictConfig | None = None,
     peers: int | None = None,
     sync_every: int | None = None,
-    initial_peers: Sequence[str] = (),
+    initial_peers: str | Sequence[str] = (),
     exchange: Exchange | None = None,
     mesh: DeviceMesh | None = None,
     dim: str | None = None,
@@ -102,7 +102,7 @@ def from_recipe(
             Options of the inner trainer, the data and the model are refused: your program provides these.
         peers: number of peers that the run waits for before it starts; short for exchange.peers.
         sync_every: H, inner steps between two rounds; short for schedule.sync_every.
-        initial_peers: addresses of running peers, as these log them; short for exchange.initial_peers.
+        initial_peers: address of a running peer, as it logs it, or several; short for exchange.initial_peers.
         exchange: an exchange that has already joined, to use instead of the one that the options describe.
         mesh, dim: exchange between the processes along this dimension of a DeviceMesh, through torch.distributed:
             mesh=mesh, dim="islands". A mesh of one dimension needs no `dim`.
@@ -118,10 +118,14 @@ def from_recipe(
         UserError: if an argument or option is invalid, peers do not join, or peers resume with different weights.
     """
     check_arguments(recipe, model, overrides, exchange)
-    short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": [*initial_peers]}
+    addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
+    short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses}
     typed = [*overrides, *to_overrides(options), *to_overrides({key: x for key, x in short.items() if x})]
     group = None if mesh is None else mesh_group(mesh, dim, exchange)
     settings = load_settings(recipe, typed, over_group=group is not None)
+    refuse_inapplicable(
+        typed, applicable_options(settings, has_exchange=exchange is not None), "your own training loop"
+    )
     model = unwrap_forward(model)
     replicas = replicas or replica_group(model)
     refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
@@ -180,7 +184,6 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) ->
     `over_group`: select an exchange over torch.distributed, unless one is set. Raises UserError.
     """
     settings = load.load([f"recipe={recipe}", *overrides])
-    refuse_inapplicable(overrides, settings)
     if over_group and settings.workers_as != "ranks":
         kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
         settings = load.load([f"recipe={recipe}", f"exchange={kind}", *overrides])
@@ -233,7 +236,8 @@ def start_loop(
     """Return the outer loop for a model, once all peers have started with equal models."""
     try:
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
-        outer.recipe = settings.recipe
+        inner_optimizer = load.inner_optimizer(settings)
+        outer.recipe, outer.inner_optimizer = settings.recipe, inner_optimizer._target_ if inner_optimizer else ""
         if state:
             outer.load_state_dict(state)
         start_together(outer, shared_settings.training_settings(settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ REASONS = {
     "eval": "your program evaluates the model",
     "rounds": "the loop of your program determines when training ends",
     "workers": "each process of your program is one worker: set exchange.peers",
+    "exchange": "the exchange is passed as an object",
     "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
 }
 """First word of an option of `outerloop train` -> why it does not apply to a user's own training loop."""
@@ -76,15 +77,20 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
                 raise UserError(f"{key} does not apply to {what}: {reason}")
 
 
-def refuse_inapplicable(overrides: Sequence[str], settings: DictConfig) -> None:
-    """Check that the outer loop reads each of these options. Raises UserError with the reason for one that it does not.
+def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
+    """Return the options and groups that an outer loop with these settings reads.
 
-    A method that takes gradients steps with the inner optimizer, and its learning rate decays over the rounds, so the
-    options of both apply to it.
+    A method that takes gradients steps with the inner optimizer, and its learning rate decays over the rounds, so it
+    reads the options of both. `has_exchange`: the exchange is an object, so no option describes it.
     """
-    applicable = {*APPLICABLE, *(("inner", "rounds") if settings.method.get("reads") == "gradients" else ())}
+    more = {"inner", "rounds"} if settings.method.get("reads") == "gradients" else set()
+    return (APPLICABLE | more) - ({"exchange"} if has_exchange else set())
+
+
+def refuse_inapplicable(overrides: Sequence[str], applicable: Collection[str], what: str) -> None:
+    """Check that `what` reads each of these options. Raises UserError with the reason for one that it does not read."""
     for override in load.parse_overrides(overrides):
         first = override.key_or_group.split(".")[0]
         if first not in applicable and not added_options.is_about_hydra(override):
             reason = REASONS.get(first, "it is an option of outerloop train")
-            raise UserError(f"{override.key_or_group} does not apply to your own training loop: {reason}")
+            raise UserError(f"{override.key_or_group} does not apply to {what}: {reason}")

@@ -31,7 +31,7 @@ from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
 from outerloop.state.checkpoint import on_device, unwrap_parts, wrap_parts
-from outerloop.types import Contribution, Round, StateTransferRequired
+from outerloop.types import Contribution, Round, StateTransferRequired, UserError
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -56,6 +56,7 @@ class OuterLoop:
 
     `slow`: the slow weights by parameter name. `shared`: True if they are equal on all peers. `warnings`: a line for
     each setting that is allowed but probably not intended. `recipe`: its name, if the parts are those of a recipe.
+    `inner_optimizer`: dotted path of the recipe's inner optimizer, empty without one.
 
     In a `with` block the peer leaves the run at the end: with `close`, or at once if the block raises.
 
@@ -63,7 +64,8 @@ class OuterLoop:
         UserError: for parts that cannot work together.
     """
 
-    recipe = ""
+    recipe = inner_optimizer = ""
+    closed = False
 
     def __init__(
         self,
@@ -148,10 +150,12 @@ class OuterLoop:
         if error is None:
             self.close()
         else:
+            self.closed = True
             self.exchange.abort()
 
     def close(self) -> None:
-        """Leave the run once the other peers have what they need. No steps may be counted afterwards."""
+        """Leave the run once the other peers have what they need. No steps can be counted afterwards."""
+        self.closed = True
         self.launcher.wait()
         self.exchange.close()
 
@@ -211,8 +215,14 @@ class OuterLoop:
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
 
-        Takes over the others' state if this peer was away for too long. Raises ReplicasDiverged.
+        Takes over the others' state if this peer was away for too long. Raises ReplicasDiverged, or UserError if this
+        peer has left the run.
         """
+        if self.closed:
+            raise UserError(
+                "this outer loop is closed and counts no more steps: end training inside its with block, or call"
+                " remove() on what attach returned"
+            )
         return self.loop.after_inner_step(samples)
 
     def find_others(self) -> None:

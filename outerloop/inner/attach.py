@@ -54,6 +54,7 @@ class Attached:
         optimizer = hooked_optimizer(optimizer)
         outer.island.check_parameters()
         check_covered(optimizer, outer)
+        warn_of_other_optimizer(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         outer.notifies_updates = sole_writer
         self.handles = [optimizer.register_step_post_hook(self._after_step)]
@@ -116,3 +117,18 @@ def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
                 f"{name} is trainable, but {type(optimizer).__name__} does not train it: pass it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
             )
+
+
+def warn_of_other_optimizer(optimizer: Optimizer, outer: StepHooks) -> None:
+    """Log a warning if the recipe takes inner steps with an optimizer other than AdamW, and this one is another."""
+    wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
+    if wanted not in ("", "AdamW", type(optimizer).__name__):
+        recipe = getattr(outer, "recipe", "")
+        logger.warning(
+            "recipe=%s takes its inner steps with %s, and this optimizer is a %s: outerloop.recipe_optimizer(%r, model)"
+            " returns it",
+            recipe,
+            wanted,
+            type(optimizer).__name__,
+            recipe,
+        )

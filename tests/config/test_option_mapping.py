@@ -7,10 +7,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
-from outerloop.config import load
+from outerloop.config import from_recipe, load
 from outerloop.config.option_mapping import to_overrides
 from tests.support import process_group, toy
 
@@ -39,9 +40,17 @@ def test_other_values_keep_their_types():
 
 def test_keywords_are_short_for_options():
     outer = outerloop.from_recipe(
-        "diloco", toy.model(), "seed=3", sync_every=7, options={"merge_local": 0.5}, peers=4, exchange=toy.alone()
+        "diloco", toy.model(), "seed=3", sync_every=7, options={"merge_local": 0.5}, exchange=toy.alone()
     )
     assert outer.schedule.sync_every == 7 and outer.pipeline.merge_local == 0.5
+
+
+@pytest.mark.parametrize("addresses", ["/ip4/127.0.0.1/tcp/1/p2p/x", ["/ip4/127.0.0.1/tcp/1/p2p/x"]])
+def test_one_address_is_a_list_of_one(addresses, monkeypatch):
+    seen = []
+    monkeypatch.setattr(from_recipe, "join_exchange", lambda settings, *_, **__: seen.append(settings) or toy.alone())
+    outerloop.from_recipe("diloco", toy.model(), peers=4, initial_peers=addresses)
+    assert seen[0].exchange.peers == 4 and list(seen[0].exchange.initial_peers) == ["/ip4/127.0.0.1/tcp/1/p2p/x"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +62,7 @@ def test_keywords_are_short_for_options():
         (("diloco", toy.model()), {"options": {"seed": object()}}, "option seed is a object"),
         (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),
         (("diloco", toy.model()), {"exchange": outerloop.Distributed}, "exchange=Distributed is not an exchange"),
+        (("diloco", toy.model()), {"peers": 4, "exchange": toy.alone()}, "the exchange is passed as an object"),
         (("diloco", toy.model()), {"sync_every": 0.5}, r"sync_every=0\.5: .* is a whole number"),
     ],
 )
@@ -75,6 +85,23 @@ def test_the_run_is_left_at_the_end_of_the_block_and_at_once_after_an_error(fail
         assert repr(outer) == "OuterLoop(recipe='diloco', round=0, inner_step=0, peer='000', size=1)"
         assert 1 / (not fails)
     assert seen == [left]
+    with pytest.raises(outerloop.UserError, match="this outer loop is closed and counts no more steps"):
+        outer.after_inner_step(1)
+
+
+def test_the_optimizer_of_a_recipe_and_a_warning_without_it(caplog):
+    model = toy.model()
+    optimizer = outerloop.recipe_optimizer("muloco", model, options={"inner.lr": 0.5})
+    outer = outerloop.from_recipe("muloco", model, exchange=toy.alone())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    with outerloop.attach(optimizer, outer):
+        assert not caplog.records
+    with outerloop.attach(torch.optim.AdamW(model.parameters()), outer):
+        assert "recipe=muloco takes its inner steps with MuonWithAdamW, and this optimizer is a AdamW" in caplog.text
+    with pytest.raises(outerloop.UserError, match=r"schedule\.sync_every does not apply to an inner optimizer"):
+        outerloop.recipe_optimizer("muloco", model, "schedule.sync_every=3")
+    with pytest.raises(outerloop.UserError, match="recipe=ddp takes no inner steps"):
+        outerloop.recipe_optimizer("ddp", model)
 
 
 def over_mesh(rank):
@@ -92,10 +119,25 @@ def over_mesh(rank):
     copies = mesh["ranks"].get_group()
     with outerloop.from_recipe("diloco", toy.model(), mesh=mesh, dim="islands", replicas=copies) as outer:
         assert outer.exchange.ranks.size == 2, "copies that no wrapper shows"
-    return found
+    return *found, sharded_over_mesh(mesh, rank)
+
+
+def sharded_over_mesh(mesh, rank):
+    """The hash of this lane's slow weights after a round; the model is sharded within an island."""
+    net = fully_shard(toy.model(), mesh=mesh["ranks"])
+    with pytest.raises(outerloop.UserError, match='pass mesh=MESH, dim="islands"'):
+        outerloop.from_recipe("diloco", net, "exchange=distributed")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with outerloop.from_recipe("diloco", net, mesh=mesh, dim="islands", sync_every=2) as outer:
+        outerloop.attach(optimizer, outer)
+        for step in range(2):
+            toy.inner_step(net, optimizer, rank, step)
+    return outer.slow_hash
 
 
 def test_islands_of_a_mesh_hold_one_model(tmp_path):
     found = process_group.together(4, over_mesh, tmp_path)
-    assert len({slow for slow, _, _ in found}) == 1 and all(size == 2 for _, size, _ in found)
-    assert [sends for _, _, sends in found] == [True, False, True, False], "the first rank of an island sends"
+    assert len({slow for slow, *_ in found}) == 1 and all(size == 2 for _, size, *_ in found)
+    assert [sends for *_, sends, _ in found] == [True, False, True, False], "the first rank of an island sends"
+    lanes = [lane for *_, lane in found]
+    assert lanes[0] == lanes[2] != lanes[1] == lanes[3], "each lane exchanges with its like"

@@ -1,0 +1,41 @@
+"""Create the inner optimizer of a recipe for the user's own training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from outerloop.config import build, load
+from outerloop.config.option_mapping import refuse_inapplicable, to_overrides
+from outerloop.replica.island import trainable_parameters
+from outerloop.replica.sharding import unwrap
+from outerloop.types import UserError
+
+
+def recipe_optimizer(
+    recipe: str, model: Module, *overrides: str, options: Mapping[str, Any] | DictConfig | None = None
+) -> Optimizer:
+    """Return the inner optimizer of a recipe over the trainable parameters of a model on its device.
+
+    The recipes muloco and outerloop take inner steps with Muon for the matrices of the layers and AdamW for the rest;
+    most others use AdamW. Warm-up, decay and gradient clipping are left to the user's loop.
+
+    Args:
+        recipe: name of a recipe.
+        model: the model that is given to `from_recipe`.
+        overrides: options of the inner optimizer as on the command line: "inner.lr=1e-3".
+        options: the same as a mapping: {"inner.lr": 1e-3}.
+
+    Raises:
+        UserError: if an option is invalid, or the recipe steps with the gradients itself.
+    """
+    typed = [*overrides, *to_overrides(options)]
+    settings = load.load([f"recipe={recipe}", *typed])
+    refuse_inapplicable(typed, {"inner"}, "an inner optimizer")
+    if load.inner_optimizer(settings) is None:
+        raise UserError(f"recipe={recipe} takes no inner steps: each round steps with the mean gradient of all peers")
+    return build.make_optimizer_factory(settings)(list(trainable_parameters(unwrap(model)).items()))
