@@ -22,6 +22,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train [option=value ...]       train; the default job has four local workers
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
   outerloop train --cfg [option=value ...] print the full configuration without training
+  outerloop options [WORD]                 list the options with their defaults and meaning
   outerloop report DIR ...                 compare runs: table, figures, one HTML page
   outerloop inspect FILE                   show the contents of a payload kept by keep_payload_rounds=2
   outerloop plan --params 1e9 ...          before you rent machines: compare methods, forecast round and training times
@@ -31,7 +32,7 @@ outerloop {version}: train one model on machines that are far apart.
 
 Each command has its own --help.
 
-Most used options (train --cfg shows all)
+Most used options (outerloop options lists all)
   recipe=      {recipe}   the method of a paper, as one setting
   workers=4    workers on this machine               rounds=60     outer rounds
   model=       {model}
@@ -90,6 +91,7 @@ def train(arguments: list[str]) -> int:
 
 
 MODULES = {
+    "options": "outerloop.commands.options",
     "report": "outerloop.commands.report",
     "inspect": "outerloop.commands.inspect",
     "plan": "outerloop.commands.plan",

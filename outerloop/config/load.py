@@ -19,8 +19,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import outerloop
 from outerloop.config import added_options
+from outerloop.config.search_path import choices_in, config_dir
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.types import UserError
 
@@ -39,19 +39,9 @@ WORDS = {"merge_local": ("carry",)}
 NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
-def config_dir() -> Path:
-    """Return the folder of the yaml files: inside the installed package, or next to it in a checkout."""
-    package = Path(outerloop.__file__).parent
-    return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
-
-
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
-    choices: dict[str, set[str]] = {}
-    for root in [config_dir(), *search_path(overrides)]:
-        for folder in (path for path in root.iterdir() if path.is_dir()):
-            choices.setdefault(folder.name, set()).update(file.stem for file in folder.glob("*.yaml"))
-    return {group: sorted(names) for group, names in sorted(choices.items()) if names}
+    return choices_in([config_dir(), *search_path(overrides)])
 
 
 def search_path(overrides: Sequence[str]) -> list[Path]:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from outerloop.config import load
 from outerloop.config.added_options import is_about_hydra
+from outerloop.config.search_path import config_dir
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
 from outerloop.report import runs
@@ -42,7 +43,7 @@ def multirun(arguments: list[str]) -> int:
     flags = [a for a in arguments if a not in overrides]
     sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
     try:
-        hydra.main(version_base="1.3", config_path=str(load.config_dir()), config_name="train")(run_job)()
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
     finally:
         failed = failed_runs(folder)
         for run in failed:
@@ -53,7 +54,7 @@ def multirun(arguments: list[str]) -> int:
 def sweep_folder(overrides: list[str]) -> Path:
     """Return the folder of the sweep, with the current time in its name if hydra would put it there."""
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
-    with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
 
 

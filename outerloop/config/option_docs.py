@@ -1,0 +1,159 @@
+"""Read the options, their defaults and their comments from the yaml files of the configuration.
+
+A comment belongs to the option on its line, or to the option below if it is on lines of its own. Lines of comment that
+continue in the same column belong together. The comment at the top of a file describes the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from outerloop.config.search_path import choices_in, config_dir
+
+MAIN = "train"
+"""Name of the file with the options of no group."""
+NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
+"""Keys at the top of the yaml files that are not options, or are groups."""
+SET_BY_THE_PROGRAM = "set by the program"
+"""Start of the comment on a value that only the program sets."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `name` is what is typed, `default` is as in the yaml file, `comment` is one line or empty."""
+
+    name: str
+    default: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One yaml file: a choice of a group such as schedule=every_h, or train.yaml, whose group is empty.
+
+    `target`: the dotted path of the class or function that it configures; empty for a file that has none. `selects`:
+    group -> choice, for train.yaml the defaults, for a recipe what it selects.
+    """
+
+    group: str
+    name: str
+    comment: str
+    target: str
+    selects: dict[str, str]
+    options: list[Option]
+
+
+def all_choices(folder: Path | None = None) -> list[Choice]:
+    """Return train.yaml and every choice of every group, in order. `folder`: that of the package if None."""
+    folder = folder or config_dir()
+    files = [(group, name) for group, names in choices_in([folder]).items() for name in names]
+    return [read_choice(folder, *file) for file in [("", MAIN), *files] if yaml_file(folder, *file).exists()]
+
+
+def yaml_file(folder: Path, group: str, name: str) -> Path:
+    """Return the path of a choice."""
+    return folder / group / f"{name}.yaml"
+
+
+def read_choice(folder: Path, group: str, name: str) -> Choice:
+    """Return one choice. Options of the choices that it extends follow its own, with their comments."""
+    text = yaml_file(folder, group, name).read_text()
+    lines, tree = text.splitlines(), yaml.compose(text)
+    comments, top = comments_by_line(lines), [line[1:].strip() for line in lines[: header_length(lines)]]
+    prefix = "" if "@package _global_" in top or not group else f"{group}."
+    entries = defaults_list(tree, comments)
+    bases = [read_choice(folder, group, base) for base in bases_of(entries) if yaml_file(folder, group, base).exists()]
+    own = list(leaves(tree, prefix, comments))
+    targets = [option.default for option in own if option.name == f"{group}._target_"]
+    axes = [entry for entry in entries if entry.default]
+    return Choice(
+        group=group,
+        name=name,
+        comment=" ".join(line for line in top if line != "@package _global_"),
+        target=[*targets, *(base.target for base in bases), ""][0],
+        selects={key: value for base in bases for key, value in base.selects.items()}
+        | {axis.name.removeprefix("override ").removeprefix("/"): axis.default for axis in axes},
+        options=(axes if not group else []) + merged(own, [option for base in bases for option in base.options]),
+    )
+
+
+def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
+    """Return the options of a file and those of the files that it extends.
+
+    An option of the file without a comment has the inherited one. A part that the file sets to null is left out.
+    """
+    comments = {option.name: option.comment for option in inherited}
+    removed = [o.name for o in own if any(i.name.startswith(f"{o.name}.") for i in inherited)]
+    names = {option.name for option in own}
+    kept = [i for i in inherited if i.name not in names and not i.name.startswith(tuple(f"{r}." for r in removed))]
+    own = [replace(o, comment=o.comment or comments.get(o.name, "")) for o in own if o.name not in removed]
+    return [option for option in own if is_option(option)] + kept
+
+
+def is_option(option: Option) -> bool:
+    """Return whether users set this key. Dotted paths of classes are options only if they have no default."""
+    hidden = option.name.rpartition(".")[2].startswith("_") and option.default != "???"
+    return not hidden and not option.comment.startswith(SET_BY_THE_PROGRAM)
+
+
+def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Option]:
+    """Return the entries of a file's defaults list. Those that name no group have an empty default."""
+    entries = next((value for key, value in pairs(tree) if key.value == "defaults"), None)
+    listed = entries.value if isinstance(entries, yaml.SequenceNode) else []
+    return [
+        option
+        for entry in listed
+        for option in (leaves(entry, "", comments) if pairs(entry) else [Option(entry.value, "", "")])
+        if "hydra/" not in option.name
+    ]
+
+
+def bases_of(entries: list[Option]) -> list[str]:
+    """Return the choices of the same group that a file extends as a whole, given its defaults list."""
+    names = [entry.name for entry in entries if not entry.default and entry.name != "_self_"]
+    return [name.partition("@")[0] for name in names if "@" not in name or name.startswith("shared/")]
+
+
+def pairs(node: yaml.Node | None) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+    """Return the keys and values of a mapping; of anything else, nothing."""
+    return node.value if isinstance(node, yaml.MappingNode) else []
+
+
+def leaves(node: yaml.Node | None, prefix: str, comments: dict[int, str], *, depth: int = 0) -> Iterator[Option]:
+    """Yield every key that has no mapping as its value, with its comment."""
+    for key, value in pairs(node):
+        name, text = f"{prefix}{key.value}", value.start_mark.buffer
+        if depth == 0 and key.value in NO_OPTIONS:
+            continue
+        if pairs(value):
+            yield from leaves(value, f"{name}.", comments, depth=depth + 1)
+        elif text is not None:
+            default = text[value.start_mark.pointer : value.end_mark.pointer].strip()
+            yield Option(name, default, comments.get(key.start_mark.line, ""))
+
+
+def header_length(lines: list[str]) -> int:
+    """Return how many lines at the top of a file are comments."""
+    return next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+
+
+def comments_by_line(lines: list[str]) -> dict[int, str]:
+    """Return line number -> the comment on the key of that line, without its line breaks."""
+    comments: dict[int, str] = {}
+    above: list[str] = []
+    key_line, column = -1, -1
+    for number, line in enumerate(lines[header_length(lines) :], header_length(lines)):
+        code, mark, comment = line.partition("# ")
+        if mark and not code.strip() and len(code) == column:
+            comments[key_line] += f" {comment.strip()}"
+        elif mark and not code.strip():
+            above.append(comment.strip())
+        elif code.strip():
+            key_line, column = (number, len(code)) if mark else (-1, -1)
+            comments[number] = " ".join([*above, comment.strip()]).strip()
+            above = []
+    return comments
