@@ -1,0 +1,260 @@
+"""The pages are true: their commands and snippets run, page by page and in order, on jobs of seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outerloop.commands import main
+from outerloop.config import load
+from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.launcher import multirun, torchrun_rank
+from tests.support.documents import BLOCKS, PAGES, ROOT, Block, blocks_of, name_of, options_of, prose_of
+
+SMALL = {
+    "exchange": "inprocess",
+    "workers": "2",
+    "rounds": "1",
+    "model": "nano",
+    "eval.sequences": "8",
+    "inner.batch": "2",
+    "schedule.sync_every": "6",
+}
+FEW = {"peers=2": "peers=1", "sync_every=30": "sync_every=1", "max_steps=90": "max_steps=2"}
+"""Text of a snippet that runs within this process -> what it is run with: one peer alone, few steps."""
+REASONS = {
+    "needs a second machine",
+    "needs GPUs",
+    "needs SLURM",
+    "needs root",
+    "needs the network",
+    "needs torchtitan",
+    "needs several processes",
+    "needs an account",
+    "installs packages",
+    "is the test suite",
+    "runs in the tutorial",
+    "takes minutes",
+    "a fragment of a loop",
+    "runs until it is stopped",
+}
+COMMANDS = {"outerloop": 1, ".venv/bin/outerloop": 1, "scripts/train.sh": 0}
+"""Word that starts a command of outerloop -> how many words before its arguments are not its subcommand's name."""
+OTHERS = {"git", "pip", "python", "torchrun", "mkdocs", "sudo", "sbatch", "docker", "cd", "mkdir", "scripts/test.sh"}
+ADDRESS = re.compile(r"/ip4/[^\s\],']+")
+RAN: set[tuple[str, ...]] = set()
+"""Trainings that have run in this process, and leave nothing that a page reads: they are not repeated."""
+
+
+def arguments_of(command: list[str]) -> list[str]:
+    """The arguments of `outerloop`, subcommand first."""
+    return ["train", *command[1:]] if command[0] == "scripts/train.sh" else command[1:]
+
+
+def shrunk(arguments: list[str]) -> list[str]:
+    """Return the same training on a job of seconds: other sizes, the same settings otherwise."""
+    recipe = next((a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")), "")
+    fixed = {"ddp": "schedule", "demo": "schedule", "sparta": "schedule", "noloco": "exchange"}.get(recipe, "-")
+    own_model = "model" if "model=module" in arguments else "-"
+    sizes = {key: value for key, value in SMALL.items() if not key.startswith((fixed, own_model))}
+    kept = [argument for argument in arguments if argument.split("=")[0] not in sizes]
+    return [*kept, *(f"{key}={value}" for key, value in sizes.items())]
+
+
+class Session:
+    """One reader of one page: a folder of its own, its commands and snippets in order."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.programs: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self.peer: SwarmGather | None = None
+        (folder / "README.md").write_text((ROOT / "README.md").read_text())
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(str(folder))
+
+    def read(self, block: Block) -> None:
+        if block.title:
+            file = self.folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+        elif block.language == "python":
+            exec(compile(few(block.text), block.place, "exec"), self.names)
+        elif block.language == "bash":
+            for command in block.commands:
+                self.run(command)
+
+    def run(self, command: list[str]) -> None:
+        if command[0] == "python":
+            self.start(command[1:])
+        elif command[0] == "torchrun":
+            check_torchrun(command)
+        elif command[0] in COMMANDS:
+            arguments = arguments_of(command)
+            getattr(self, arguments[0].replace("-", "_"), self.outerloop)(arguments)
+        else:
+            assert command[0] in ("cd", "mkdir"), command
+
+    def outerloop(self, arguments: list[str]) -> str:
+        self.monkeypatch.setattr(sys, "argv", ["outerloop", *arguments])
+        assert main.main() == 0, arguments
+        return self.capsys.readouterr().out
+
+    def train(self, arguments: list[str]) -> None:
+        small = shrunk(arguments)
+        if not any(word.startswith(("run_dir=", "hydra.sweep.dir=")) or word == "-m" for word in small):
+            if tuple(small) in RAN:
+                return
+            RAN.add(tuple(small))
+        if "-m" not in small:
+            self.outerloop(small)
+            return
+        done = subprocess.run([sys.executable, "-m", "outerloop", *small], cwd=self.folder)  # hydra's own entry point
+        assert done.returncode == 0
+
+    def inspect(self, arguments: list[str]) -> None:
+        """On what a small run keeps: its first round."""
+        assert "checksum ok" in self.outerloop([re.sub(r"0{4}\d{4}-0", "00000000-0", word) for word in arguments])
+
+    def plan(self, arguments: list[str]) -> None:
+        assert "→ " in self.outerloop(arguments)
+
+    def doctor(self, arguments: list[str]) -> None:
+        """With any port."""
+        assert "✓ daemon" in self.outerloop([self.here(word).replace("4242", "0") for word in arguments])
+
+    def status(self, arguments: list[str]) -> None:
+        assert "run default: 1 peer" in self.outerloop([*map(self.here, arguments), "--once"])
+
+    def here(self, word: str) -> str:
+        """The word with the address of a peer that runs here in place of any other."""
+        if not ADDRESS.search(word):
+            return word
+        self.peer = self.peer or SwarmGather(run="default", peers=1, identity_path=str(self.folder / "identity"))
+        return ADDRESS.sub(self.peer.address[0], word)
+
+    def start(self, arguments: list[str]) -> None:
+        """Start a program of the page next to those before it, with the address that the first of them printed."""
+        log = self.folder / f"program-{len(self.programs)}.log"
+        words = [ADDRESS.sub(self.address, word) if ADDRESS.search(word) else word for word in arguments]
+        with log.open("wb") as output:
+            program = subprocess.Popen([sys.executable, *words], stdout=output, stderr=output, cwd=self.folder)
+        self.programs.append((program, log))
+
+    @property
+    def address(self) -> str:
+        program, log = self.programs[0]
+        while not (told := re.search(r"exchange\.initial_peers=\[(/ip4/[^\s\]]+)", log.read_text())):
+            assert program.poll() is None, log.read_text()
+            time.sleep(0.1)
+        return told[1]
+
+    def finish(self) -> None:
+        for program, log in self.programs:
+            assert program.wait(timeout=120) == 0, log.read_text()
+
+    def close(self) -> None:
+        for program, _ in self.programs:
+            program.kill()
+            program.wait()
+        if self.peer:
+            self.peer.abort()
+
+
+def few(text: str) -> str:
+    for there, instead in FEW.items():
+        text = text.replace(there, instead)
+    return text
+
+
+def check_torchrun(command: list[str]) -> None:
+    """Check that the options of each process exist. The processes are started by other tests."""
+    processes = int(command[command.index("--nproc-per-node") + 1])
+    if "outerloop" in command:
+        assert torchrun_rank.load_settings(command[command.index("outerloop") + 2 :], processes=processes)
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch, capsys) -> Iterator[Session]:
+    with contextlib.closing(Session(tmp_path, monkeypatch, capsys)) as reader:
+        yield reader
+
+
+def runs(block: Block) -> bool:
+    return not block.reason and (block.language in ("bash", "python") or bool(block.title))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks_of(page)))], ids=name_of)
+def test_the_commands_and_snippets_of_a_page_run_in_order(page, session):
+    for block in filter(runs, blocks_of(page)):
+        session.read(block)
+    session.finish()
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.reason and b.language == "bash"], ids=lambda b: b.place)
+def test_commands_that_are_not_run_here_have_options_that_exist(block):
+    for command in block.commands:
+        if command[0] in COMMANDS and arguments_of(command)[0] == "train":
+            options = [a for a in arguments_of(command)[1:] if not a.startswith("-")]
+            assert all(map(load.load, multirun.combinations(options)))
+        elif command[0] in COMMANDS:
+            assert arguments_of(command)[0] in main.COMMANDS
+        elif command[0] == "torchrun":
+            check_torchrun(command)
+        else:
+            assert command[0] in OTHERS or (ROOT / command[0]).stat().st_mode & 0o111, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_options_in_the_text_exist(page):
+    """With their choices, if they are groups, and also those that are named without a value."""
+    groups, named = load.groups(), set(re.findall(r"`(\w+\.\w+)`", prose_of(page)))
+    options = [word.partition("=")[::2] for words in options_of(page) for word in words]
+    options += [(name, "") for name in named if name.split(".")[0] in groups]
+    for key, value in options:
+        if key in groups:
+            assert set(re.split(r"[|,]", value)) <= set(groups[key]), (key, value)
+        else:
+            group, _, last = key.rpartition(".")
+            assert last in keys_of(group.partition(".")[0] or "*"), key
+
+
+@cache
+def keys_of(group: str) -> set[str]:
+    """Return every key in the files of a group, at any level, and in train.yaml."""
+    files = [*load.config_dir().glob(f"{group}/**/*.yaml"), load.config_dir() / "train.yaml"]
+    return {key for file in files for key in re.findall(r"^ *(\w+):", file.read_text(), flags=re.MULTILINE)}
+
+
+def test_a_block_that_is_not_run_says_why_and_most_are_run():
+    reasons = Counter(block.reason for block in BLOCKS if block.reason)
+    assert set(reasons) <= REASONS, set(reasons) - REASONS
+    assert reasons.total() <= sum(map(runs, BLOCKS)), reasons
+
+
+def test_every_marker_stands_before_a_block():
+    for page in PAGES:
+        marked = [block for block in blocks_of(page) if block.reason]
+        assert page.read_text().count("<!-- not run") == len(marked), name_of(page)
+
+
+def test_names_in_snippets_that_are_not_run_exist():
+    import operator
+
+    import outerloop
+    import outerloop.core.distributed_checkpoint
+
+    text = "".join(block.text for block in BLOCKS if block.language == "python" and block.reason)
+    named = set(re.findall(r"\b(?:outerloop\.|(?=resharding\.))(\w+(?:\.\w+)*)", text))
+    assert named and [name for name in named if not callable(operator.attrgetter(name)(outerloop))] == []
