@@ -7,12 +7,14 @@ reports what is allowed there.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -82,8 +84,18 @@ def load(overrides: Sequence[str]) -> DictConfig:
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Return train.yaml as hydra composes it with these overrides."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+    with outside_applications(), initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return compose("train", overrides=list(overrides))
+
+
+@contextmanager
+def outside_applications() -> Iterator[None]:
+    """Let hydra compose although this program is itself a hydra application, whose state is restored afterwards."""
+    application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = application
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:

@@ -127,7 +127,13 @@ def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
     if settings.workers_as == "threads":
         return settings
     kind = "inprocess" if build.capabilities(settings).agrees else "inprocess_gossip"
-    return load.load([*own, f"exchange={kind}", *typed])
+    settings = load.load([*own, f"exchange={kind}", *typed])
+    if settings.workers_as != "threads":
+        raise UserError(
+            f"{settings.exchange._target_} is between processes, and the workers of a simulation are threads: leave out"
+            f" exchange=, or set exchange={kind}"
+        )
+    return settings
 
 
 def rounds_within(settings: DictConfig, steps: int) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -43,6 +44,15 @@ def test_keywords_are_short_for_options():
         "diloco", toy.model(), "seed=3", sync_every=7, options={"merge_local": 0.5}, exchange=toy.alone()
     )
     assert outer.schedule.sync_every == 7 and outer.pipeline.merge_local == 0.5
+
+
+def test_a_hydra_application_can_make_outer_loops(tmp_path):
+    """Its own composition is still there afterwards."""
+    (tmp_path / "mine.yaml").write_text("outer: {schedule: {sync_every: 7}}")
+    with initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
+        options = compose("mine").outer
+        outer = outerloop.from_recipe("diloco", toy.model(), options=options, exchange=toy.alone())
+        assert outer.schedule.sync_every == 7 and compose("mine").outer == options
 
 
 @pytest.mark.parametrize("addresses", ["/ip4/127.0.0.1/tcp/1/p2p/x", ["/ip4/127.0.0.1/tcp/1/p2p/x"]])

@@ -167,6 +167,10 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
         ({"recipe": "demo", "optimizer": sgd}, "recipe=demo steps with the gradients itself"),
         ({"recipe": "dilico"}, "recipe is one of"),
+        (
+            {"options": {"exchange": "swarm_gather"}},
+            "is between processes, and the workers of a simulation are threads",
+        ),
         ({"workers": 0}, "workers=0 must be at least 1"),
         ({"validation": [3], "sync_every": 3}, "a batch is a int without a tensor"),
     ],
