@@ -1,0 +1,41 @@
+"""Two peers with accelerate: what `prepare` returns goes to the outer loop as it is, gradient accumulation included.
+
+Run: `python examples/accelerate_loop.py`, then in a second terminal with the address that it prints as the argument.
+Several processes per peer: `accelerate launch --num_processes 2 ...`. See: rounds after every 20 optimizer steps.
+"""
+
+import sys
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import outerloop
+
+ADDRESS = sys.argv[1:]  # empty: this is the first peer
+SHARE = len(ADDRESS)
+
+accelerator = Accelerator(gradient_accumulation_steps=2)
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+model, x = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(4096, 8)
+data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=32, sampler=range(SHARE, 4096, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+
+
+def print_round(report: outerloop.RoundReport) -> None:
+    accelerator.print(f"round {report.round.number}: {len(report.peers)} peers, loss {loss.item():.4f}")
+
+
+with outerloop.from_recipe(
+    "diloco", model, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=f"runs/accelerate-{SHARE}"
+) as outer:  # returns once both peers are there
+    outerloop.attach(optimizer, outer, on_round=print_round)  # counts optimizer steps, not batches
+    for _ in range(2):
+        for x, y in data:
+            with accelerator.accumulate(model):
+                loss = ((model(x) - y) ** 2).mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()

@@ -1,0 +1,38 @@
+"""Two peers with Hugging Face's Trainer: one callback, and checkpoints, logging and resuming stay the Trainer's.
+
+Run: `python examples/hf_trainer.py`, then in a second terminal with the address that it prints as the argument. Several
+processes per peer: `torchrun --standalone --nproc-per-node 2 ...`. See: `outer/...` in the log after every 20 steps.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import outerloop
+
+ADDRESS = sys.argv[1:]  # empty: this is the first peer
+SHARE = len(ADDRESS)
+PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # this peer's key
+
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+model = LlamaForCausalLM(LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes))
+text = torch.tensor(list(Path(random.__file__).read_bytes()))  # bytes of the source code of Python's `random`
+rows = text[: len(text) // 64 * 64].view(-1, 64)[SHARE::2]  # each peer has its own half
+arguments = TrainingArguments(
+    output_dir=f"runs/hf-trainer-{SHARE}",
+    max_steps=60,
+    learning_rate=3e-3,
+    logging_steps=10,
+    save_steps=30,
+    disable_tqdm=True,
+    report_to=[],  # or "wandb", "tensorboard", ...: they get the charts of every round too
+)
+trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
+trainer.add_callback(
+    outerloop.HFCallback("sparseloco", trainer=trainer, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=PEER_DIR)
+)
+trainer.train()  # resume_from_checkpoint=True: resumes the outer loop as well

@@ -1,0 +1,42 @@
+"""Two peers with Lightning's Trainer: one callback; its loggers get every round, its checkpoints hold the outer loop.
+
+Run: `python examples/lightning_trainer.py`, then in a second terminal with the address that it prints as the argument.
+See: both progress bars start when the second peer is there, and both print the same hash of the agreed weights.
+"""
+
+import sys
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import outerloop
+
+ADDRESS = sys.argv[1:]  # empty: this is the first peer
+SHARE = len(ADDRESS)
+
+
+class Regression(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        x, y = batch
+        loss = ((self.net(x) - y) ** 2).mean()
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+module, x = Regression(), torch.randn(4096, 8)
+data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=16, sampler=range(SHARE, 4096, 2))
+callback = outerloop.LightningCallback(
+    "diloco", peers=2, sync_every=30, initial_peers=ADDRESS, run_dir=f"runs/lightning-{SHARE}/peer", samples=16
+)
+trainer = lightning.Trainer(max_steps=90, callbacks=[callback], default_root_dir=f"runs/lightning-{SHARE}")
+trainer.fit(module, data)  # ckpt_path=...: resumes the outer loop as well
+print(f"hash of the agreed weights {callback.outer.slow_hash:016x}")

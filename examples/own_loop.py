@@ -1,0 +1,44 @@
+"""Two peers, each with its own PyTorch loop: SparseLoCo adds three lines, the rest of the loop stays as it is.
+
+Run: `python examples/own_loop.py`, and in a second terminal `python examples/own_loop.py ADDRESS` with the address that
+the first one prints. See: six rounds of 4.7 KB (float32: 428 KB), and in both the same hash of the agreed weights.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import outerloop
+
+STEPS, SYNC_EVERY = 180, 30
+ADDRESS = sys.argv[1:]  # empty: this is the first peer
+SHARE = len(ADDRESS)
+
+# 16 bytes of the source code of Python's `random`, and the byte that follows. Each peer has its own half.
+text = torch.tensor(list(Path(random.__file__).read_bytes()))
+windows = text.unfold(0, 17, 1)[SHARE::2]
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(16 * 32, 128), nn.ReLU(), nn.Linear(128, 256))
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def print_round(report: outerloop.RoundReport) -> None:
+    outcome = report.failed or f"{len(report.peers)} peers"
+    print(f"round {report.round.number}: sent {report.payload_bytes:,} bytes, {outcome}, loss {loss.item():.3f}")
+
+
+with outerloop.from_recipe(
+    "sparseloco", model, peers=2, sync_every=SYNC_EVERY, initial_peers=ADDRESS, run_dir=f"runs/own-loop-{SHARE}"
+) as outer:  # returns once both peers are there
+    outerloop.attach(optimizer, outer, on_round=print_round)  # every optimizer.step() counts as an inner step
+    for _ in range(STEPS):
+        batch = windows[torch.randint(len(windows), (64,))]
+        loss = cross_entropy(model(batch[:, :-1]), batch[:, -1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"hash of the agreed weights {outer.slow_hash:016x}")

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# A sweep on SLURM, one job per run: three recipes and three seeds with equally many inner steps, then one report.
+# Run: `examples/sweep_slurm.sh hydra.launcher.partition=gpu` on a login node; further options are appended. FOLDER= sets
+# the place of the runs. See: nine lines with job ids, then the table of all recipes; FOLDER/report/report.html has the curves.
+set -euo pipefail
+folder=${FOLDER:-runs/sweep}
+outerloop train -m \
+  hydra/launcher=submitit_slurm \
+  hydra.launcher.timeout_min=120 \
+  hydra.launcher.cpus_per_task=8 \
+  hydra.launcher.gpus_per_node=1 \
+  hydra.sweep.dir="$folder" \
+  recipe=diloco,sparseloco,outerloop \
+  seed=0,1,2 \
+  exchange=inprocess \
+  workers=8 \
+  schedule.sync_every=30 rounds=30 \
+  "$@"
+outerloop report "$folder"
