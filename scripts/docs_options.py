@@ -1,0 +1,76 @@
+"""Write docs/reference/options.md: every option of `outerloop train`, out of the yaml files in configs/.
+
+python scripts/docs_options.py            # rewrite the page
+python scripts/docs_options.py --check    # exit code 1 if the page is not what would be written
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from outerloop.config.option_docs import Choice, Option, all_choices
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/reference/options.md"
+HEAD = """\
+# Options
+
+Every option of `outerloop train`, with its default and meaning. `outerloop options WORD` shows the same in a terminal.
+This page is written by `python scripts/docs_options.py` from the files in `configs/`.
+
+An option is set as `name=value`; a group as `group=choice`, which also sets the options below that choice. Precedence:
+command line, then recipe, then the choice's own file. `null` means no value; `???` must be set. Options of parts of
+your own are added with `+`.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    groups = [(group, list(choices)) for group, choices in groupby(all_choices(), key=lambda choice: choice.group)]
+    return "\n\n".join([HEAD.rstrip(), *(section(group, choices) for group, choices in groups)]) + "\n"
+
+
+def section(group: str, choices: list[Choice]) -> str:
+    """Return the section of one group."""
+    if not group:
+        return "\n\n".join(["## General", *map(table, choices)])
+    names = ", ".join(f"`{choice.name}`" for choice in choices)
+    return "\n\n".join([f"## {group}", f"`{group}=` one of {names}.", *map(described, choices)])
+
+
+def described(choice: Choice) -> str:
+    """Return the part of one choice: what it is, what it selects, its options."""
+    selects = " ".join(f"`{group}={name}`" for group, name in choice.selects.items())
+    texts = [f"### {choice.group}={choice.name}", cell(choice.comment), f"Selects {selects}." if selects else ""]
+    return "\n\n".join(filter(None, [*texts, table(choice)]))
+
+
+def table(choice: Choice) -> str:
+    """Return the table of a choice's options; empty without options."""
+    rows = [f"| `{option.name}` | {default(option)} | {cell(option.comment)} |" for option in choice.options]
+    return "\n".join(["| option | default | |", "| --- | --- | --- |", *rows]) if rows else ""
+
+
+def default(option: Option) -> str:
+    """Return the default as code; empty for an empty default."""
+    return f"`{option.default}`" if option.default else ""
+
+
+def cell(text: str) -> str:
+    """Return a text in which nothing but code in backticks is taken for markup, on one line of a table."""
+    pieces = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
+    return "".join(piece if piece.startswith("`") else re.sub(r"([*_<])", r"\\\1", piece) for piece in pieces)
+
+
+def main() -> int:
+    """Write the page, or check it. Return the exit code."""
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.read_text() == page() else 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
