@@ -1,4 +1,4 @@
-"""RPC that delivers ballots: one stream per ballot, at most once, independently of each other.
+"""RPC that delivers ballots, each at most once, on a stream of its own and independently of other ballots.
 
 {incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """
@@ -37,7 +37,7 @@ class BallotRpc(RpcService):
         self._sending = BackgroundTasks()
 
     def send(self, to: str, message: Message) -> None:
-        """Send a ballot in the background. Does not report whether it arrives."""
+        """Send a ballot in the background. The caller is not notified whether it arrives."""
         self._sending.start(self._send(to, message))
 
     async def _send(self, to: str, message: Message) -> None:
@@ -68,5 +68,5 @@ async def receive_message(stream: Stream) -> Message:
         return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
     except MalformedMessage as error:
         raise Unreadable(str(error)) from error
-    except ValueError as error:  # every error of unpackb is one
+    except ValueError as error:  # all errors that unpackb raises are ValueErrors
         raise Unreadable(f"unreadable ballot: {error}") from error

@@ -1,13 +1,14 @@
 """Catch up with peers that are ahead: fetch the missing commits, and ask to rejoin the roster.
 
-a peer is ahead                    ->   fetch the commits after the local head, from it or from any other (log_rpc.py)
-most are, no log reaches back      ->   this peer has to download the state (proof.py)
-this peer is not in the roster     ->   ask to join, repeatedly, until it is in
-a peer is on another chain         ->   fetch its log and compare it with the local one (forks.py)
+a peer is ahead                        ->   fetch the commits after the local head, from it or another peer (log_rpc.py)
+most peers are ahead, and no log
+reaches back to the local head         ->   this peer has to download the state (proof.py)
+this peer is not in the roster         ->   ask to join, repeatedly, until it is in the roster
+a peer is on another chain             ->   fetch its log and compare it with the local one (forks.py)
 
-A log that does not reach back, and commits that do not follow the local head, have no effect without proof: they are
-rejected and logged with the sender's name. Any peer can claim to be ahead. So after a fetch that brought nothing, the
-same peer cannot cause another one for RETRY_S.
+A log that does not reach back to the local head, and commits that do not follow it, have no effect without proof: they
+are rejected and logged with the sender's name. Any peer can claim to be ahead. So after a fetch that brought no commit,
+the same peer cannot cause another fetch for RETRY_S.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ logger = logging.getLogger(__name__)
 class CatchUpTask:
     """The fetches that keep one peer up to date with the others.
 
-    `rpc` fetches the logs; `outcomes` is notified if they do not reach back to its head. `awaiting_state`: True while
-    the trainer lacks the state that the local chain begins with.
+    `rpc` fetches the logs; `outcomes` is notified if they do not reach back to the local head. `awaiting_state` is True
+    while the trainer lacks the state that the local chain begins with.
     """
 
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
@@ -46,7 +47,7 @@ class CatchUpTask:
         self.awaiting_state = False
 
     def begin_round(self, number: int) -> None:
-        """Start to ask for a place in the roster if this peer does not vote in this round."""
+        """Start asking to join the roster if this peer does not vote in this round."""
         self._joining.cancel()
         if not self._context.chain.votes:
             self._joining.start(self.join())
@@ -61,7 +62,7 @@ class CatchUpTask:
         """Fetch the missing commits from a peer that is ahead.
 
         Does nothing if a fetch from this peer is running or any fetch began in the last HEDGE_S. A fetch that takes
-        longer, because the peer is silent or its link slow, does not prevent fetches from other peers.
+        longer than that, because the peer is silent or its link is slow, does not prevent fetches from other peers.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._free_s and _is_idle(self._fetching, peer):
@@ -82,7 +83,7 @@ class CatchUpTask:
             self.fetch_from(peer)
 
     async def join(self) -> None:
-        """Follow the others until the state has arrived, then ask to join the roster, every ASK_S until cancelled."""
+        """Every ASK_S until cancelled, fetch newer commits or, once the state has arrived, ask to join the roster."""
         while True:
             if not self.awaiting_state:
                 self._context.act(lambda chain: chain.request_join())
@@ -115,7 +116,7 @@ class CatchUpTask:
         await asyncio.sleep(RETRY_S[1])
 
     def _check_truncated(self, chain: CommitChain, response: LogAnswer) -> None:
-        """Check logs that begin after the next commit: this peer needs the state if they prove it, else reject them."""
+        """Check logs that begin after the next commit: reject them unless they prove that this peer needs the state."""
         hard_state, own, trust = chain.hard_state, id_of(chain.hard_state.peer), self._context.trust
         voters = voters_of(own, hard_state.roster, trust.allow.listed)
         logs = {id_of(peer): log for peer, log in response.later.items()}

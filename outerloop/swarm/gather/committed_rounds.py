@@ -1,6 +1,6 @@
 """Queue of committed rounds for the trainer: decided commits, and every payload that they name.
 
-The agreement may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and other peers
+The consensus may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and other peers
 can no longer ask for it.
 """
 
@@ -17,7 +17,7 @@ from outerloop.swarm.timeouts import RETRY_S
 
 
 class LogTruncated(Exception):
-    """Raised if the others' logs do not reach back to this peer's last commit: it must download their state."""
+    """This peer must download the other peers' state, because their logs do not reach back to its last commit."""
 
 
 class CommittedRounds:
@@ -33,11 +33,11 @@ class CommittedRounds:
         self._commits: dict[int, Commit] = {}
         self._open = 0  # the round after the last one whose commit is known
         self._landed: int | None = None  # the last round that the trainer has taken; None: not known yet
-        self._error: Exception | None = LogTruncated()  # until it is known where the chain begins
+        self._error: Exception | None = LogTruncated()  # until the beginning of the chain is known
         self._news = asyncio.Event()
 
     def begin(self, hard_state: HardState) -> None:
-        """Start from the remembered log. Skips genesis, which is not a round: no peer accepted it."""
+        """Start from the stored log. Genesis is skipped: it is not a round, and no peer accepted it."""
         self._commits = {decided.commit.number: decided.commit for decided in hard_state.log if decided.accepts}
         self._open, self._error = hard_state.number, None
 
@@ -54,9 +54,9 @@ class CommittedRounds:
         self._notify()
 
     def leave(self, number: int) -> None:
-        """Drop the commits from `number` on, where this peer left the chain for another one.
+        """Drop the commits from `number` on, because another chain replaces them.
 
-        If the trainer has landed one of them, or may have, its state is no longer valid and must be downloaded.
+        If the trainer has or may have landed one of them, its state is no longer valid and must be downloaded.
         """
         self._commits = {known: commit for known, commit in self._commits.items() if known < number}
         self._open = number
@@ -64,22 +64,22 @@ class CommittedRounds:
             self.fail(LogTruncated())
 
     def log_truncated(self, number: int) -> None:
-        """Note that no log of the others reaches back to round `number`, the first that was missing here when asked.
+        """Record that no other peer's log reaches back to round `number`, the first one that this peer lacked.
 
-        No effect if the round has arrived since.
+        Does nothing if the round has arrived since the logs were requested.
         """
         if number >= self._open:
             self.fail(LogTruncated())
 
     @property
     def needs_state(self) -> bool:
-        """Return whether this peer must download the others' state, because it fell behind their logs."""
+        """Return whether this peer must download the others' state: it fell behind their logs, or changed chains."""
         return isinstance(self._error, LogTruncated)
 
     def skip_to(self, number: int) -> None:
-        """Continue after commit `number`, whose state the trainer downloads instead of landing it.
+        """Continue after commit `number`: the trainer downloads its state instead of landing it.
 
-        Later commits that are known already are kept.
+        Later commits that are already known are kept.
         """
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
         self._open, self._landed, self._error = max(self._open, number + 1), number, None
@@ -102,9 +102,9 @@ class CommittedRounds:
         return number < self._open
 
     async def take(self, number: int) -> list[tuple[str, Buffer]]:
-        """Return (name, content as stored) of each participant of a round, in the order of names.
+        """Wait for a round's outcome; return (name, content as stored) of each participant, sorted by name.
 
-        If the chain is left for another one meanwhile, return the round's outcome on that chain. Raises LogTruncated.
+        If this peer moves to another chain meanwhile, return the outcome on that chain. Raises LogTruncated.
         """
         while not self.decided(number):
             await self._news.wait()
@@ -122,8 +122,8 @@ class CommittedRounds:
     async def complete(self, commit: Commit) -> None:
         """Download the missing payloads of a commit from their owners or any peer that may have accepted the commit.
 
-        Gives up once the others are so far ahead that no peer keeps the payloads: then some stay missing. Ends early
-        if the commit is dropped, because its chain was left or its round skipped.
+        Returns with payloads missing if the chain is so far ahead that no peer keeps them any longer. Returns early
+        if the commit is dropped, because this peer moved to another chain or skipped the round.
         """
         while self._error is None and self._is_current(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
@@ -138,18 +138,18 @@ class CommittedRounds:
                 await asyncio.sleep(RETRY_S[1])
 
     def begin_round(self, number: int) -> None:
-        """Forget what no peer needs once this round has begun."""
+        """Remove the rounds that no peer needs once this round has begun."""
         self.forget()
 
     def forget(self) -> None:
-        """Remove rounds that the trainer has taken and no other peer can ask for any more."""
+        """Remove rounds that the trainer has taken and that no other peer can ask for any longer."""
         if self._landed is not None:
             first = min(self._open - ROUNDS_KEPT, self._landed + 1)
             self._store.forget_before(first)
             self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
 
     def lacks(self, number: int) -> str:
-        """Return in one line why a decided round cannot be taken yet; empty if the round is not decided."""
+        """Return one line that names the payloads missing from a decided round; empty if the round is not decided."""
         if number not in self._commits:
             return ""
         missing = [participant.peer for participant in self._missing(self._commits[number])]

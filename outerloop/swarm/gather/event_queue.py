@@ -1,8 +1,9 @@
-"""Fair queue of events for the agreement: this peer's own first, then one per sender in turn.
+"""Fair queue of events for the consensus: this peer's own events first, then one message per sender in turn.
 
-A sender that floods this peer only fills its own share: its further messages are dropped, and those of others are
-handled as if it had sent one at a time. The bytes queued for all senders together are bounded, too. Beyond that bound,
-the newest message of the sender with the most bytes is dropped. The next view makes up for dropped messages.
+A sender that floods this peer fills only its own share of the queue. Its further messages are dropped, and the messages
+of other senders are not delayed by it. The total number of queued bytes is bounded as well. Beyond that bound, the
+newest message of the sender with the most bytes is dropped. The peers send again in the next view, which makes up for
+dropped messages.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 MAX_WAITING = 32
-"""Most messages queued per sender: many times a log of 8 commits and an honest peer's messages in several views."""
+"""Maximum number of messages queued per sender. An honest peer needs far fewer: a log of 8 commits and its messages of
+several views."""
 MAX_BYTES = 64 << 20
-"""Most bytes queued for all senders: MAX_WAITING of the longest messages, or 64 KiB from each of 1,024 senders."""
+"""Maximum number of bytes queued for all senders, e.g. MAX_WAITING messages of the maximum length, or 64 KiB from each
+of 1,024 senders."""
 
 
 class EventQueue(Generic[E]):
@@ -23,7 +26,7 @@ class EventQueue(Generic[E]):
 
     def __init__(self) -> None:
         self._own: deque[E] = deque()
-        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # in the order of their turns; no empty queues
+        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # in the order of their turns; no queue is empty
         self._bytes: Counter[str] = Counter()  # by sender
         self._news = asyncio.Event()
 
@@ -33,10 +36,10 @@ class EventQueue(Generic[E]):
         self._news.set()
 
     def put_from(self, sender: str, event: E, size: int = 0) -> list[str]:
-        """Add a message of `size` bytes, behind those of the same sender.
+        """Add a message of `size` bytes, behind those of the same sender. Return the senders of the dropped messages.
 
-        Return the senders of the messages that were dropped: this message if `sender` has too many queued, else the
-        newest messages of the senders with the most bytes until the rest fits.
+        This message is dropped if `sender` has too many messages queued. Otherwise, the newest messages of the senders
+        with the most bytes are dropped until the rest fits.
         """
         waiting = self._of_senders.setdefault(sender, deque())
         if len(waiting) >= MAX_WAITING:
@@ -66,7 +69,7 @@ class EventQueue(Generic[E]):
         return event
 
     def _take(self, sender: str, *, newest: bool = False) -> E:
-        """Remove and return the oldest message of a sender, or the newest."""
+        """Remove and return the oldest message of a sender; the newest if `newest` is True."""
         waiting = self._of_senders[sender]
         event, size = waiting.pop() if newest else waiting.popleft()
         self._bytes[sender] -= size

@@ -1,7 +1,8 @@
 """RPC that fetches the commits that a peer missed from the logs of others.
 
-{after} ->   <- {commits: how many}, then each as a message of messages.py
-{after: nil} asks for the whole log; so does a number that the log does not reach back to
+{after} ->   <- {commits: their number}, then each commit as a message of messages.py
+
+{after: nil} asks for the whole log. The whole log is also sent if it begins later than the requested commit.
 
 Any peer may be silent, so several are asked concurrently. Malformed answers are rejected and logged with the sender's
 name.
@@ -29,17 +30,17 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[CommitCertificate]]
 Answer = tuple[str, list[CommitCertificate] | None]
-"""The peer that was asked, and the commits that it sent; None: no answer, or a malformed one."""
+"""The peer that was asked, and the commits that it sent; None if it did not answer or its answer was malformed."""
 
 
 @dataclass
 class LogAnswer:
-    """The answers of several peers (names) about the commits after the local head.
+    """The answers of several peers, by name, to a request for the commits after the local head.
 
-    source, proven   the first peer whose log begins with the next commit and proves it, and that log; empty if none
-    later            peer -> its log, which does not reach back to the next commit
-    level            peers that know of no later commit
-    on_other_chain   peers whose next commit does not follow the local head: they are on another chain, or lie
+    source, proven   a peer whose log begins with the next commit and proves it, and that log; empty if there is none
+    later            peer -> its log, for the peers whose log does not reach back to the next commit
+    level            peers that know no commit after the local head
+    on_other_chain   peers whose next commit does not follow the local head: they are on another chain, or they lie
     """
 
     source: str = ""
@@ -49,7 +50,7 @@ class LogAnswer:
     on_other_chain: set[str] = field(default_factory=set)
 
     def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, signer: AcceptSigner) -> str:
-        """Add a peer's log of the commits after `head`. Return why it is rejected; empty if it is not."""
+        """Add a peer's log of the commits after `head`. Return why it is rejected, or an empty string if it is not."""
         if not log:
             self.level.add(peer)
         elif log[0].commit.number > head.number + 1:
@@ -64,7 +65,7 @@ class LogAnswer:
 
 
 class LogRpc(RpcService):
-    """Client and server of the log RPC. `since` returns the commits of this peer's log after a number."""
+    """Client and server of the log RPC. `since` returns the commits of this peer's log after a commit number."""
 
     service = "commits"
 
@@ -73,10 +74,10 @@ class LogRpc(RpcService):
         self._since = since
 
     async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
-        """Return a peer's commits after this number, each following the one before; its whole log for None.
+        """Return a peer's commits after commit `after`, in order and without gaps; its whole log if `after` is None.
 
-        If its log does not reach back that far, the first commit is a later one than the next. Raises BrokenStream,
-        Unreachable, TimeoutError.
+        If the peer's log does not reach back that far, the result begins later than commit `after` + 1. Raises
+        BrokenStream, Unreachable, TimeoutError.
         """
         async with limit(HISTORY_S), self._stream_to(id_of(peer)) as stream:
             await stream.send_object({"after": after})
@@ -91,8 +92,9 @@ class LogRpc(RpcService):
     async def after(self, head: Commit, peers: Sequence[str], signer: AcceptSigner) -> LogAnswer:
         """Ask these peers (names) for the commits after `head`. Return as soon as one log proves the next commit.
 
-        For HEDGE_S only the first peer is asked. Its answer is awaited until its time limit, because it may be the only
-        peer that knows more. The others' answers are awaited until most have come, and a little longer.
+        The first peer has HEDGE_S to answer before others are asked too. Its answer is awaited until the time limit of
+        the request, because it may be the only peer that knows more. The answers of the others are awaited until more
+        than half of the peers have answered, and 2 * HEDGE_S longer.
         """
         answer, answered = LogAnswer(), set[str]()
         answers = self.answers(
@@ -110,10 +112,10 @@ class LogRpc(RpcService):
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
     ) -> AsyncGenerator[Answer, None]:
-        """Ask these peers for the commits after a number. Yield the answers as they arrive; the caller closes it.
+        """Ask peers for the commits after a number. Yield the answers as they arrive; the caller closes the generator.
 
-        The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Peers that have not
-        answered 2 * HEDGE_S after `enough` returned True are left out.
+        The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Answers that have not
+        arrived 2 * HEDGE_S after `enough` first returned True are not awaited any longer.
         """
         clock, until_s = asyncio.get_running_loop().time, None
         asking = [
@@ -160,7 +162,7 @@ class LogRpc(RpcService):
 
 
 def _decided(message: object, after: int | None, log: Sequence[CommitCertificate]) -> CommitCertificate:
-    """Return the message if it is the next commit of a log. Raises Unreadable if it is not."""
+    """Return the message if it is the next commit of `log`. Raises Unreadable if it is not."""
     if not isinstance(message, CommitCertificate):
         raise Unreadable("a log with a message that is not a commit")
     if after is not None and message.commit.number <= after:

@@ -2,10 +2,10 @@
 
 A payload that is too large is not requested, and one that its owner did not sign for the round is not stored. Both
 are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
-owner signs more, PAYLOADS_KEPT of them are downloaded and stored, and beyond that only one that a commit names.
+owner signs more, at most PAYLOADS_KEPT of them are stored, plus any that a commit names.
 
-A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped after
-the view. It continues through the next view first, because that view may propose the same payload again.
+A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped if
+the next view does not propose the same payload again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ views can each attribute another one to it. A payload that a commit names is sto
 
 @dataclass
 class _Download:
-    """A running download. `views_left`: how many more views it outlives.
+    """A running download.
 
-    It is None, for no limit, if the owner itself offers the payload or a commit names it.
+    views_left    number of further views before the download is dropped; None: no limit, because the owner itself
+                  offered the payload or a commit names it
     """
 
     task: asyncio.Task[None]
@@ -46,12 +47,12 @@ class _Download:
 
 
 class PayloadDownloads:
-    """The `running` payload downloads of one peer. `max_bytes`: largest payload allowed, with its signature."""
+    """The `running` payload downloads of one peer. `max_bytes`: maximum size of a payload, including its signature."""
 
     def __init__(self, context: RoundContext, bulk: Bulk, store: RoundStore, *, max_bytes: int) -> None:
         self._context, self._bulk, self._store = context, bulk, store
         self._max_bytes = max_bytes
-        self._rejected: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
+        self._rejected: set[Key] = set()  # bad content, or too large to be requested
         self.running: dict[Key, _Download] = {}
 
     def start(
@@ -65,8 +66,9 @@ class PayloadDownloads:
     ) -> asyncio.Task[None]:
         """Download a payload from these peers, in addition to the sources of a download that is already running.
 
-        Return its task, which ends when the payload is stored or cannot be. `decided`: a commit names the payload, so
-        it is stored however many its owner has offered. `proposed`: only a proposal of the current view names it.
+        Return the task of the download, which ends when the payload is stored or the download has failed. `decided`: a
+        commit names the payload, so it is stored regardless of how many payloads its owner has offered. `proposed`:
+        only a proposal of the current view names it.
         """
         key = number, participant
         download = self.running.get(key)
@@ -88,11 +90,11 @@ class PayloadDownloads:
         return self._bulk.reputation.sent_wrong_bytes(id_of(participant.peer), participant.digest)
 
     def is_rejected(self, number: int, participant: Participant) -> bool:
-        """Return whether this payload was rejected: the reason holds for any source."""
+        """Return whether this payload was rejected, for a reason that does not depend on the source."""
         return (number, participant) in self._rejected
 
     def reject(self, peer: str, reason: str) -> None:
-        """Log and count that a payload offered by a peer is rejected."""
+        """Log and count the rejection of a payload that this peer offered."""
         self._context.trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
@@ -106,7 +108,7 @@ class PayloadDownloads:
                 self._drop(key)
 
     def begin_view(self) -> None:
-        """Begin another view. Drop downloads that only a proposal asked for and the last view did not propose again."""
+        """Begin another view. Drop downloads that only a proposal asked for and the last view did not ask for again."""
         for key, download in list(self.running.items()):
             if download.views_left == 0:
                 self._drop(key)
@@ -148,7 +150,7 @@ class PayloadDownloads:
         self._context.report_stored(number, participant)
 
     async def _content_error(self, key: Key, content: bytes) -> str:
-        """Return why this content is not a payload that its owner has signed for the round; empty if it is."""
+        """Return why this content is not a payload that its owner has signed for the round, or an empty string."""
         number, participant = key
         return await payload_error(
             content,
@@ -160,7 +162,7 @@ class PayloadDownloads:
         )
 
     def _too_many(self, key: Key) -> bool:
-        """Return whether PAYLOADS_KEPT others of its owner are stored, or their downloads were started before it."""
+        """Return whether PAYLOADS_KEPT other payloads of its owner are stored or were requested before it."""
         number, owner = key[0], id_of(key[1].peer)
         started_before = takewhile(lambda other: other != key, self.running)
         others = {*self._store.since(number), *started_before}

@@ -1,19 +1,22 @@
 """Ask each peer for its payload of the current round until the payload is stored or rejected.
 
-    {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} if the owner is past that round without one
+    {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} if the owner has passed that round without a payload
 
-Pull-based: there are no announcements that could be lost. A request is answered once the peer has its payload. The
-content itself is downloaded by its hash (payload_downloads.py) and holds its owner's signature (signed_payload.py).
+Peers pull: there are no announcements that could be lost. A peer answers a request once it has its payload. The
+content itself is downloaded by its hash (payload_downloads.py) and contains its owner's signature (signed_payload.py).
 
-    asked -> no answer, or a broken stream    ask again
-          -> past the round without one       the peer is ahead: fetch its commits
-          -> its payload                      download it; reject it if too large, not signed, or of another hash
-    landed -> cannot be decoded, or its norm is far from the others'     reject it
+    answer to the request                     what this peer does
+    no answer, or a broken stream             asks again
+    {}                                        fetches the commits of that peer, which is ahead
+    its payload                               downloads it, and rejects it if it is too large, not signed, or does not
+                                              match the hash
+
+A payload is also rejected at landing, if it cannot be decoded or its norm is too far from the norms of the others.
 
 A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (round_context.py)
-counts the rejections. The round does not wait for peers that the last attempt in it could not reach.
+counts the rejections. The round does not wait for peers that could not be reached in the last attempt.
 
-This peer's own payloads are offered to the others, and stored payloads are reported to the agreement:
+This peer's own payloads are offered to the others, and stored payloads are reported to the consensus:
 
     payload of the trainer -> signed for this round -> on disk -> offered and reported as stored
 """
@@ -53,7 +56,7 @@ class PayloadRpc(RpcService):
         self.own: Mailbox[Participant] = Mailbox(keep=ROUNDS_KEPT)
 
     async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
-        """Return a peer's payload for a round, or None if the peer is past the round without one.
+        """Return a peer's payload for a round, or None if the peer has passed the round without a payload.
 
         Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable, TimeoutError.
         """
@@ -80,7 +83,7 @@ class PayloadRpc(RpcService):
 class PayloadRequests:
     """The payload requests of the current round, one task per peer.
 
-    `unreachable`: the peers that the last attempt in this round could not reach.
+    `unreachable`: the peers that could not be reached in the last attempt of this round.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class PayloadRequests:
         self._running: dict[str, asyncio.Task[None]] = {}  # by peer, for the current round; includes finished tasks
 
     def ask_all(self, number: int, peers: Iterable[str]) -> None:
-        """Ask those of these peers for their payload that were not asked in this round yet."""
+        """Ask each of these peers for its payload, except those already asked in this round."""
         for peer in peers:
             if peer not in self._running:
                 self._running[peer] = asyncio.create_task(self.ask(number, peer))
@@ -108,7 +111,7 @@ class PayloadRequests:
         self._running = {}
 
     async def ask(self, number: int, peer: str) -> None:
-        """Ask a peer until its payload of this round is stored or rejected. Cancelled at the end of the round."""
+        """Ask a peer until its payload of this round is stored or rejected. The next round cancels this task."""
         pause_s = RETRY_S[0]
         while True:
             try:
@@ -127,13 +130,13 @@ class PayloadRequests:
             pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
-        """Penalize peers whose payloads could not be used when the round landed. `reasons`: peer -> reason."""
+        """Give strikes to peers whose payloads could not be used when the round landed. `reasons`: peer -> reason."""
         for peer, reason in reasons.items():
             self._downloads.reject(peer, f"round {number}: {reason}")
             self._context.backoff.payload_unusable(peer, number)
 
     async def _get(self, number: int, participant: Participant) -> bool:
-        """Download a peer's payload. Return whether it is now stored or rejected; if neither, ask the peer again."""
+        """Download a peer's payload. Return whether it is now stored or rejected; if not, the caller must ask again."""
         peer, backoff = participant.peer, self._context.backoff
         await asyncio.wait([self._downloads.start(number, participant, [peer])])
         if self._downloads.is_stored(number, participant):
@@ -149,7 +152,7 @@ class PayloadRequests:
 
 
 class OwnPayloads:
-    """This peer's payloads: `rpc` offers them, `roots` knows the state of the run that they name."""
+    """This peer's payloads. `rpc` offers them; `roots` holds the state of the run that they name."""
 
     def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
         self._context, self._store, self._rpc, self._roots = context, store, rpc, roots
@@ -157,8 +160,8 @@ class OwnPayloads:
     async def offer(self, number: int, blob: bytes) -> None:
         """Sign and store this peer's payload for a round, and offer it to the others.
 
-        Does nothing if the round is over, or if this peer has signed a payload for it before, e.g. before a restart: it
-        never signs a second one, on any chain.
+        Does nothing if the round is over, or if this peer has already signed a payload for it, e.g. before a restart: a
+        peer never signs two payloads for the same round, not even on different chains.
         """
         own, chain = self._context.own, self._context.chain
         if self._store.has_signed(own, number) or number < chain.number:
@@ -176,17 +179,17 @@ class OwnPayloads:
         self._context.report_stored(number, participant)
 
     def resume(self, number: int) -> None:
-        """Report the stored payloads from this round on to the agreement, and offer this peer's own."""
+        """Report the stored payloads of this and later rounds to the consensus, and offer this peer's own payloads."""
         for known, participant in self._store.since(number):
             self._context.report_stored(known, participant)
             if participant.peer == self._context.own:
                 self._rpc.own.post(known, participant)
 
     def begin_round(self, number: int) -> None:
-        """Notify peers that request a payload of an earlier round that none follows, if this peer had none."""
+        """Answer the pending requests for earlier rounds in which this peer had no payload: there will not be one."""
         self._rpc.own.over(number - 1)
 
     def restart(self, number: int) -> None:
-        """Follow another chain from this round on. The stored payloads may count in it."""
+        """Follow another chain from this round on. The stored payloads may count on that chain."""
         self._rpc.own.take_back(number)
         self.resume(number)

@@ -1,8 +1,9 @@
-"""Context that the parts of one peer's gather rounds share: the peers, the agreement, and its queue of events.
+"""Context that the parts of one peer's gather rounds share: the peers, the consensus, and its queue of events.
 
-Only round_loop.py changes the agreement. The other parts read it, and report what happens as events.
+Only round_loop.py changes the state of the consensus. The other parts read it, and report what happens as events.
 
-Among them is the back-off after which a peer whose payloads were rejected is re-admitted. It grows exponentially:
+The context also keeps the back-off: the time before a peer whose payloads were rejected is admitted again. It grows
+exponentially with the number of strikes against the peer:
 
     payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
                                    r + min(2^k, MAX_ROUNDS)
@@ -12,10 +13,11 @@ Among them is the back-off after which a peer whose payloads were rejected is re
 A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` and asks to join
 again. Without a back-off, the others would wait out a grace period for it in every round.
 
-Strikes record only what this peer saw itself in the other's own messages, so no third peer can cause them. They are not
-shared: they decide whose join requests this peer ignores, which matters while it leads. Acceptors
-take the learners that a leader counts in any case (roster_change.py). All peers that ask it for its payload see the
-same, so most leaders keep it out as well. A peer in the roster stays there whatever its strikes.
+This peer gives strikes only for messages that it received from the other peer directly, so no third peer can cause
+them. Strikes are not shared: they decide whose join requests this peer ignores, which matters only while it is the
+leader. Acceptors accept whichever learners a leader counts (roster_change.py). Every peer that requests the payload of
+a misbehaving peer sees the same fault, so most leaders keep that peer out as well. Strikes do not remove a peer that
+is already in the roster.
 """
 
 from __future__ import annotations
@@ -37,33 +39,34 @@ MAX_ROUNDS = 64
 
 
 class ReadmissionBackoff:
-    """Strikes and back-off of the peers that this one has asked for payloads, by name. A restart forgets them."""
+    """Strikes and back-off of the peers that this peer has asked for payloads, by name. A restart clears them."""
 
     def __init__(self) -> None:
         self._strikes: Counter[str] = Counter()
-        self._last_judged: dict[str, int] = {}  # peer -> last round judged: each counts once, however often it offers
+        self._last_judged: dict[str, int] = {}  # peer -> last round judged: a peer is judged once per round
         self._until: dict[str, int] = {}
 
     def payload_rejected(self, peer: str, number: int) -> None:
-        """Note that the payload that a peer offered for a round was rejected."""
+        """Record that the payload that a peer offered for a round was rejected."""
         if self._is_first(peer, number):
             self._strikes[peer] += 1
             self._until[peer] = number + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def payload_stored(self, peer: str, number: int) -> None:
-        """Note that the payload that a peer offered for a round is stored."""
+        """Record that the payload that a peer offered for a round is stored."""
         if self._is_first(peer, number):
             self._strikes[peer] = max(0, self._strikes[peer] - 1)
 
     def payload_unusable(self, peer: str, number: int) -> None:
-        """Note that a stored payload does not count: it cannot be decoded, or its norm is out of bounds."""
+        """Record that a stored payload is unusable: it cannot be decoded, or its norm is out of bounds."""
         self._strikes[peer] += 2
         self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
-        """Return whether to ignore this message: a request to join in the current round, `number`, during back-off.
+        """Return whether to ignore a message, i.e. whether it asks to join in the current round during the back-off.
 
-        A request for an earlier round is not ignored: the peer that sent it is answered with the current round.
+        `number` is the current round. A request for an earlier round is not ignored: its answer reports the current
+        round to the peer that sent it.
         """
         return isinstance(message, JoinRequest) and message.number == number < self._until.get(peer, number)
 
@@ -74,7 +77,7 @@ class ReadmissionBackoff:
 
 
 Event = Callable[[CommitChain], list[Effect]]
-"""Something that happened, as the call with which the agreement handles it. Returns the effects to carry out."""
+"""An event, represented by the function that handles it: it updates the chain and returns the effects to carry out."""
 
 
 class RoundContext:
@@ -83,7 +86,7 @@ class RoundContext:
     own       this peer's name
     trust     this peer's signatures, allow-list and rejection log
     names     returns peer id -> name of the peers that may take part
-    events    what has happened and was not handled yet
+    events    the events that have not been handled yet
     backoff   the peers whose requests to join are ignored for some rounds
     """
 
@@ -100,32 +103,32 @@ class RoundContext:
 
     @property
     def chain(self) -> CommitChain:
-        """The agreement of this peer, once the rounds have begun."""
+        """The consensus state machine of this peer, once the rounds have begun."""
         assert self._chain is not None, "the rounds have not begun"
         return self._chain
 
     @property
     def session(self) -> str:
-        """The id of the session for which all peers sign."""
+        """The session id that every signature of the run covers."""
         return self.chain.hard_state.run
 
     def begin(self, chain: CommitChain) -> None:
-        """Set the agreement that this peer takes part in."""
+        """Set the consensus state machine, with which this peer takes part in the rounds."""
         assert self._chain is None, "the rounds have begun"
         self._chain = chain
 
     # events
 
     def act(self, event: Event) -> None:
-        """Add an event of this peer."""
+        """Queue an event of this peer itself."""
         self.events.put(event)
 
     def report_stored(self, number: int, participant: Participant) -> None:
-        """Report that a payload of a round is on disk."""
+        """Report to the consensus that a payload of a round is on disk."""
         self.act(lambda chain: chain.payload_stored(number, participant))
 
     def receive(self, sender: str, message: Message, size: int = 0) -> None:
-        """Add a message of `size` bytes that a peer has sent. A peer that has too many queued loses one."""
+        """Queue a message of `size` bytes from a peer. Log each message that is dropped because the queue is full."""
 
         def handle(chain: CommitChain) -> list[Effect]:
             return [] if self.backoff.ignores(sender, message, chain.number) else chain.receive(sender, message)
@@ -140,13 +143,13 @@ class RoundContext:
     # the peers that take part, and the commits that this peer can send them
 
     def may_take_part(self, peer_id: str) -> bool:
-        """Return whether requests of this peer are answered."""
+        """Return whether this peer answers requests of `peer_id`."""
         return peer_id in self.names()
 
     def others(self) -> list[str]:
-        """Return the allowed peers of the roster except this one, in the order in which to ask them.
+        """Return the allowed peers of the roster except this peer, in the order in which to ask them.
 
-        The order starts after this peer's own name. If all peers asked the same one first, they would queue there.
+        The order starts after this peer's own name and wraps around, so that not all peers ask the same peer first.
         """
         roster = self.chain.hard_state.roster
         ahead = bisect(roster, self.own)
@@ -159,7 +162,7 @@ class RoundContext:
         return [peer for peer in peers if peer not in ("", self.own)]
 
     def commits_since(self, number: int | None) -> tuple[CommitCertificate, ...]:
-        """Return the commits after a number. Return the whole log for None, or if it does not reach back that far."""
+        """Return the commits after `number`, or the whole log if `number` is None or older than the log reaches."""
         if not self.begun:
             return ()
         found = None if number is None else self.chain.commits_since(number)

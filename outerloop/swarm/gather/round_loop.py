@@ -1,7 +1,9 @@
-"""The event loop of one peer's rounds, which connects the agreement (chain.py) to network, disk and clock.
+"""The event loop of one peer's rounds, which connects the consensus (chain.py) to network, disk and clock.
+
+The loop repeats three steps:
 
 1. take the next event: a message arrived, a payload was stored, a timer expired, commits were fetched
-2. pass it to the agreement, a state machine, and carry out the effects that it returns, in order
+2. pass the event to the consensus, a state machine, and carry out the effects that it returns, in order
 3. check the current round: ask further peers for payloads, start timers
 """
 
@@ -38,7 +40,7 @@ from outerloop.swarm.resource_exhaustion import EXHAUSTION
 
 class RoundPart(Protocol):
     def begin_round(self, number: int) -> None:
-        """Note that this round begins, and end what belongs to the last one."""
+        """Start the work of this round, and stop the work of the last one."""
         ...
 
 
@@ -59,21 +61,21 @@ class RoundLoop:
     witness: StatementWitness
     _completing: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
     _view: tuple[int, int] = field(default=(-1, -1), init=False)  # round, view
-    _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round, head: two chains have different ones
+    _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round, digest of the chain's head
 
     async def run(self) -> None:
-        """Handle events one at a time until cancelled. If one fails, e.g. at the disk, `outcomes` raises its error."""
+        """Handle events one at a time until cancelled. If handling one fails, e.g. on a disk error, fail `outcomes`."""
         try:
             while True:
                 event = await self.context.events.get()
                 for effect in event(self.context.chain):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # a Disk may not retry by itself
+                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # not every Disk retries by itself
                 self.look()
         except Exception as error:
             self.outcomes.fail(error)
 
     def look(self) -> None:
-        """Start what the current round needs; if it is a new round or view, end what belongs to the last one."""
+        """Start the requests and timers that the current round needs; first stop those of the last round or view."""
         chain = self.context.chain
         if self._view != (chain.number, chain.view):
             self._view = chain.number, chain.view
@@ -123,7 +125,7 @@ class RoundLoop:
         self._completing.start(self.outcomes.complete(commit))
 
     def _reject(self, effect: Reject) -> None:
-        """Log a rejected message. Fetch the log of its sender if that is on another chain."""
+        """Log a rejected message. Fetch its sender's log if the sender may be on another chain."""
         self.context.trust.refusals.note("ballots", effect.sender, effect.reason)
         if effect.compare_logs:
             self.catch_up.compare_with(effect.sender)

@@ -1,11 +1,13 @@
 """Store of the last rounds' payloads on disk, for other peers and for this peer's own landing.
 
-    <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> if it names a state of the run (state_roots.py)
+    <round>-<sha256>-<peer>.payload                     file of a payload
+    <round>-<sha256>-<peer>@<commit>.<sha256>.payload   the same, if it names a state of the run (state_roots.py)
 
-An accept promises "its payloads can be downloaded from me". So a payload is synced to disk before any peer is notified
-that it is held, and is found again after a crash. A file found damaged after a crash is kept until its payload has been
-fetched again, because its name records that the owner has signed a payload for this round (`has_signed`). Payloads of
-the newest round are also kept in memory until they land: the very bytes that were checked, not a copy.
+A peer that accepts a proposal promises that its payloads can be downloaded from it. So a payload is synced to disk
+before any peer is notified that it is held, and is found again after a crash. A file found damaged after a crash is
+kept until its payload has been fetched again, because its name records that the owner has signed a payload for this
+round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer receives
+the same bytes that were checked.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class RoundStore:
         return (number, peer) in [*intact, *self._damaged.values()]
 
     async def put(self, number: int, participant: Participant, content: bytes) -> None:
-        """Store a payload, whose hash and size must be those of `participant`. It is safe on disk when this returns."""
+        """Store the payload that `participant` describes, and return once it is synced to disk."""
         named = f"@{participant.state[0]}.{participant.state[1].hex()}" if participant.state else ""
         name = f"{number:012d}-{participant.digest.hex()}-{participant.peer}{named}.payload"
         await self._disk.write(name, content)
@@ -54,7 +56,7 @@ class RoundStore:
         self._keep(number, participant, content)
 
     def take(self, number: int, participant: Participant) -> Buffer:
-        """Return a payload for landing: as `bytes` if it is in memory, from where it is then removed."""
+        """Return a payload for landing. If it is in memory, remove it from memory and return these `bytes`."""
         found = self._newest.pop((number, participant), None)
         return self._disk.read(self._files[number, participant]) if found is None else found
 
@@ -64,7 +66,7 @@ class RoundStore:
         return None if found is None else self._disk.read(found)
 
     def forget_before(self, number: int) -> None:
-        """Remove the payloads of earlier rounds. Transfers that are running still complete."""
+        """Remove the payloads of earlier rounds. Transfers that are already running still complete."""
         for key in [key for key in self._files if key[0] < number]:
             self._disk.remove(self._files.pop(key))
             self._newest.pop(key, None)
@@ -93,7 +95,7 @@ class RoundStore:
             self._damaged[name] = number, peer
 
     def _keep(self, number: int, participant: Participant, content: bytes) -> None:
-        """Keep a payload in memory if it is of the newest round there, and drop payloads of earlier rounds."""
+        """Keep in memory the payloads of the newest round only, out of this payload and those already kept."""
         newest = max([number, *(of for of, _ in self._newest)])
         contents = {**self._newest, (number, participant): content}
         self._newest = {key: content for key, content in contents.items() if key[0] == newest}

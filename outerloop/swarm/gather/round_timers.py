@@ -1,19 +1,20 @@
 """The timers of one round: grace period, deadline, and a timeout for the leader of each view.
 
-    grace            starts when this peer holds enough payloads for the round to close at its end. It gives slow
-                     peers and learners time to be counted. It ends at once if all missing peers are unreachable
+    grace            starts when this peer holds so many payloads that the round may close once the grace period ends.
+                     It gives slow peers and learners time to be counted, and ends at once if all missing peers are
+                     unreachable
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when more than a third of the roster has timed out.
-                     It is restarted as long as the view lasts, and doubles from view to view. The time in which
-                     payloads were moving to or from this peer is added, because they may take longer to the leader. At
-                     most `deadline_s` is added, because some payloads never arrive
+                     It is restarted as long as the view lasts, and its duration doubles from view to view. The time
+                     that payload transfers to or from this peer took is added to it, because transfers to the leader
+                     may take longer; at most `deadline_s` is added, because some payloads never arrive
 
-All timers start from what this peer sees, never from another peer's clock. While no payload is ready, no timer runs:
-the duration of inner steps is not limited.
+All timers start from events that this peer observes, never from another peer's clock. No timer runs before the first
+payload is ready, so the duration of inner steps is not limited.
 
 The reachability probe finds which peers answer, to explain to the user why a round does not complete. A peer probes
 only after it has waited for a round for a while. It then asks all peers that decide the round, repeatedly while it
-waits. It asks for the next commit, so if others are ahead, it catches up with them at once.
+waits. Each request asks for the next commit, so a peer that is behind catches up at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from outerloop.swarm.transfer.bulk import Bulk
 
 
 class ReachabilityProbe:
-    """Track which peers answered the last probe; all count as reachable before the first one.
+    """Track which peers answered the last probe. Before the first probe, all peers count as reachable.
 
     `ask` contacts a peer. It raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
     """
@@ -44,7 +45,7 @@ class ReachabilityProbe:
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask all these peers at growing intervals (LOOK_S), the first time after a pause. The caller cancels it."""
+        """Ask the peers that `others` returns, after growing pauses (LOOK_S: first and longest), until cancelled."""
         self._answered, pause_s = {}, LOOK_S[0]
         while True:
             await asyncio.sleep(pause_s)
@@ -54,7 +55,7 @@ class ReachabilityProbe:
             self._answered = dict(zip(asked, answers, strict=True))
 
     def lacks_majority(self, roster: tuple[str, ...]) -> str:
-        """Return in one line that too few peers of the roster answer for a majority; empty if enough do."""
+        """Return a one-line message if fewer peers of the roster answer than a majority, else an empty string."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         reachable, needed = len(roster) - len(silent), majority(roster)
         if reachable >= needed:
@@ -72,7 +73,7 @@ class ReachabilityProbe:
         return True
 
 
-LAST_DOUBLING = 3  # payloads keep arriving from view to view, so a view may be shorter than a transfer
+LAST_DOUBLING = 3  # last view whose timeout doubles. Transfers continue across views, so a view need not outlast one
 
 
 class RoundTimers:
@@ -80,7 +81,7 @@ class RoundTimers:
 
     Args:
         bulk: transfers the payloads.
-        unreachable: the peers that are unreachable at the moment; its owner changes it.
+        unreachable: the peers that are currently unreachable; PayloadRequests updates this collection.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class RoundTimers:
         self._running = {}
 
     def look(self, chain: CommitChain) -> None:
-        """Start the timers that are due to start. Timers that run already continue."""
+        """Start each timer whose condition now holds. Timers that already run continue."""
         number, view, awaited = chain.number, chain.view, chain.awaited
         arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.roster)
         if arrived:
@@ -118,7 +119,7 @@ class RoundTimers:
             self._start(("view", view), patience_s + moved_s, lambda chain: chain.timeout(number, view), again=True)
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
-        """Start a timer once per round and key. `again`: allow a restart after it expires, as messages may get lost."""
+        """Start a timer once per round and key. `again`: it may restart after it expires, as messages may get lost."""
 
         def over() -> None:
             if again:
@@ -130,7 +131,10 @@ class RoundTimers:
 
 
 def awaits_its_leader(chain: CommitChain) -> bool:
-    """Return whether the leader should have acted: a later view, a proposal, enough payloads, or others timed out."""
+    """Return whether the leader should have acted by now.
+
+    That is so in any view after the first, after a proposal, with enough payloads, or if others have timed out.
+    """
     soft_state = chain.soft_state
     under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None
     if under_way or chain.overdue:

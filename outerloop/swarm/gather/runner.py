@@ -1,13 +1,15 @@
-"""One peer's gather rounds, as the exchange and the state transfer use them.
+"""Entry point of one peer's gather rounds, for the exchange and the state transfer.
 
-What happens when a payload of another peer arrives:
+The path of another peer's payload through the modules:
 
-    payload_requests.py    asks its owner for its hash and size, until the owner has one
-    payload_downloads.py   downloads it, checks that its owner has signed it for this round, and stores it
-    round_loop.py          passes "stored" to the agreement, and carries out what that returns: messages, votes on disk
-    committed_rounds.py    once the agreement has decided a commit: completes its payloads, for the trainer to take
+    payload_requests.py    asks the peer for the hash and size of its payload until the peer has one
+    payload_downloads.py   downloads the payload, checks that its owner signed it for this round, and stores it
+    round_loop.py          reports the stored payload to the consensus state machine, and carries out the effects that
+                           it returns, such as sending messages or writing votes to disk
+    committed_rounds.py    downloads the payloads that a decided commit names and this peer lacks, and keeps the round
+                           for the trainer
 
-The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
+The network side runs ahead of the trainer. It votes and follows the chain while the trainer computes or sleeps, and
 keeps every round until the trainer has taken it.
 """
 
@@ -55,11 +57,11 @@ class GatherRunner:
         own: this peer's name.
         names: returns peer id -> name of the peers that may take part.
         limiter: rate limit for sending payloads; None: unlimited.
-        incarnations: decides which process of a peer is accepted; None: any.
+        incarnations: decides which process of a peer is accepted; None: every process is accepted.
 
-    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. `requests` must be
-    notified of payloads that cannot be used. `roots` knows which state a majority has certified. `hard_state_file`
-    stores the votes that this peer must not forget.
+    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. The caller notifies
+    `requests` of payloads that cannot be used. `roots` holds the states that a majority has certified.
+    `hard_state_file` stores the votes that this peer must not forget.
     """
 
     def __init__(
@@ -118,23 +120,23 @@ class GatherRunner:
 
     @property
     def last_commit(self) -> Commit | None:
-        """The last commit that this peer knows; None before the rounds have begun."""
+        """The newest commit that this peer knows; None before the rounds have begun."""
         return self.context.chain.hard_state.head if self.context.begun else None
 
     def head_of(self, number: int) -> bytes | None:
         """Return the digest of a commit that the trainer has landed.
 
-        None if the commit is no longer stored, or if this peer has to replace its state first (`needs_state`).
+        Return None if the commit is no longer stored, or if this peer has to replace its state first (`needs_state`).
         """
         return None if self.outcomes.needs_state else self.outcomes.digest(number)
 
     @property
     def needs_state(self) -> bool:
-        """Return whether this peer must download the others' state, even if it follows their commits meanwhile."""
+        """Return whether this peer must download the other peers' state, even if it already follows their commits."""
         return self.outcomes.needs_state
 
     async def look_at(self, peer: str) -> None:
-        """Ask a peer for its position, and catch up with it if it is ahead.
+        """Ask a peer for newer commits, and catch up with the peer if it has any.
 
         Raises BrokenStream, Unreachable, TimeoutError.
         """
@@ -148,13 +150,13 @@ class GatherRunner:
             await service.serve()
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
-        """Start a chain whose first round is `number`. Payloads of any other chain are removed."""
+        """Start a new chain whose first round is `number`. Remove all stored payloads: they belong to other chains."""
         await self._begin_new(HardState.first(run=run, peer=self.context.own, roster=roster, number=number))
 
     async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
-        """Follow the chain from a commit whose state is being downloaded, until `state_arrived`.
+        """Follow the chain from this commit on, while its state is downloaded; `state_arrived` ends the wait.
 
-        Raises UserError if this peer is in that commit's roster but has no memory of its votes.
+        Raises UserError if this peer is in the commit's roster but does not remember its votes.
         """
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)
@@ -169,11 +171,11 @@ class GatherRunner:
         await self._begin_new(hard_state)
 
     def state_arrived(self) -> None:
-        """Note that the trainer has the state: this peer may ask to join the roster."""
+        """Record that the trainer has the state, so that this peer may ask to join the roster."""
         self._catch_up.awaiting_state = False
 
     def resume(self, hard_state: HardState) -> None:
-        """Take part in the rounds, starting from `memory`, which must be on disk already."""
+        """Take part in the rounds, starting from `hard_state`, which must already be on disk."""
         context, signatures = self.context, self.context.trust.signatures
         chain = CommitChain(
             hard_state,
@@ -192,7 +194,7 @@ class GatherRunner:
         self._tasks.start(self.witness.accusations.ask_around())
 
     def stop_voting(self) -> None:
-        """Handle no further event, so that this peer sends no further vote."""
+        """Stop handling events, so that this peer sends no more votes."""
         self._voting.cancel()
 
     def stop(self) -> None:
@@ -209,18 +211,18 @@ class GatherRunner:
     # the rounds of the trainer
 
     async def offer(self, number: int, blob: bytes) -> None:
-        """Offer this peer's payload for a round to the others, unless it did before or the round is over."""
+        """Offer this peer's payload for a round to the others, unless it already offered one or the round is over."""
         await self.own_payloads.offer(number, blob)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know its commit.
 
-        May also be called from the trainer's thread: it does not wait for the network thread.
+        The trainer's thread may call this, because it does not wait for the network thread.
         """
         return self.outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
-        """Return (name, payload) of each participant of a round, in the order of names, once all payloads are stored.
+        """Wait until all payloads of a round are stored; return (name, payload) of each participant, sorted by name.
 
         Raises LogTruncated if this peer is too far behind.
         """
@@ -231,6 +233,6 @@ class GatherRunner:
             watching.cancel()
 
     def waits_for(self, number: int) -> str:
-        """Return in one line why a round has no outcome yet."""
+        """Return a one-line explanation of why a round has no outcome yet."""
         decided, lacking = self.outcomes.lacks(number), self._probe.lacks_majority(self.roster)
         return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self.context.chain))

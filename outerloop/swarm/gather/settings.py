@@ -17,12 +17,13 @@ class GatherSettings:
     """Settings of a gather round; proposer.py and round_timers.py explain them. Raises UserError if invalid.
 
     peers             number of peers in the run
-    quorum            how many peers a round waits for beyond the grace period: "majority", "all" or only "min_peers"
-    min_peers         fewer peers never form a round; None: 2, or 1 in a run of one peer
-    min_fraction      fraction of the roster, 0 .. 1: fewer peers do not close a round before its deadline
+    quorum            number of payloads that a round waits for even after the grace period: "majority" or "all" of the
+                      roster, or only "min_peers"
+    min_peers         smallest number of payloads in a round; None: 2, or 1 in a run of one peer
+    min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline
     grace_s           how long a round waits for slower peers once it has enough payloads; may differ between peers
-    deadline_s        how long a round waits for enough payloads after the first; then min_peers are enough
-    absent_rounds     a peer that has missed at least this many rounds in a row is not in the roster until it returns
+    deadline_s        how long after its first payload a round waits for enough payloads; then min_peers are enough
+    absent_rounds     a peer that misses this many rounds in a row leaves the roster until it returns
     """
 
     peers: int
@@ -51,7 +52,7 @@ class GatherSettings:
 
     @property
     def gather_policy(self) -> GatherPolicy:
-        """The policy by which the agreement closes a round."""
+        """The policy that decides when a leader may close a round."""
         min_peers = min(2, self.peers) if self.min_peers is None else self.min_peers
         return GatherPolicy(min_peers=min_peers, min_fraction=self.min_fraction, quorum=self.quorum)
 

@@ -1,12 +1,12 @@
 """Certify states of the run: a state is valid if a majority names it in the chain of commits.
 
-    donor            copies its state as of commit n (donor.py). Until one of its payloads is counted, it names
-                     (n, sha256 of the manifest) in each, covered by the payload's signature
-    commit m > n     contains what each of its payloads names (commit.Participant); a majority has accepted it
-    certified        the state that more than half of the other peers of commit m's roster have named in the commits
-                     n + 1 .. m, each peer counted once
-    left             when this peer moves to another chain (forks.py), it forgets its states as of the commits that it
-                     leaves, and which peers have named such states
+    copy          a donor copies its state as of commit n (donor.py). It names (n, sha256 of the manifest) in each of
+                  its next payloads until one of them is counted; the payload's signature covers this name
+    count         each commit m > n lists the states that its payloads name (commit.Participant)
+    certify       a state is certified once more than half of the other peers of commit m's roster have named it in the
+                  commits n + 1 .. m, each peer counted once
+    forget        a peer that moves to another chain (forks.py) forgets its states as of the commits that it leaves, and
+                  which peers have named such states
 
 States are named only after a peer has asked for one. Other rounds carry no extra bytes.
 """
@@ -25,7 +25,8 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
 
 CERTIFY_ROUNDS = 8
-"""Commits after a state's own in which it may be named. A donor left out of one of them names it again in the next."""
+"""Number of commits after commit n that may name the state as of commit n. A donor that one of them does not count
+names the state again in the next."""
 
 
 class StateRoots:
@@ -42,7 +43,7 @@ class StateRoots:
         self._own = own
         self.own_state: State | None = None
         self._hashing = 0  # number of states being hashed
-        self._withdrawn_from: int | None = None  # the first commit that was left while they were being hashed
+        self._withdrawn_from: int | None = None  # the first commit abandoned while they were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
         self.votes: defaultdict[State, set[str]] = defaultdict(set)
@@ -66,20 +67,20 @@ class StateRoots:
     def name(self, number: int, sha: bytes) -> None:
         """Name this peer's state as of commit `number` in its payloads from now on, until one of them is counted.
 
-        Does nothing if the commit was left while the state was being hashed.
+        Does nothing if this peer moved to a chain without this commit while the state was being hashed.
         """
         if self._withdrawn_from is None or number < self._withdrawn_from:
             self.own_state = number, sha
 
     def withdraw(self, number: int) -> None:
-        """Stop naming this peer's state if it is as of this commit or a later one: it may belong to another chain."""
+        """Stop naming this peer's state as of this commit or a later one, as it may belong to another chain."""
         if self.own_state is not None and self.own_state[0] >= number:
             self.own_state = None
         if self._hashing:
             self._withdrawn_from = number if self._withdrawn_from is None else min(number, self._withdrawn_from)
 
     def leave(self, number: int) -> None:
-        """Forget states as of this commit and later ones, because the chain was left for another one there."""
+        """Forget the states as of this commit and later ones, because another chain replaces these commits."""
         self.withdraw(number)
         self._last = min(self._last, number - 1)
         for state in [state for state in self.votes if state[0] >= number]:
@@ -87,7 +88,7 @@ class StateRoots:
         self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Return the state that this peer's payload of a round names, if any, after waiting for a running hash."""
+        """Wait for a running hash, and return the state that this peer's payload of a round names, if any."""
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()
@@ -114,7 +115,7 @@ class StateRoots:
     async def certified(self, number: int) -> bytes:
         """Wait until the state as of this commit is certified, and return the sha256 of its manifest.
 
-        Raises ContentUnavailable if no state was certified within CERTIFY_ROUNDS commits.
+        Raises ContentUnavailable if it is not certified within CERTIFY_ROUNDS commits.
         """
         while number not in self.certified_states:
             if self._last > number + CERTIFY_ROUNDS:
@@ -125,7 +126,7 @@ class StateRoots:
         return self.certified_states[number]
 
     def describe(self, number: int) -> str:
-        """Return in one line how many peers have named the same state as of this commit."""
+        """Return one line with the largest number of peers that have named the same state as of this commit."""
         named = max((len(peers) for (of, _), peers in self.votes.items() if of == number), default=0)
         return f"{named} peers have named it in a commit, and more than half of the roster must"
 
@@ -137,5 +138,5 @@ class StateRoots:
 
 
 def number_fits(state: State, number: int) -> bool:
-    """Return whether a commit of this number may count towards a state."""
+    """Return whether commit `number` may contribute to certifying a state."""
     return number - CERTIFY_ROUNDS <= state[0] < number

@@ -1,8 +1,9 @@
-"""Compare the signed statements that this peer checks: accuse liars, and stop if its own votes were forgotten.
+"""Compare the signed statements that this peer verifies, to detect contradictions and votes that it has forgotten.
 
-another peer's statement contradicts an earlier one     it is accused with both, and expelled (accusations.py)
-a vote of this peer that its hard state does not hold   its disk was set back (equivocation.py): it stops
-evidence against this peer's own key                    the key was copied: the rounds fail with an error
+another peer's statement contradicts an earlier one    accuse that peer with both statements; it is expelled
+                                                       (accusations.py)
+this peer's hard state lacks one of its own votes      stop this peer: its disk was set back (equivocation.py)
+evidence against this peer's own key                   fail the rounds with an error: the key was copied
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from outerloop.types import UserError
 
 
 class StatementWitness:
-    """The witness of one peer. `fail` is called with the error that its rounds end with, `stop` to end its votes."""
+    """The witness of one peer. It calls `fail` with the error that ends the rounds, and `stop` to end its voting."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class StatementWitness:
         self._watch.begin(number)
 
     def own_key_accused(self, offence: str) -> None:
-        """Let the rounds fail, because evidence proves an offence by this peer's own key."""
+        """Fail the rounds, because evidence proves an offence that was signed with this peer's own key."""
         self._fail(
             UserError(
                 f"the key of this peer {offence}, so the other peers expel it. A copy of the key is in use, or this"

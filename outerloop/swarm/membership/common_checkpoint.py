@@ -1,16 +1,16 @@
-"""Choose the checkpoint from which a resumed run continues: the one that the most members hold.
+"""Choose the checkpoint from which a resumed run continues: the one that the largest number of members holds.
 
     held      inner step -> hash of the slow weights, for each checkpoint generation that a peer can resume from
-    common    the step and hash that the most members hold, the newest on a tie; more than half must hold it
+    common    the step and hash that the largest number of members holds, if more than half do; the newest on a tie
 
-Peers that were killed at different moments hold different newest generations. Each peer keeps the last two or more, and
-all peers go back to one that they share. A dishonest member can hide its own generations or invent others. Neither
-stops the others: a member that does not hold the common generation is left out by name. It can only choose among the
-generations that all the others hold, and make the run go back to the older one.
+Peers that were killed at different moments hold different newest generations. Each peer keeps at least its last two
+generations, and all peers go back to one that they share. A dishonest member can hide its own generations or invent
+others. Neither stops the other members: a member that does not hold the common generation is left out, and a message
+names it. A dishonest member can at most make the run go back to an older generation that all the other members hold.
 
 The choice is made from the statements of opening_statements.py. They are the same on all peers, so all peers choose
-the same generation. A peer states ANY if it starts from a state that it was given and cannot go back to another. ANY
-counts as holding whatever the others hold.
+the same generation. A peer states ANY if it starts from a state that the caller gave it and cannot go back to another
+one. ANY counts as holding every generation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pack_held(held: Held | str) -> bytes:
 
 
 def unpack_held(content: bytes) -> Held | str | None:
-    """Return the content of another peer's statement; None if it is malformed."""
+    """Return the generations that another peer's statement lists, or ANY; None if the statement is malformed."""
     try:
         value = msgpack.unpackb(content)
     except ValueError:  # the class of all errors that unpackb raises for malformed bytes
@@ -52,10 +52,10 @@ def unpack_held(content: bytes) -> Held | str | None:
 
 
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
-    """Return the generation that more than half of the members resume from; None: they start from scratch.
+    """Return the generation that more than half of the members can resume from; None if they start from scratch.
 
-    `held`: the statements of the members that have sent one, by name. `members`: the number of members. Raises
-    UserError, naming what each peer holds, if there is no such majority.
+    `held`: member name -> its statement, for the members that have sent one. `members`: the number of members. Raises
+    UserError, which lists the generations that each peer holds, if there is no majority for either.
     """
     maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)
@@ -69,7 +69,7 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
 
 
 def objection(own: Held | str, chosen: Generation | None) -> str:
-    """Return why this peer cannot continue with the majority, and what to do about it; empty if it can."""
+    """Return why this peer cannot continue with the majority, and what to do about it; an empty string if it can."""
     if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not own):
         return ""
     if chosen is None:
@@ -84,7 +84,7 @@ def objection(own: Held | str, chosen: Generation | None) -> str:
 
 
 def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[str]:
-    """Return one line for each of these peers that does not hold the chosen generation."""
+    """Return a message for each peer in `held` that does not hold the chosen generation."""
     maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     begins = f"the run resumes from step {chosen[0]}" if chosen else "the run starts from scratch"
     lacking = [(peer, own) for peer, own in sorted(maps.items()) if objection(own, chosen)]
@@ -92,7 +92,7 @@ def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[s
 
 
 def shown(held: Held) -> str:
-    """Return the held steps as text for messages."""
+    """Return the steps of the held generations as text for messages."""
     return f"step {', '.join(map(str, sorted(held)))}" if held else "no checkpoint"
 
 

@@ -1,26 +1,27 @@
-"""Form a run: agree with the other peers on one sorted list of members, and so on the ranks.
+"""Form a run: agree with the other peers on one sorted list of members, which also determines their ranks.
 
 The members are the first `peers` roster entries in the order of joining, counting only peers with the same settings
-(mismatched_peers.py handles the others). A roster is only what one peer currently sees, so each peer asks every other
-for the list that *it* sees:
+(mismatched_peers.py handles the others). Peers may see different rosters for a while, so each peer asks every other
+peer for the member list that the other peer sees:
 
-    all listed peers report the same list    the swarm has formed
-    more than half of them do                it forms after FORM_GRACE_S without the others, and logs their names
-    others have already formed with a list   their list overrides what this peer sees: a surplus machine that appears
-    that contains this peer                  a moment later cannot separate it from the members that have formed
+    all members report the same list          the swarm has formed
+    more than half of the members report      the swarm forms without the other members after FORM_GRACE_S; this peer
+    the same list                             logs their names
+    other peers have already formed with a    this peer adopts their list, so that a surplus machine that appears a
+    list that contains this peer              moment later cannot separate it from the members that have formed
 
-The list, including the times of joining, names the session. Agreements are valid in their session only. A run that is
-resumed as a whole forms a new session. A peer that restarts while the others continue, and remembers their session,
-rejoins it. A late joiner is not a member: the others know its name, and the agreement counts on it once it has the
-state.
+The member list, including the times of joining, determines the session id. Votes and commits are valid only in their
+session. A run that is resumed as a whole forms a new session. A peer that restarts while the others continue, and
+remembers their session, rejoins it. A late joiner is not a member: the members know its name, and it can join the
+roster of the gather rounds once it has the state.
 
-A peer believes that a list has formed if more than half of the voters report it (proof.py lists what a minority can
-do). The voters are:
+A peer believes that a member list has formed if more than half of the voters report it (proof.py lists what a minority
+can do). The voters are:
 
-    this peer is in the list              the members in the list, including this peer
-    it is not; run with exchange.allow    the other listed peers, as for the commits that follow
-    it is not; open run, or gossip        the peers that it would form with, if there are enough; else all that report
-                                          a list that has formed
+    if this peer is in the member list        the members in that list, including this peer
+    else, in a run with exchange.allow        the other peers on the allow-list, who also vote on the commits
+    else, in an open run or in gossip         the peers that this peer would form with, if there are enough of them;
+                                              otherwise all peers that report a formed list
 
 A session that this peer remembers needs no proof.
 """
@@ -57,9 +58,9 @@ logger = logging.getLogger(__name__)
 class Formation(RpcService):
     """This peer's part in forming the run, and the members that it knows.
 
-    `names`: peer id -> name of every member, sorted by name. `session`: name of the session. `late_joiner`: whether the
-    session had already started without this peer. All three are final once `form` has returned. `remembers` returns
-    whether this peer was in a session before; None: nothing is remembered, as in gossip.
+    `names`: peer id -> name of every member, sorted by name. `session`: id of the session. `late_joiner`: whether the
+    session had already started without this peer. All three are final once `form` has returned. `remembers`: returns
+    whether this peer has already taken part in a session; None: no session is remembered, as in gossip.
     """
 
     service = "members"
@@ -87,7 +88,7 @@ class Formation(RpcService):
         self._formed = False
         self._late = LateJoiners(self._present)
         self.late_joiner = False
-        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, since when
+        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report; since when, s
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -98,7 +99,7 @@ class Formation(RpcService):
 
     @property
     def known(self) -> dict[str, str]:
-        """Members and late joiners: peer id -> name."""
+        """Peer id -> name of all members and late joiners."""
         return self._late.names | self.names
 
     @property
@@ -108,8 +109,8 @@ class Formation(RpcService):
     async def form(self, *, timeout_s: float) -> None:
         """Wait until `peers` members see the same list.
 
-        Raises UserError if that takes longer than `timeout_s`, naming the peers present; if this peer's own settings
-        are the wrong ones; or if all other peers reject it.
+        Raises UserError if that takes longer than `timeout_s`, with the names of the peers present; if this peer's own
+        settings are the wrong ones; or if all other peers reject this peer.
         """
         pause_s = FORM_POLL_S[0]
         try:
@@ -122,7 +123,7 @@ class Formation(RpcService):
             raise UserError("; ".join(filter(None, missing))) from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer any peer with the members that this peer sees; the roster is public already."""
+        """Answer any peer with the members that this peer sees. They are not secret: the roster is public."""
         name = request.get("name")
         if is_name(name) and id_of(name) == remote:
             self._welcome(remote, name)
@@ -133,7 +134,7 @@ class Formation(RpcService):
         await self._late.forget_gone()
 
     def _welcome(self, peer_id: str, name: str) -> None:
-        """Remember the name of a peer that asks. Raises Unreadable if it had another name before."""
+        """Remember the name of a peer that sent a request. Raises Unreadable if the peer used another name before."""
         known = self.known.get(peer_id, name)
         if known != name:
             raise Unreadable(f"it calls itself {name}, but is known as {known}")
@@ -159,7 +160,7 @@ class Formation(RpcService):
         return self._formed
 
     async def _ask(self, poll: MemberPoll, other: Record) -> None:
-        """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
+        """Ask a peer for its list. Give up after VIEW_S: the peer may be slow, or dead although its record is valid."""
         try:
             async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"name": self._own.name})
@@ -175,7 +176,7 @@ class Formation(RpcService):
             self._take_list(poll, other.name, answer)
 
     def _take_list(self, poll: MemberPoll, reporter: str, answer: Request) -> None:
-        """Keep the lists of a peer that has formed, if they are valid."""
+        """Store the members and late joiners that a formed peer has reported, if its member list is valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
             self._transport.trust.refusals.note("requests", reporter, f"{self._protocol}: {why}")
@@ -184,7 +185,7 @@ class Formation(RpcService):
         poll.late[reporter] = names_in(answer["late"], allow)
 
     def _conclude(self, poll: MemberPoll) -> None:
-        """Set whether the swarm has formed, with the list that most formed peers report or else with this peer's."""
+        """Decide whether the swarm has formed: with the list of most formed peers, or else with this peer's list."""
         formed = poll.majority_list()
         self._note_dissent(poll, formed)
         is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
@@ -195,14 +196,14 @@ class Formation(RpcService):
             self._formed = True
 
     def _note_dissent(self, poll: MemberPoll, formed: Members) -> None:
-        """Log the formed peers that report another list than most of them."""
+        """Log the formed peers that report a different list from the one that most formed peers report."""
         for name in [name for name, members in poll.formed_lists.items() if formed and members != formed]:
             self._transport.trust.refusals.note(
                 "ballots", name, "reports a different member list than most peers that have formed"
             )
 
     def _is_backed(self, poll: MemberPoll, formed: Members, is_member: bool) -> bool:
-        """Return whether enough peers report that this list has formed, or this peer remembers its session."""
+        """Return whether enough peers report that this list has formed, or this peer remembers the list's session."""
         listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
         return poll.is_backed(formed, is_member=is_member, listed=listed) or self._remembers_that(formed)
 
@@ -212,7 +213,8 @@ class Formation(RpcService):
     def _enough_see_the_same(self, poll: MemberPoll) -> bool:
         """Return whether enough members report the list that this peer sees.
 
-        All of them are enough, or more than half of them once FORM_GRACE_S has passed or a peer has formed with it.
+        All members must report it. More than half of them are enough once FORM_GRACE_S has passed, or once any peer has
+        formed with this list.
         """
         now_s = asyncio.get_running_loop().time()
         if 2 * len(poll.silent) >= len(poll.members):

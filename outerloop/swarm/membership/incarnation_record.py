@@ -1,10 +1,10 @@
-"""Signed statements of a process: which incarnation of its peer it is, or an objection.
+"""Statements that a process signs: the incarnation of its peer that it is, and objections to younger processes.
 
     incarnation   count | nonce | signature over (run, count | nonce)
     objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"
 
-Both are signed with the peer's key, because other peers relay them. Only a process that is alive can object to a nonce
-that was drawn after its own.
+Both are signed with the peer's key, because other peers relay them. An objection proves that its process is alive,
+because it contains a nonce that was drawn after the process had started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKED_BYTES = COUNT_BYTES + NONCE_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One process of a peer. `packed`: as sent to others. One that came from others is not verified yet."""
+    """One process of a peer. `packed`: the statement as sent to other peers. `read` does not verify its signature."""
 
     count: int
     nonce: bytes
@@ -30,14 +30,14 @@ class Incarnation:
 
     @staticmethod
     def read(packed: object) -> Incarnation | None:
-        """Return the incarnation in these bytes, its signature unchecked; None if they hold none."""
+        """Return the incarnation in these bytes without checking its signature; None if they are malformed."""
         if type(packed) is not bytes or len(packed) != PACKED_BYTES:
             return None
         return Incarnation(int.from_bytes(packed[:COUNT_BYTES], "big"), packed[COUNT_BYTES:][:NONCE_BYTES], packed)
 
 
 class IncarnationStatements:
-    """Signs this peer's statements and checks those of all peers. They are valid for this `run` only."""
+    """Signs this peer's statements and verifies the statements of all peers. They are valid for this `run` only."""
 
     def __init__(self, signatures: Signatures, *, run: str) -> None:
         self._signatures = signatures
@@ -49,7 +49,7 @@ class IncarnationStatements:
         return Incarnation(life.count, life.nonce, statement + self._signatures.sign(INCARNATION, self._run, statement))
 
     def objection(self, own: Incarnation, younger: Incarnation) -> bytes:
-        """Return the signed objection of this process to a younger one of its peer."""
+        """Return the signed objection of this process to a younger process with the same key."""
         nonces = own.nonce + younger.nonce
         return nonces + self._signatures.sign(OBJECTION, self._run, nonces)
 

@@ -1,30 +1,34 @@
 """Detect two machines that run with one key: all peers accept one of them and refuse the other.
 
-    outerloop/1/<run>/incarnation    {incarnation} ->                 <- {taken} | {known, objection}, as below
+    outerloop/1/<run>/incarnation    {incarnation} ->                 <- {taken} | {known, objection}
                                      {incarnation, other} ->          <- {objection}
     with each ballot                 {incarnation} | the ballot ->    <- nothing | {known, objection}    {objection} ->
 
-A process is identified by a count, which it increases in the key's file before it sends anything, and by a nonce. The
-count distinguishes a restart from a copy:
+A process is identified by a nonce and by a count of starts. It increases the count in the key's file before it sends
+anything. The count distinguishes a restart from a copy. If a peer meets a process with a new nonce, and the count is
 
-    higher than the known one    a restart, or a copy that was started while the known process is alive. The known
-                                 process is asked on a new stream. If it answers, it is alive and objects. If another
-                                 process answers, or none, it has gone. So a killed process can return at once
-    the same, another nonce      the same file was started twice, so it was copied. The second process is refused
-    lower                        a file from before the last start: a backup or an older snapshot. It is refused
+    higher than the known count    the process is a restart, or a copy that was started while the known process is
+                                   alive. The peer asks the known process on a new stream. If that process is alive,
+                                   it answers with an objection. If another process answers, or none, the known process
+                                   has ended. So a peer can restart at once after its process was killed
+    equal to the known count       the same file was started twice, so it was copied. The new process is refused
+    lower than the known count     the file is older than the last start: a backup or a snapshot. The new process is
+                                   refused
 
-A file that was restored to a moment after the last start looks like a restart; equivocation.py checks its
-memory. A process that objects to a copy records the copy's count in its own file, so that its next start has a higher
-count.
+If a file is restored to a moment after the last start, its process looks like a restart; equivocation.py detects the
+votes that it has forgotten. A process that objects to a copy records the copy's count in its own file, so that its next
+start has a higher count.
 
-A peer that notices two processes notifies each of them when that process next sends something. What it passes on is
-signed with the key that the two share. A process that receives an objection against itself is the younger one and
-stops. A process that others have accepted, and that is shown a higher count, is the elder: it objects and continues.
-Peers that took the younger one for a restart then believe the elder. No clocks are compared. A liar cannot stop a peer
-whose key was not copied: it would need that peer's signature over a count that the peer never had.
+A peer that notices two processes notifies each of them when that process next sends a message. The statements that it
+relays are signed with the key that the two processes share. A process that receives an objection against itself is the
+younger one and stops. A process that other peers have accepted, and that learns of a higher count, is the elder: it
+objects and continues. Peers that took the younger process for a restart then accept the elder again. No clocks are
+compared. A liar cannot stop a peer whose key was not copied: it would need that peer's signature over a count that the
+peer never had.
 
-If different peers first met different processes with the same count, both stop. A machine that is frozen with its
-memory and resumed twice (a live snapshot) has one nonce: only messages signed by both processes can reveal that.
+If different peers first met different processes with the same count, both processes stop. If a machine is frozen with
+its memory and resumed twice (a live snapshot), both processes have the same nonce: only contradictory messages that
+both have signed can reveal the copy.
 """
 
 from __future__ import annotations
@@ -46,16 +50,21 @@ from outerloop.types import UserError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_KNOWN = 4096
-"""Peers whose process is remembered, four times as many as may be members. The longest silent one is dropped first."""
+"""Number of peers whose process is remembered, four times the maximum number of members. The peer that has been silent
+longest is dropped first."""
 MAX_REFUSED = 4
-"""Refused processes remembered for each peer; the elder is asked again about a forgotten one."""
+"""Number of refused processes remembered for each peer. If a forgotten one returns, the elder is asked again."""
 MAX_INTRODUCED = 64
-"""Peers that this process introduces itself to at once: in an open run one machine can have many identities."""
+"""Maximum number of peers that this process introduces itself to at once, because in an open run one machine can have
+many identities."""
 
 
 @dataclass
 class _Known:
-    """The accepted process of one peer, and the objection to each refused one by nonce, empty if there is none."""
+    """The processes of one peer: the accepted one, and those refused.
+
+    `refused`: nonce -> the objection of another process to this one; empty bytes if there is no objection.
+    """
 
     accepted: Incarnation
     refused: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
@@ -106,13 +115,13 @@ class Incarnations(RpcService):
     # messages that this process sends
 
     async def introduce(self, peers: Iterable[str]) -> None:
-        """Introduce this process to these peers, given by id; to the first MAX_INTRODUCED of them at most."""
+        """Introduce this process to peers, given by id, but at most to the first MAX_INTRODUCED of them."""
         others = [peer for peer in peers if peer != self._transport.peer_id][:MAX_INTRODUCED]
         accepted = await asyncio.gather(*map(self._introduce, others))
         self._was_accepted |= any(accepted) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Introduce this process to one peer after the other until it stops; to all when a younger one is noticed."""
+        """Introduce this process to one peer per ROSTER_REFRESH_S, and to all when it notices a younger process."""
         turn = 0
         while self.stopped is None:
             try:
@@ -127,7 +136,7 @@ class Incarnations(RpcService):
             await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
-        """Process a peer's answer to a ballot. No answer, only the end of the stream, means the ballot was accepted."""
+        """Process a peer's answer to a ballot. If the stream ends without an answer, the ballot was accepted."""
         try:
             answer = await stream.receive_object()
         except BrokenStream:
@@ -135,7 +144,7 @@ class Incarnations(RpcService):
         await self._heed(answer, stream)
 
     def seen(self, packed: object) -> None:
-        """Warn the user if another process wrote this peer's roster record, unless it is an earlier process."""
+        """Warn the user if another process wrote this peer's roster record, unless its count is lower."""
         incarnation = Incarnation.read(packed)
         if incarnation is not None and incarnation.count >= self.life.count and self._is_twin(incarnation):
             self._warn_of(incarnation)
@@ -153,7 +162,7 @@ class Incarnations(RpcService):
             return False
 
     async def _heed(self, answer: Request, stream: Stream) -> None:
-        """Process what a peer knows of another process with this one's key: stop, or object to a younger one."""
+        """Process a peer's report of another process with the same key: stop, or object if that process is younger."""
         known = Incarnation.read(answer.get("known"))
         if known is None or not self._is_twin(known):
             return
@@ -187,7 +196,7 @@ class Incarnations(RpcService):
     def _count_past(self, copy: Incarnation) -> None:
         try:
             self.life.leave_out(copy.count)
-        except (OSError, UserError) as error:  # peers may then take the next start for the copy, and notify it
+        except (OSError, UserError) as error:  # then peers may mistake this peer's next process for the copy
             logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
     def _stop(self, why: str) -> None:
@@ -202,8 +211,8 @@ class Incarnations(RpcService):
     async def accepts(self, remote: str, packed: object, stream: Stream) -> bool:
         """Return whether the process that opened this stream is accepted as its peer; if not, send it the reason.
 
-        `packed`: the incarnation that it sent; None, if it sent none, is accepted. Raises Unreadable if it is
-        malformed, or not signed by the peer.
+        `packed`: the incarnation that the process sent. A process that sent no incarnation (None) is accepted. Raises
+        Unreadable if the incarnation is malformed, or not signed by the peer.
         """
         if packed is None:
             return True
@@ -215,7 +224,7 @@ class Incarnations(RpcService):
         return known.accepted.nonce == incarnation.nonce or await self._gives_way(remote, known, incarnation, stream)
 
     async def _look_up(self, remote: str, incarnation: Incarnation) -> _Known:
-        """Return what is known of a peer, updated with this process of it."""
+        """Accept or refuse this process of a peer, and return the known processes of the peer."""
         known = self._known.setdefault(remote, _Known(incarnation))
         self._known.move_to_end(remote)
         while len(self._known) > MAX_KNOWN:
@@ -230,7 +239,7 @@ class Incarnations(RpcService):
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """Ask the elder process for its objection to another one. Empty: it gives no valid answer, so it has gone."""
+        """Ask the elder process for its objection to another one. Return empty bytes if no valid objection arrives."""
         try:
             request = {"incarnation": self.own, "other": other.packed}
             answer = await self._call(remote, request, within_s=VIEW_S)
@@ -243,7 +252,10 @@ class Incarnations(RpcService):
         return objection
 
     async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
-        """Notify a process that another one is accepted for its peer. Return whether it objects and replaces it."""
+        """Notify a process that another process of its peer is accepted; accept it instead if it validly objects.
+
+        Return whether it is now accepted.
+        """
         self._transport.trust.refusals.note("outsiders", remote, "another machine also uses the identity of this peer")
         younger = known.accepted
         await stream.send_object({"known": younger.packed, "objection": known.refused.get(incarnation.nonce, b"")})

@@ -1,12 +1,12 @@
 """The roster of a run with an allow-list: each listed peer is asked directly for its record.
 
-    outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}
-                               {record}           ->   <- {}                       the asker's own record: it withdraws
-                               {after: peer id}   ->   <- {records, more}          all held records, in pages
+    outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}     returns the answering peer's own record
+                               {record}           ->   <- {}                   withdraws the record of the asking peer
+                               {after: peer id}   ->   <- {records, more}      returns a page of all stored records
 
 Lookups do not pass through other peers. A record has the form in which the DHT would store it: [owner, value with
-its signature, expiration time] (records.py). A record that expires later replaces an earlier one. Pages are for an
-observer that reads the roster through one peer; that peer asks the others first.
+its signature, expiration time] (records.py). A record replaces one that expires earlier. An observer reads the whole
+roster in pages from one peer, which asks the other peers first.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from outerloop.swarm.timeouts import LISTED_S, VIEW_S
 from outerloop.swarm.validation import MAX_PEERS
 
 PAGE_BYTES = 48 * 1024
-"""A page takes no more records at this size. With the last record, 8 KiB, it fits a control message of 64 KiB."""
+"""A page is full once it has this size. Including its last record of up to 8 KiB, it fits a 64 KiB control message."""
 Found = list[tuple[Any, Any, float]]
 """(peer id, content of its record, expiration time)."""
 
 
 def roster_key(run: str) -> str:
-    """Return the DHT key of a run's roster. The records are signed for it."""
+    """Return the DHT key of a run's roster, which the signatures of the records cover."""
     return f"outerloop/{run}/roster"
 
 
 class ListedRoster(RpcService):
-    """This peer's record and those received from the listed peers. `records` signs and checks them."""
+    """This peer's record and the records received from the listed peers. `records` signs and verifies them."""
 
     service = ROSTER
 
@@ -64,7 +64,7 @@ class ListedRoster(RpcService):
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
 
     async def withdraw(self, value: Any, *, expires: float) -> None:
-        """Hold this as this peer's own record, and send it to the peers that may hold an earlier one."""
+        """Replace this peer's own record by `value`, and send it to the peers that may hold an earlier record."""
         self.show(value, expires=expires)
         if self.is_listed:
             request = {"record": _packed(self._held[self._transport.peer_id])}
@@ -74,7 +74,7 @@ class ListedRoster(RpcService):
                 task.cancel()
 
     async def read(self) -> Found:
-        """Return the records of the peers present. An answer later than LISTED_S is counted in a later read."""
+        """Return the records of the peers present. Answers that take longer than LISTED_S appear in a later read."""
         self._read_s = asyncio.get_running_loop().time()
         for peer in self._others():
             if peer not in self._asking:
@@ -102,7 +102,7 @@ class ListedRoster(RpcService):
             del self._asking[peer]
 
     async def _ask(self, peer: str, request: Request) -> None:
-        """Send a request to one peer, and hold that peer's own record if the answer has it."""
+        """Send a request to one peer, and store that peer's own record if the answer contains it."""
         try:
             answer = await self._call(peer, request, within_s=VIEW_S)
         except (BrokenStream, TimeoutError, Unreachable):
@@ -123,7 +123,7 @@ class ListedRoster(RpcService):
     async def _page(self, after: Any) -> dict[str, Any]:
         """Return a page of the records whose owner's id is greater than `after`.
 
-        For the first page the peers are asked again, unless that happened in the last LISTED_S.
+        Before the first page, ask all peers for their records, unless that happened in the last LISTED_S.
         """
         if not isinstance(after, str):
             raise Unreadable("a request for a page must name the peer id before it")
@@ -136,20 +136,20 @@ class ListedRoster(RpcService):
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Hold a listed peer's own record from the entries that it sent, if valid and newer than the one held."""
+        """Store a listed peer's own record from the entries that it sent, if the record is valid and newer."""
         record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):
             self._held[peer] = record
 
     def _valid(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
-        """Return the valid records among the entries that a peer sent, by owner."""
+        """Return owner -> record for the valid records among the entries that a peer sent."""
         well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
         records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
         return {_owner(record): record for record in self._records.valid_records(records, by=by)}
 
     def _current(self) -> list[DHTRecord]:
-        """Drop expired and no longer allowed records. Return the others, sorted by owner."""
+        """Drop records that have expired or whose owner is no longer allowed. Return the others, sorted by owner."""
         allow, now = self._transport.trust.allow, time.time()
         held = self._held.items()
         self._held = {owner: record for owner, record in held if owner in allow and record.expiration_time > now}

@@ -1,4 +1,4 @@
-"""A board with one value per number: early readers wait, late readers get None."""
+"""A mailbox that holds one value per number: a reader waits for a value that is not posted yet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Mailbox(Generic[T]):
         self._changed = asyncio.Event()
 
     def post(self, number: int, value: T) -> None:
-        """Post the value of a number; no value will be posted any more for earlier numbers."""
+        """Post the value of a number, and declare that no more values will be posted for earlier numbers."""
         self._values[number] = value
         for old in sorted(self._values)[: -self._keep]:
             del self._values[old]
         self.over(number - 1)
 
     def over(self, number: int) -> None:
-        """Declare that no value will be posted any more for this number and earlier ones."""
+        """Declare that no more values will be posted for this number or earlier ones."""
         self._over = max(self._over, number)
         self._changed.set()
         self._changed = asyncio.Event()

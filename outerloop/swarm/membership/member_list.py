@@ -1,9 +1,10 @@
 """Send and receive the members of a run, in as many frames as needed.
 
-    <- {pages, ..., members: [[name, time of joining], ...], late: [name, ...]}    then the other pages: {members, late}
+    first page     <- {pages, ..., members: [[name, time of joining], ...], late: [name, ...]}
+    other pages    <- {members, late}
 
-A frame holds 64 KiB, too little for 1,024 members. A received list is untrusted: its names must have the form of names
-in roster records, because they appear in messages and logs, and each peer id must occur once.
+A frame holds up to 64 KiB, too little for 1,024 members. A received list is untrusted: its names must have the form of
+names in roster records, because they appear in messages and logs, and each peer id must occur only once.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from outerloop.swarm.validation import MAX_PEERS, quote
 Members = list[list[Any]]
 """[name, time of joining] of each member, sorted by name."""
 PAGE_NAMES = 192
-"""Members in one frame, and as many late joiners: 54 KB with the longest names."""
+"""Maximum number of members in one frame, and of late joiners; together 54 KB with the longest names."""
 MAX_PAGES = math.ceil(MAX_PEERS / PAGE_NAMES)
 
 
 def session_of(run: str, members: Members) -> str:
-    """Return the unique name of the session of this run with these members."""
+    """Return the unique id of this run's session with these members."""
     alike = [[name, joined + 0.0] for name, joined in members]  # -0.0 equals 0.0 but would hash differently
     return f"{run}/{hashlib.sha256(msgpack.packb([run, alike])).hexdigest()}"
 
 
 async def send_pages(stream: Stream, answer: Request, members: Members, late: Sequence[str]) -> None:
-    """Send an answer with both lists, of up to MAX_PEERS each."""
+    """Send an answer with the lists of members and late joiners, each of up to MAX_PEERS entries."""
     count = max(1, math.ceil(max(len(members), len(late)) / PAGE_NAMES))
     parts = [slice(page * PAGE_NAMES, (page + 1) * PAGE_NAMES) for page in range(count)]
     pages = [{"members": members[part], "late": late[part]} for part in parts]
@@ -45,7 +46,7 @@ async def send_pages(stream: Stream, answer: Request, members: Members, late: Se
 
 
 async def receive_pages(stream: Stream) -> Request:
-    """Receive all pages and return the answer with both lists joined but not yet checked. Raises BrokenStream."""
+    """Receive all pages. Return the answer with the joined lists; their content is unchecked. Raises BrokenStream."""
     answer = await stream.receive_object()
     count = answer.get("pages", 1)
     if type(count) is not int or not 1 <= count <= MAX_PAGES:
@@ -55,7 +56,7 @@ async def receive_pages(stream: Stream) -> Request:
 
 
 def objection(members: Any, allow: AllowList) -> str:
-    """Return why this is not a valid list of the members of a run; empty if it is."""
+    """Return why this is not a valid list of the members of a run, or an empty string if it is."""
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_PEERS:
         return f"members must be a list of 1 to {MAX_PEERS}; received {quote(members)}"
     for member in members:
@@ -71,7 +72,7 @@ def objection(members: Any, allow: AllowList) -> str:
 
 
 def names_in(late: Any, allow: AllowList) -> dict[str, str]:
-    """Return peer id -> name of the reported late joiners that may take part; one name for each id."""
+    """Return peer id -> name for the reported late joiners that are allowed to take part."""
     names = [name for name in late if is_name(name)][:MAX_PEERS] if isinstance(late, list) else []
     return {id_of(name): name for name in names if id_of(name) in allow}
 

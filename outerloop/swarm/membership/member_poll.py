@@ -1,4 +1,4 @@
-"""The answers of the peers to one poll about the members of a run that forms, and what they imply. No I/O."""
+"""The answers of the peers to one poll about the members of a forming run, and the conclusions from them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from outerloop.swarm.membership.roster import Record, id_of
 
 @dataclass
 class MemberPoll:
-    """One poll by one peer, `own`, of a run of `peers` peers.
+    """One poll by the peer `own` in a run of `peers` peers.
 
     records          the roster records with this peer's settings, this peer's own included
     members          this peer's list: the first `peers` records in the order of joining
-    silent           names in that list of other members that do not report the same list
-    turned_away_by   names of the peers that reject this one
-    formed_lists     lists of the peers that have formed, by peer name
-    late             late joiners (peer id -> name) that each of these peers reports
+    silent           names of the other members in `members` that have not reported the same list
+    turned_away_by   names of the peers that reject this peer
+    formed_lists     peer name -> its member list, for the peers that have formed
+    late             peer name -> the late joiners (peer id -> name) that it reports, for the same peers
     """
 
     run: str
@@ -33,7 +33,7 @@ class MemberPoll:
 
     @classmethod
     def of(cls, records: Sequence[Record], *, run: str, peers: int, own: Record) -> MemberPoll:
-        """Return a poll without answers yet."""
+        """Return a poll that has no answers yet."""
         first = sorted(records, key=lambda record: (record.joined, record.peer_id))[:peers]
         members: Members = sorted([record.name, record.joined] for record in first)
         return cls(run, peers, own, records, members, {name for name, _ in members} - {own.name})
@@ -45,12 +45,12 @@ class MemberPoll:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether this peer's list has enough members, itself included, to form."""
+        """Return whether this peer's list has enough members to form and includes this peer."""
         return len(self.members) == self.peers and self.is_listed
 
     @property
     def is_rejected(self) -> bool:
-        """Return whether all other peers reject this one."""
+        """Return whether all other peers reject this peer."""
         return bool(self.turned_away_by) and len(self.turned_away_by) == len(self.others)
 
     @property
@@ -58,14 +58,15 @@ class MemberPoll:
         return [record for record in self.records if record.name != self.own.name]
 
     def majority_list(self) -> Members:
-        """Return the list that more than half of the formed peers report, else []."""
+        """Return the member list that more than half of the formed peers report; [] if there is no such list."""
         lists = list(self.formed_lists.values())
         return next((members for members in lists if 2 * lists.count(members) > len(lists)), [])
 
     def is_backed(self, formed: Members, *, is_member: bool, listed: frozenset[str]) -> bool:
-        """Return whether enough peers report that this list has formed (formation.py names the voters).
+        """Return whether more than half of the voters (formation.py) report that this member list has formed.
 
-        `listed`: ids on the allow-list whose reports count for a peer that is not in the list; empty: none.
+        `is_member`: this peer is in the member list. `listed`: the ids on the allow-list, which vote if this peer is
+        not in the member list; empty if there is no allow-list.
         """
         reporters = {id_of(name) for name, members in self.formed_lists.items() if members == formed}
         if is_member:
@@ -92,7 +93,7 @@ class MemberPoll:
         return f"{present}, but these do not answer, or see other members: {silent}; can they be reached from here?"
 
     def describe_rejection(self) -> str:
-        """Return which peers reject this one, and what to set there."""
+        """Return which peers reject this peer, and which option to set on them."""
         return (
             f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: there, "
             f"set exchange.allow=[...,{self.own.peer_id}]"

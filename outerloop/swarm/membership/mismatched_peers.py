@@ -1,12 +1,12 @@
-"""Leave out peers that use this run's name with other settings, and ask what differs.
+"""Leave out peers that use this run's name with other settings, and ask them which settings differ.
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 
-Different settings are a mistake at one of the two peers, or an attack. Neither may end a run that is forming. A peer
-whose initial peers all run other settings assumes that the mistake is its own, and stops with a message that names the
-setting. It does not stop if its own settings run on at least as many other machines as theirs (each machine has one
-worker 0). It stops only if a peer has reported a setting that differs: a peer that reports none, or another one than it
-was asked for, proves nothing.
+Different settings are a mistake at one of the two peers, or an attack. Neither may stop a run from forming. A peer
+stops, with a message that names the setting, if all of its initial peers run with other settings: it then assumes that
+the mistake is its own. It does not stop if its own settings run on more machines than any other settings do (each
+machine has one worker 0, which is counted). Nor does it stop before one of these peers has reported the value of a
+differing setting: a peer that reports nothing, or a setting that it was not asked for, proves nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreac
 from outerloop.swarm.timeouts import VIEW_S
 
 SHOWN = 4
-"""Differing settings that are named for one peer; the others are only counted."""
+"""Number of differing settings named for each peer; further ones are only counted."""
 MAX_NAMED = 16
-"""Peers that are asked and named at most, because one machine can make many identities."""
+"""Maximum number of peers that are asked and named. It is bounded because one machine can create many identities."""
 FINGERPRINT_LETTERS = 16
 """Characters of a fingerprint shown in a message."""
 
 
 class MismatchedPeer(NamedTuple):
-    """The settings that differ at a peer, what to set here to match it, and whether the peer reported any of them."""
+    """The differing settings of one peer.
+
+    differs     the settings and their values, as text for a message
+    typed       what the user must set on this machine to match that peer
+    reported    whether the peer has reported any of the settings
+    """
 
     differs: str
     typed: str
@@ -39,7 +44,7 @@ class MismatchedPeer(NamedTuple):
 
 
 class MismatchedPeers(RpcService):
-    """Finds and names the peers with other settings. `joined`: ids of the initial peers that this peer joined by."""
+    """Finds and names the peers with other settings. `joined`: ids of this peer's initial peers."""
 
     service = "setting"
 
@@ -60,7 +65,7 @@ class MismatchedPeers(RpcService):
         self._mismatched: list[Record] = []
 
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
-        """Return the records with this peer's settings; report each of the other peers once."""
+        """Return the records of the peers with this peer's settings, and report each of the other peers once."""
         alike = [record for record in records if record.fingerprint == self._own.fingerprint]
         self._mismatched = [record for record in records if record.fingerprint != self._own.fingerprint]
         new = [record for record in self._mismatched if record.name not in self._named][: MAX_NAMED - len(self._named)]
@@ -70,7 +75,10 @@ class MismatchedPeers(RpcService):
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:
-        """Return why this peer's own settings are the wrong ones, and what to set; empty if they are not."""
+        """Return why this peer's own settings are probably wrong, and what to set, or an empty string if they are not.
+
+        `alike`: the records of the peers with this peer's settings.
+        """
         joined = [record.name for record in self._mismatched if record.peer_id in self._joined]
         found = [self._named[name] for name in joined if name in self._named]
         met = [peer for peer in found if peer.reported]
@@ -82,7 +90,7 @@ class MismatchedPeers(RpcService):
         return f"{met[0].differs}: {_advice(met[0])}"
 
     def line(self) -> str:
-        """Return which peers are left out at present, and what to set to match them; empty if there are none."""
+        """Return which peers are currently left out and what to set to match them; empty if no peer is left out."""
         named = [record.name for record in self._mismatched if record.name in self._named]
         if not named:
             return ""
@@ -90,7 +98,7 @@ class MismatchedPeers(RpcService):
         return f"left out for different settings: {first.differs}{others}; {_advice(first)}"
 
     async def _differences(self, other: Record) -> MismatchedPeer:
-        """Ask a peer for the settings that differ, all at once, so that a slow peer causes only one delay."""
+        """Ask a peer for the differing settings concurrently, so that a slow peer causes only one delay."""
         hashes = self._settings.differing(other.settings)
         asked = hashes[:SHOWN]
         theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
@@ -106,7 +114,7 @@ class MismatchedPeers(RpcService):
         return MismatchedPeer(differs, typed, reported=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
-        """Ask a peer for one of its settings and return the answer; None if there is no valid one."""
+        """Ask a peer for one of its settings, and return the answer; None if there is no valid answer."""
         try:
             return checked_setting(await self._call(other.peer_id, {"key": hashed}, within_s=VIEW_S), hashed)
         except (BrokenStream, TimeoutError, Unreachable, ValueError):

@@ -1,12 +1,12 @@
-"""Exchange statements at the start of a session, so that all members use the same ones.
+"""Exchange statements at the start of a session, so that all members use the same set of statements.
 
     meeting 0    each member shows its own statement, signed for this session
     meeting 1    each member shows all the statements that it received
 
-A statement counts if a peer other than its owner shows it in the second meeting. Two different statements signed by one
-peer prove a lie: neither counts, and the peer is named in the log. One liar cannot make honest peers count differently:
-whether its statement counts depends on what the others show, and they show the same to all peers. Two liars can: one of
-them can show the other's signed statement to only some peers.
+A statement counts if a peer other than its owner shows it in meeting 1. Two different statements signed by one peer
+prove that it lied: neither counts, and the log names the peer. A single liar cannot make honest peers count different
+statements, because other peers decide whether its statement counts, and honest peers show the same statements to all
+peers. Two liars can: one of them can show the other's signed statement to only some peers.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class OpeningStatements:
         patience_s: float,
         on_status: Callable[[str], None],
     ) -> Generation | None:
-        """Return the generation that most members resume from (common_checkpoint.py).
+        """Return the generation that most members resume from (common_checkpoint.py); None: they start from scratch.
 
-        `on_status` is called with one line for each member that does not hold it. Raises UserError if there is no such
-        generation, or if this peer does not hold it, after waiting until the others have read what this peer holds.
+        `on_status` is called with one line for each member that does not hold the generation. Raises UserError if most
+        members cannot resume from the same generation, or if this peer does not hold it. It first waits until the
+        others have read this peer's statement.
         """
         statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
         stated = {peer: unpack_held(content) for peer, content in statements.items()}
@@ -81,9 +82,9 @@ class OpeningStatements:
     async def state(
         self, statement: bytes, *, session: str, members: Collection[str], patience_s: float
     ) -> dict[str, bytes]:
-        """Return the statements that count, by member name, this peer's own included if it counts.
+        """Return member name -> statement for the statements that count; this peer's own may be among them.
 
-        `patience_s`: how long a live member may take to reach the first meeting before it is left out.
+        `patience_s`: how long a live member may take to reach meeting 0 before it is left out.
         """
         assert len(statement) <= MAX_STATEMENT_BYTES
         if len(members) == 1:
@@ -123,7 +124,7 @@ def _read(shown: bytes) -> SignedStatement:
 
 
 def _read_map(shown: bytes) -> dict[str, SignedStatement]:
-    """Return the statements that a peer reports to have received, by owner."""
+    """Return owner -> signed statement for the statements that a peer claims to have received."""
     try:
         value = msgpack.unpackb(shown)
     except ValueError:

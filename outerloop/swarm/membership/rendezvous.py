@@ -1,9 +1,9 @@
 """Meetings: all live peers show each other some bytes, at the start and at the end of a run.
 
-    {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it is past that meeting
+    {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it has passed that meeting
 
-A meeting only reads what the others show; it decides nothing. A peer that is gone is not waited for. A peer that is
-alive but does not arrive within MEET_S is left out.
+A meeting only collects the bytes that the peers show; it decides nothing. It does not wait for peers that are gone. A
+peer that is alive but does not arrive within a time limit, by default MEET_S, is left out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
 from outerloop.swarm.validation import id_of
 
 logger = logging.getLogger(__name__)
-KEPT = 2  # meetings that a late peer may still ask for
+KEPT = 2  # number of meetings that a late peer may still ask for
 
 
 class Rendezvous(RpcService):
-    """Shows this peer's bytes to the others and reads theirs. `own` is its name."""
+    """Shows this peer's bytes to the other peers and reads theirs. `own` is this peer's name."""
 
     service = "meeting"
 
@@ -35,12 +35,12 @@ class Rendezvous(RpcService):
         self._max_bytes = max_bytes
         self._shown: Mailbox[bytes] = Mailbox(keep=KEPT)
         self._last = -1  # number of the latest meeting
-        self._not_seen: set[str] = set()  # peer ids that have not read this peer's bytes of that meeting
+        self._not_seen: set[str] = set()  # ids of the peers that have not read this peer's bytes of that meeting
 
     async def meet(
         self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
     ) -> dict[str, bytes]:
-        """Return the bytes that each of these peers showed, by name, this peer's own included.
+        """Return peer name -> the bytes that the peer showed, including this peer's own.
 
         Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to arrive.
         """
@@ -52,13 +52,13 @@ class Rendezvous(RpcService):
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:
-        """Wait until the peers that took part in the latest meeting have read this peer's bytes, LINGER_S at most."""
+        """Wait, for at most LINGER_S, until the peers of the latest meeting have read this peer's bytes."""
         try:
             async with limit(LINGER_S):
                 while self._not_seen:
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            logger.warning("left before these peers had read its bytes: %s", ", ".join(sorted(self._not_seen)))
+            logger.warning("left before these peers had read this peer's bytes: %s", ", ".join(sorted(self._not_seen)))
 
     async def _look_at(self, peer: str, number: int, patience_s: float) -> bytes | None:
         try:

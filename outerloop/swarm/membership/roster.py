@@ -1,14 +1,13 @@
-"""The roster: one expiring record per peer under one DHT key. It lists the peers present, members or not.
+"""The roster: one expiring record per peer under one DHT key. It lists all peers present, whether members or not.
 
     outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
 
-With an allow-list, the listed peers are asked for their records instead (listed_roster.py). Their records are also in
-the DHT, for peers without a list.
+In a run with an allow-list, the records are not in the DHT: peers ask the listed peers for them (listed_roster.py).
 
 The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
 replaced by one that expires later, so a withdrawal is a tombstone record that outlives the record. Every record,
-tombstones included, is signed by the peer it describes, and nodes accept no others (records.py). The content is still
-untrusted: its texts must be short and of one line, because they appear in messages and tables.
+tombstones included, is signed by the peer that it describes, and nodes accept no others (records.py). The content is
+still untrusted: its texts must be short and of one line, because they appear in messages and tables.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ MAX_TEXT = 256
 class Record:
     """The record that a peer publishes about itself.
 
-    `name`: its local worker index and its peer id; members are sorted by it.
-    `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: one hash of all
-    of them. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
+    `name`: its worker index on its machine and its peer id; members are sorted by name.
+    `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: a single hash
+    over all of these settings. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
     """
 
     name: str
@@ -67,9 +66,9 @@ def peer_name(worker: int, peer_id: str) -> str:
 class Roster:
     """This peer's record, refreshed until `withdraw`, and access to the records of all peers.
 
-    The records are in the DHT, or with the listed peers in a run with an allow-list.
+    The records are stored in the DHT or, in a run with an allow-list, by the listed peers.
 
-    `twin`: called with the incarnation that wrote this peer's record, if it is not this process.
+    `twin`: called with the incarnation that wrote this peer's record if another process wrote it.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Roster:
             await self._store(WITHDRAWN, limit_s=STOP_S)
 
     async def show(self, status: Status) -> None:
-        """Put a status into this peer's record; the record is written soon."""
+        """Put a status into this peer's record. The record is written in the background."""
         self._own = replace(self._own, status=status)
         self._changed.set()
 
@@ -119,7 +118,7 @@ class Roster:
         return list(records.values())
 
     async def _refresh(self) -> None:
-        """Write the record when it has changed, and otherwise often enough that it does not expire."""
+        """Write the record whenever it has changed, and otherwise often enough that it does not expire."""
         while True:
             await asyncio.sleep(ROSTER_LEAST_S)
             try:
@@ -166,7 +165,7 @@ async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
 
 
 def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
-    """Return the valid records among these, each with its age in seconds; skip withdrawn and malformed ones."""
+    """Return the valid records among these, each with its age in seconds. Skip withdrawn and malformed records."""
     records, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
     return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in records if record is not None]
 
@@ -174,7 +173,7 @@ def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]
 def _parse(peer_id: Any, value: Any) -> Record | None:
     """Return the record in an untrusted value; None if it is withdrawn or malformed.
 
-    A malformed status, settings or incarnation is left out.
+    If only the status, settings or incarnation is malformed, that field is left empty.
     """
     try:
         record = Record(**value)
@@ -192,7 +191,7 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
 
 
 def _shown(addresses: list[Any]) -> list[str]:
-    """Return the addresses that a record may show: displayable ones among the first MAX_ADDRESSES."""
+    """Return the displayable addresses among the first MAX_ADDRESSES of a record."""
     return [address for address in addresses[:MAX_ADDRESSES] if _is_line(address)]
 
 
@@ -204,7 +203,7 @@ def _status(value: Any) -> Status | None:
 
 
 def _is_time(value: Any) -> bool:
-    """Return whether this is a time that can be ordered with others; nan cannot."""
+    """Return whether this is a finite time: NaN could not be ordered."""
     return isinstance(value, float) and math.isfinite(value)
 
 

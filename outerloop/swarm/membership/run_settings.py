@@ -1,9 +1,9 @@
 """The settings that must be equal on all peers of a run, packed as comparable hashes.
 
-    packed    for each setting 4 bytes of sha256(key) and 4 of sha256(value), sorted by the former
+    packed    for each setting 4 bytes of sha256(key), then 4 bytes of sha256(value), sorted by the hash of the key
 
-The packed settings are part of the roster record (8 bytes a setting). A peer that finds a difference asks the other
-peer for that setting by the hash of its key. This also finds settings that only one of the two has. The answer is
+The packed settings are part of the roster record (8 bytes per setting). A peer that finds a difference asks the other
+peer for that setting by the hash of its key. This also finds settings that only one of the two peers has. The answer is
 untrusted: it must be short, of one line, and for the requested key.
 """
 
@@ -19,11 +19,11 @@ MAX_SETTINGS = 512
 MAX_TEXT = 128
 """At most this many characters of a key or a value are sent and shown."""
 NOT_TYPED = ("_target_", "lanes")
-"""Endings of keys that users do not set themselves, because they follow from another option."""
+"""Endings of keys that users do not set themselves, because another option determines their values."""
 
 
 class RunSettings:
-    """The settings of one peer. `values`: key -> value as it is typed."""
+    """The settings of one peer. `values`: key -> value as typed on the command line."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
@@ -31,16 +31,16 @@ class RunSettings:
 
     @property
     def packed(self) -> bytes:
-        """The hashes that the roster record shows."""
+        """The packed hashes for the roster record."""
         entries = sorted((hashed, short_hash(self._values[key])) for hashed, key in self._keys.items())
         return b"".join(hashed + value for hashed, value in entries[:MAX_SETTINGS])
 
     def differing(self, packed: bytes) -> list[bytes]:
-        """Return the hashes of the keys whose values differ from a peer's, or that only one of the two has.
+        """Return the hashes of the keys whose values differ from a peer's, or that only one of the two peers has.
 
-        If the recipe differs, return only its hash, because the others follow from it. An axis comes before the options
-        in it, and keys that only the other peer has come last. An option that follows from an earlier one is left out
-        (inner.optimizer.lr from inner.lr: the last part of the key and both values are the same).
+        If the recipe differs, return only the hash of `recipe`, because it determines the other settings. An axis comes
+        before the options in it, and keys that only the other peer has come last. An option that repeats an earlier one
+        is left out: inner.optimizer.lr repeats inner.lr if the last part of the key and both values are the same.
         """
         ours, theirs = entries_of(self.packed), entries_of(packed)
         differ = {hashed for hashed in ours.keys() | theirs.keys() if ours.get(hashed) != theirs.get(hashed)}
@@ -53,7 +53,7 @@ class RunSettings:
         return [*known.values(), *sorted(differ - self._keys.keys())]
 
     def answer(self, hashed: bytes) -> dict[str, str]:
-        """Return the setting with this hash of its key, as it is sent to another peer; empty if there is none."""
+        """Return the answer to a request for the setting whose key has this hash; empty if there is no such setting."""
         key = self._keys.get(hashed)
         return {} if key is None else {"key": key[:MAX_TEXT], "value": self._values[key][:MAX_TEXT]}
 
@@ -74,12 +74,12 @@ def in_order(key: str) -> tuple[bool, int, str]:
 
 
 def well_formed(packed: Any) -> bool:
-    """Return whether this is valid as the settings in another peer's record."""
+    """Return whether this is a valid value for the packed settings in another peer's record."""
     return isinstance(packed, bytes) and len(packed) % ENTRY_BYTES == 0 and len(packed) <= MAX_SETTINGS * ENTRY_BYTES
 
 
 def checked_setting(value: Any, hashed: bytes) -> dict[str, str]:
-    """Check and return a peer's answer about a setting. Raises ValueError if it is not what was asked for."""
+    """Check and return a peer's answer about a setting. Raises ValueError if it is malformed or of another setting."""
     if not isinstance(value, dict) or (value and set(value) != {"key", "value"}):
         raise ValueError("a setting must be sent as its key and its value")
     if not all(isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable() for text in value.values()):
@@ -90,7 +90,10 @@ def checked_setting(value: Any, hashed: bytes) -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str] | None, peer: str) -> tuple[str, str]:
-    """Return (what differs, what to set here); the latter is empty if users do not set it or the value is unknown."""
+    """Return a text that describes the difference, and the option that the user must set on this machine.
+
+    The option is empty if users do not set this key themselves, or if the other peer's value is unknown.
+    """
     key = (ours or theirs or {}).get("key", "a setting")
     own_value = ours["value"] if ours else "not set"
     other_value = "another value" if theirs is None else theirs["value"] if theirs else "not set"

@@ -26,23 +26,23 @@ INTRODUCTIONS_S = 4 * VIEW_S
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """Options of one peer of a run, whatever its peers exchange.
+    """Options of one peer of a run, for every kind of exchange.
 
     run               run id; peers with different run ids never meet
-    peers             number of peers, this one included
+    peers             number of peers, including this one
     worker            index of this worker on its machine; ranks follow this order
-    identity_path     file of this peer's key; created if absent. Keep it and the folder next to it to rejoin
+    identity_path     file of this peer's key; created if absent. Keep the file and the folder next to it to rejoin
     initial_peers     addresses of running peers, one is enough; empty: this peer is the first
-    host, port        address to listen on; port 0 takes a free one
-    announce          addresses at which other peers reach this one, if not those that it listens on
+    host, port        address to listen on; port 0 takes a free port
+    announce          addresses at which other peers reach this peer, if they differ from `host` and `port`
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
-    allow             allow-list of peer ids, other peers get no answer; empty: all peers may take part
+    allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part
     join_timeout_s    how long to wait for the other peers at the start
-    fingerprint       hash of all settings that must be equal on every peer
-    settings          those settings by name, so that messages can name a difference; a peer that differs is left out
-    max_blob_bytes    largest payload that is sent, or accepted from a peer; None: 1 GiB
+    fingerprint       hash of all settings that must be equal on every peer; peers with another hash are left out
+    settings          the settings that `fingerprint` covers, so that messages can name a difference
+    max_blob_bytes    maximum size of a payload that is sent to a peer or accepted from one; None: 1 GiB
     max_mbit          upload rate limit for payloads and state, Mbit/s; None: no limit
-    on_status         called with a line that states what this peer is waiting for; None: log it
+    on_status         called with a line that states what this peer is waiting for; None: the line is logged
     """
 
     run: str
@@ -66,7 +66,7 @@ class NodeOptions:
 class PeerSession:
     """A running peer. The constructor starts it. Others see it after `appear`; it knows the members after `form`.
 
-    `on_status` is called with lines for the user. `remembers` is that of Formation.
+    `on_status` is called with lines for the user. `remembers` is passed to Formation.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PeerSession:
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
-        """Publish this peer's record. All other protocols that it answers must be served before."""
+        """Publish this peer's record. The caller must have started all other services of this peer before."""
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()
@@ -129,8 +129,8 @@ class PeerSession:
     def form(self) -> None:
         """Wait until all peers are present and see the same members.
 
-        Raises UserError if they do not appear in time, naming those that are missing; if this peer's own settings are
-        the wrong ones; if all other peers reject it; or if another machine uses its identity.
+        Raises UserError if the peers do not appear in time, with the names of those present; if this peer's own
+        settings are the wrong ones; if all other peers reject it; or if another machine uses its identity.
         """
         forming = self.incarnations.unless_stopped(self._form(self._join_timeout_s))
         self.node.call(forming, timeout_s=self._join_timeout_s + DHT_S + INTRODUCTIONS_S)

@@ -1,4 +1,4 @@
-"""A peer's status in its roster record: a few numbers for human observers. No peer acts on them."""
+"""A peer's status in its roster record: a few numbers for human observers. Peers do not act on them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ COMMIT = re.compile(r"[0-9a-f]{0,64}")
 class Status:
     """The published state of one peer.
 
-    round                        the last round that landed or failed at this peer, counted from 1; 0: none yet
-    peers                        number of peers that took part in that round; 0: it failed at this peer
-    loss, tokens_per_s           of the last inner step that was logged; None: none yet
+    round                        the last round that landed or failed at this peer, counted from 1; 0: no round yet
+    peers                        number of peers that took part in that round; 0: the round failed at this peer
+    loss, tokens_per_s           values of the last inner step that was logged; None: no step yet
     bytes_sent, bytes_received   payload bytes since this peer started
     commit                       hash of the last commit, in hex; empty if there is none
     """
