@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh  # its import takes a second
 
 logger = logging.getLogger(__name__)
+FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
+"""Wrappers that replace the parameters of a model by parts of flat ones."""
 State = dict[str, Any]
 
 
@@ -170,6 +172,11 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
                 f'a {type(override).__name__} in the place of an option: pass text, "exchange.port=4242", or a'
                 ' mapping by name, options={"exchange.port": 4242}'
             )
+    if any(type(module).__name__ in FLATTENED for module in model.modules()):
+        raise UserError(
+            "this model is flattened and cut by FullyShardedDataParallel or DeepSpeed, which hides its parameters:"
+            " shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
     if isinstance(exchange, str | Mapping | type):
         kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
         raise UserError(

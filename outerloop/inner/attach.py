@@ -10,7 +10,7 @@ counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -29,7 +29,9 @@ class Attached:
 
     Args:
         optimizer: optimizer of all trainable parameters of the model that `outer` was made for; it may have others as
-            well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted.
+            well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted. Several optimizers, such
+            as Muon and AdamW for different parameters, are a list in the order of their steps; the step of the last one
+            counts.
         outer: counts every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
@@ -51,15 +53,15 @@ class Attached:
         on_round: Callable[[RoundReport], None] | None = None,
         sole_writer: bool = False,
     ) -> None:
-        optimizer = hooked_optimizer(optimizer)
+        optimizers = [*map(hooked_optimizer, optimizer if isinstance(optimizer, list | tuple) else [optimizer])]
         outer.island.check_parameters()
-        check_covered(optimizer, outer)
-        warn_of_other_optimizer(optimizer, outer)
+        check_covered(optimizers, outer)
+        warn_of_other_optimizer(optimizers, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         outer.notifies_updates = sole_writer
-        self.handles = [optimizer.register_step_post_hook(self._after_step)]
+        self.handles = [optimizers[-1].register_step_post_hook(self._after_step)]
         if sole_writer:
-            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self.handles += [each.register_step_pre_hook(self._before_step) for each in optimizers]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.outer.before_update()
@@ -97,9 +99,8 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
 
     Raises UserError if there is no such optimizer.
     """
-    hooked: Any = (
-        optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else getattr(optimizer, "optimizer", None)
-    )
+    has_hooks = hasattr(optimizer, "_optimizer_step_post_hooks")
+    hooked: Any = optimizer if has_hooks else getattr(optimizer, "optimizer", None)
     if not hasattr(hooked, "register_step_post_hook"):
         raise UserError(
             f"attach takes an optimizer and an outer loop, and a {type(optimizer).__name__} is not an optimizer with"
@@ -108,27 +109,32 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
     return hooked
 
 
-def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
-    """Check that the optimizer has all trainable parameters. Raises UserError naming the first one that is missing."""
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
+    """Check that the optimizers have all trainable parameters. Raises UserError naming the first that is missing."""
+    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    kind = " and ".join(type(optimizer).__name__ for optimizer in optimizers)
     for name, p in outer.island.params.items():
         if id(p) not in trained:
             raise UserError(
-                f"{name} is trainable, but {type(optimizer).__name__} does not train it: pass it to the optimizer,"
+                f"{name} is trainable, but {kind} does not train it: pass it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
             )
 
 
-def warn_of_other_optimizer(optimizer: Optimizer, outer: StepHooks) -> None:
-    """Log a warning if the recipe takes inner steps with an optimizer other than AdamW, and this one is another."""
+def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
+    """Log a warning if the recipe takes inner steps with an optimizer other than AdamW, and this one is another.
+
+    Of several optimizers nothing is known.
+    """
     wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
-    if wanted not in ("", "AdamW", type(optimizer).__name__):
+    kind = type(optimizers[0]).__name__
+    if len(optimizers) == 1 and wanted not in ("", "AdamW", kind):
         recipe = getattr(outer, "recipe", "")
         logger.warning(
             "recipe=%s takes its inner steps with %s, and this optimizer is a %s: outerloop.recipe_optimizer(%r, model)"
             " returns it",
             recipe,
             wanted,
-            type(optimizer).__name__,
+            kind,
             recipe,
         )

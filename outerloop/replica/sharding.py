@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import Module
+from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
@@ -29,13 +29,14 @@ WRAPPERS = (*FORWARD_WRAPPERS, "_checkpoint_wrapped_module")
 
 
 def unwrap_forward(model: Module) -> Module:
-    """Return the module inside any wrappers of torch.compile and Lightning Fabric: a plain one, or one inside DDP."""
-    inner = next((model._modules[name] for name in FORWARD_WRAPPERS if model._modules.get(name) is not None), None)
+    """Return the module, which may be inside DDP, without wrappers of torch.compile, Lightning Fabric, DataParallel."""
+    names = ("module",) if isinstance(model, DataParallel) else FORWARD_WRAPPERS
+    inner = next((model._modules[name] for name in names if model._modules.get(name) is not None), None)
     return model if inner is None else unwrap_forward(inner)
 
 
 def unwrap(model: Module) -> Module:
-    """Return the model inside any wrappers of DDP, torch.compile and Lightning Fabric.
+    """Return the model inside any wrappers of DDP, DataParallel, torch.compile and Lightning Fabric.
 
     Its parameter names are those of an island of one process.
     """

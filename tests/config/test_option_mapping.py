@@ -16,6 +16,11 @@ from outerloop.config import from_recipe, load
 from outerloop.config.option_mapping import to_overrides
 from tests.support import process_group, toy
 
+
+class FullyShardedDataParallel(torch.nn.Module):
+    """A stand-in for torch's wrapper, which needs a process group."""
+
+
 NESTED = {"compress": "int8", "schedule": {"sync_every": 7, "early": False}, "exchange.port": 4242}
 
 
@@ -68,6 +73,7 @@ def test_one_address_is_a_list_of_one(addresses, monkeypatch):
     [
         ((toy.model(), "diloco"), {}, "takes the name of a recipe and a torch.nn.Module, here a Sequential and a str"),
         (("diloco", toy.model(), {"rounds": 3}), {}, "a dict in the place of an option: pass text"),
+        (("diloco", FullyShardedDataParallel()), {}, "this model is flattened and cut by FullyShardedDataParallel"),
         (("diloco", toy.model()), {"options": "exchange.port=1"}, "options is a str and must be a mapping"),
         (("diloco", toy.model()), {"options": {"seed": object()}}, "option seed is a object"),
         (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),

@@ -10,7 +10,7 @@ from torch import distributed as dist
 from torch import nn
 
 import outerloop
-from outerloop.config import build, load, shared_settings
+from outerloop.config import load, shared_settings
 from outerloop.config.peer_check import start_together
 from outerloop.core.initial_state import Standing, begin_alike, meet
 from outerloop.exchange.distributed import Distributed
@@ -265,7 +265,7 @@ def test_a_late_joiner_on_other_hardware_has_the_same_fingerprint_only_where_har
     monkeypatch, portable
 ):
     settings, seen = load.load(["recipe=diloco"]), set()
-    monkeypatch.setattr(build, "make", lambda node: SimpleNamespace(portable=portable))
+    monkeypatch.setattr(shared_settings, "make", lambda node: SimpleNamespace(portable=portable))
     for machine in ("AVX2", "DEFAULT"):
         monkeypatch.setattr(arithmetic_platform, "described", lambda machine=machine: machine)
         seen.add(shared_settings.fingerprint(settings))

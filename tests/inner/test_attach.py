@@ -111,7 +111,9 @@ def partly_compiled(model):
     return model
 
 
-@pytest.mark.parametrize("wrap", [Wrapped, partly_compiled, lambda model: Wrapped(compiled(model))])
+@pytest.mark.parametrize(
+    "wrap", [Wrapped, partly_compiled, lambda model: Wrapped(compiled(model)), torch.nn.DataParallel]
+)
 def test_a_wrapped_model_and_a_plain_one_meet(wrap):
     def live(exchange):
         model = torch.nn.Sequential(toy.model(), torch.nn.BatchNorm1d(3))
@@ -139,6 +141,25 @@ def test_the_optimizer_that_fabric_has_set_up():
     with outerloop.attach(optimizer, outer):
         for step in range(3):
             toy.inner_step(model, optimizer, 0, step)
+    assert outer.inner_step == 3
+
+
+def test_several_optimizers_count_one_step():
+    """Muon takes matrices alone, so that a second optimizer has the rest."""
+    model = toy.model()
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    optimizers = [torch.optim.Muon(matrices, lr=0.1), torch.optim.AdamW(others)]
+    outer = outerloop.from_recipe("muloco", model, sync_every=2, exchange=toy.alone())
+    with pytest.raises(UserError, match=r"0\.bias is trainable, but Muon does not train it"):
+        outerloop.attach(optimizers[:1], outer)
+    with outerloop.attach(optimizers, outer, sole_writer=True):
+        for step in range(3):
+            x, y = toy.batch(0, step)
+            ((model(x) - y) ** 2).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
     assert outer.inner_step == 3
 
 

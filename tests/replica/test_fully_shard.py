@@ -31,7 +31,7 @@ RUNS = {
     "diloco": (ODD, "diloco", []),
     "sparseloco": (EVEN, "sparseloco", CHUNKS),
     "loco": (EVEN, "loco", ["compress.chunk=32"]),
-    "streaming": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "rounds=2"]),
+    "streaming": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4"]),
     "noloco": (ODD, "noloco", []),
     "late": (EVEN, "sparseloco", [*CHUNKS, "schedule.delay=1", "merge_local=carry"]),
     "sparseloco, uneven": (ODD, "sparseloco", CHUNKS),
