@@ -1,0 +1,71 @@
+"""The losses on the pages of results and methods are those of scripts/results, and every recipe has its section."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from outerloop.config import load
+
+ROOT = Path(__file__).parents[2]
+RESULTS, METHODS = ((ROOT / "docs" / page).read_text() for page in ("results.md", "explanation/methods.md"))
+LONG = json.loads((ROOT / "scripts/results/recipes/rows-long.json").read_text())
+CASES = {  # row of a table -> case in rows-long.json
+    "muloco": "muloco",
+    "ddp, every step": "ddp",
+    "ddp (every step)": "ddp",
+    "outerloop": "outerloop",
+    "sparseloco": "sparseloco",
+    "sparseloco, dense at first": "sparseloco_warm",
+    "sparseloco, k 64": "sparseloco_k64",
+    "diloco 0.7/0.6": "diloco_.7_.6",
+    "diloco, momentum 0.6": "diloco_.7_.6",
+    "loco, int4": "loco_int4",
+    "loco": "loco_int4",
+    "noloco": "noloco",
+}
+
+
+def losses(case: str, sync_every: int) -> str:
+    """Return the loss of seeds 0 and 1 at the better learning rate, as the tables show it; empty if it was not run."""
+    by_rate = defaultdict(list)
+    for row in LONG:
+        fits = (row["case"], row["workers"], row["inner_steps"]) == (case, 4, 3000) and row["seed"] < 2
+        if fits and row["sync_every"] in (sync_every, 1):
+            by_rate[row["lr"]].append(row["val_loss"])
+    if not by_rate:
+        return ""
+    best = min(by_rate.values(), key=mean)
+    return f"{mean(best):.3f}" + (" (1)" if len(best) == 1 else "")
+
+
+@pytest.mark.parametrize("page", [RESULTS, METHODS], ids=["results", "methods"])
+def test_losses_are_those_of_the_recorded_runs(page):
+    (table,) = re.findall(
+        r"\| recipe \| bits per parameter and round \| H 15 \| H 30 \| H 100 \|\n(.*?)\n\n", page, re.S
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
+    assert len(rows) >= 7
+    for name, _, *shown in rows:
+        case = CASES[name.replace("`", "")]
+        assert shown == [losses(case, sync_every) for sync_every in (15, 30, 100)], name
+
+
+def test_the_default_job_is_the_recorded_one():
+    summary = json.loads((ROOT / "scripts/results/default-job/summary.json").read_text())
+    assert f"{summary['val_loss_initial']:.3f} to {summary['val_loss']:.3f} nats" in RESULTS
+    assert f"{summary['bits_per_param_per_round']:.3f} bits" in " ".join(RESULTS.split())
+    assert f"{summary['ratio_to_fp32']:.0f} times fewer" in RESULTS
+
+
+def test_every_folder_of_results_is_linked():
+    folders = sorted(path.name for path in (ROOT / "scripts/results").iterdir() if (path / "COMMAND.md").exists())
+    assert [name for name in folders if f"scripts/results/{name}/COMMAND.md" not in RESULTS] == []
+
+
+def test_every_recipe_has_a_section():
+    sections = set(re.findall(r"^(?:## |\*\*)(\w+)", METHODS, re.MULTILINE))
+    assert load.groups()["recipe"] and set(load.groups()["recipe"]) <= sections
