@@ -1,4 +1,4 @@
-"""A peer's DHT node: create it and join the DHT through the initial peers."""
+"""A peer's DHT node: create the node, and join the DHT through the initial peers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import limit
 
-READ_S = 4.0  # time limit of one search; a single node that does not answer is given up after 3 s
+READ_S = 4.0  # time limit of one search; each node that does not answer is abandoned after 3 s
 WORKERS = 20
-"""Nodes asked at the same time: as many as a search starts with. So the nodes that this peer knows never wait behind
-nodes that other peers have only named."""
+"""Number of nodes asked at the same time. A search starts with the same number of nodes, so the nodes that this peer
+knows never wait behind nodes that other peers have only named."""
 
 
 class DhtNode(DHTNode):
-    """hivemind's node with time limits: a malicious node could keep naming nearer nodes that never answer."""
+    """hivemind's node with time limits, because a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
-        """Return the value of a key that is found in READ_S. `latest`: search all the nodes near it."""
+        """Return the value of a key as found within READ_S, or None. `latest`: search all nodes near the key."""
         enough = {"sufficient_expiration_time": float("inf")} if latest else {}
         [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
         try:
@@ -43,9 +43,10 @@ class DhtNode(DHTNode):
             raise
 
     async def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None, **options: Any) -> bool:
-        """Write a record here and to the nearest known nodes; if WORKERS of them are known, also search nearer ones.
+        """Write a record to this node and to the nearest known nodes.
 
-        Return whether one of the known nodes has accepted it; if none is known, whether this node has.
+        If WORKERS nodes are known, nearer ones are searched as well. Return whether a known node has accepted the
+        record; if no other node is known, whether this node has.
         """
         protocol, key_id = self.protocol, DHTID.generate(source=key)
         packed = protocol.serializer.dumps
@@ -73,17 +74,18 @@ async def enter_dht(
     observer: bool,
     strict: bool,
 ) -> DhtNode:
-    """Return a node that has joined the DHT. It answers requests, unless it is an observer's.
+    """Return a node that has joined the DHT. It answers requests unless it belongs to an observer.
 
-    In a run with an allow-list the node is alone: it neither asks nor answers, because the listed peers exchange their
-    records directly (listed_roster.py). A request that is not served costs next to nothing, however large it is.
+    In a run with an allow-list the node is isolated: it neither sends nor answers requests, because the listed peers
+    exchange their records directly (listed_roster.py). Requests to it cost almost no time, regardless of their size.
 
-    hivemind's `create` always makes its own protocol. Here it makes one in client mode, which answers no requests and
-    is then replaced by the guarded one. Nothing is cached, because every read must return the latest records.
+    hivemind's `create` always creates a protocol of its own. It does so in client mode, in which the node answers no
+    requests, and the guarded protocol then replaces it. Nothing is cached, because every read must return the latest
+    records.
 
     Raises:
         RuntimeError: no initial peer answers.
-        ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
+        ValidationError: `strict` is set, and an initial peer's clock differs too much, or it cannot connect back.
     """
     node = await DhtNode.create(
         p2p=p2p,
@@ -108,7 +110,7 @@ async def enter_dht(
 
 
 async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
-    """Ping these peers, so that they and this node know each other. One valid answer is enough."""
+    """Ping these peers, so that they and this node know each other. Raises an error unless one validly answers."""
     pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
     answers = await asyncio.gather(*pings, return_exceptions=True)
     if any(isinstance(answer, DHTID) for answer in answers):
@@ -120,7 +122,7 @@ async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict
 
 
 async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
-    """Return a guarded copy of hivemind's client-mode protocol; it answers no requests until `answer`."""
+    """Return a guarded protocol with the settings of hivemind's. It answers no requests until `answer` is called."""
     table = plain.routing_table
     sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
     protocol = await GuardedProtocol.create(
@@ -131,7 +133,7 @@ async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Call
 
 
 async def answer(protocol: GuardedProtocol, p2p: P2P) -> None:
-    """Start to answer requests, so that others can add this peer to their routing tables."""
+    """Start answering requests, so that other peers can add this peer to their routing tables."""
     protocol.client_mode = False
     protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
     await protocol.add_p2p_handlers(p2p)

@@ -1,17 +1,18 @@
-"""The DHT protocol of a swarm: hivemind's, with requests checked before any work and bounded.
+"""The DHT protocol of a swarm: hivemind's protocol, hardened against malicious peers.
 
     listed       with an allow-list, a request from an unlisted peer is refused before its content is read
-    one node     a peer's node id is the hash of its peer id, whatever id it claims; the routing table holds it once
-    bounded      one key per find, one record per store, one roster per answer, and requests and bytes per second
-                 (rate_limits.py)
+    one node     a peer's node id is the hash of its peer id, regardless of the id that it claims; the routing table
+                 contains each peer once
+    bounded      a find has one key, a store has one record, and an answer has one roster; the requests and bytes per
+                 second are limited (rate_limits.py)
     validated    a value consists of the valid records in an answer, and expires when the last of them does
 
-hivemind's own protocol answers every key of a request, even repeated ones. It lets one machine be any number of nodes,
-and believes any answering node about how long a value is the latest. Features that the peers of a run do not need are
-left out: values other than signed records by owner, copies in the caches of others, and handing records to new nodes.
-Owners write their records again every few seconds.
+hivemind's own protocol answers every key of a request, even repeated ones. It lets one machine act as any number of
+nodes, and trusts the expiration time of a value that any node reports. Features that the peers of a run do not need are
+left out: values other than signed records by owner, copies in the caches of other peers, and handing records over to
+new nodes. They are not needed because owners write their records again every few seconds.
 
-The wire format and the method names are hivemind's.
+The wire format and the method names are those of hivemind.
 """
 
 from __future__ import annotations
@@ -39,34 +40,35 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REQUESTS = Rate(burst=64, per_s=16)
-"""Requests of one remote peer. While a run forms, a peer reads the roster 5 times in the first second and once a second
-after that. Each read asks a node once or twice. A peer writes its record every 5 s at most. This is a quarter of the
-limit."""
+"""Rate limit for the requests of one remote peer. While a run forms, a peer reads the roster 5 times in the first
+second and once per second after that. Each read sends one or two requests to a node. A peer writes its record at most
+every 5 s. Altogether an honest peer sends a quarter of the limit."""
 REQUESTS_OF_STRANGERS = Rate(burst=1024, per_s=256)
-"""Requests of all non-members together: enough for some hundred peers that form an open run at once. A request takes
-0.1 ms, refused or not, so 3 % of a core."""
+"""Rate limit for the requests of all non-members together: enough for about a hundred peers that form an open run at
+the same time. A request takes 0.1 ms, whether refused or not, which adds up to 3 % of a core."""
 BYTES = Rate(burst=8 * MAX_KEY_BYTES, per_s=2 * MAX_KEY_BYTES)
-"""Bytes to and from one remote peer: two rosters of the largest size a second; a peer reads one a second at most."""
+"""Rate limit for the bytes to and from one remote peer: two rosters of the maximum size per second. A peer reads the
+roster at most once per second."""
 BYTES_OF_STRANGERS = Rate(burst=32 * MAX_KEY_BYTES, per_s=8 * MAX_KEY_BYTES)
-"""Bytes to and from all non-members together: a hundred peers that each read a roster of 100 records of 1 KiB once a
-second; 84 Mbit/s, 3 % of a core."""
+"""Rate limit for the bytes to and from all non-members together: enough for a hundred peers that each read a roster of
+100 records of 1 KiB once per second; 84 Mbit/s and 3 % of a core."""
 
 
 class RequestRefused(Exception):
-    """A request that is refused; the text is sent to the peer that asked."""
+    """A request that is refused. The peer that sent it receives the text of the error."""
 
 
 class NotListed(RequestRefused):
-    """The peer that asked is not on the allow-list."""
+    """The peer that sent the request is not on the allow-list."""
 
 
 def node_id_of(peer_id: PeerID) -> DHTID:
-    """Return the only node id that a peer can have."""
+    """Return the node id of a peer, the only one that it can have."""
     return DHTID.generate(source=peer_id.to_bytes())
 
 
 class GuardedProtocol(DHTProtocol):
-    """The DHT protocol of one node, made in node.py. `records` validates records and holds the allow-list."""
+    """The DHT protocol of one node, created in node.py. `records` validates records and holds the allow-list."""
 
     _rpc_handlers = None  # separate from hivemind's class, which may have collected its handlers already
     _stub_type = None
@@ -78,7 +80,7 @@ class GuardedProtocol(DHTProtocol):
         return DHTProtocol._get_handle_name(namespace, method_name)
 
     def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
-        """Set what requests are checked against, before the node answers any."""
+        """Set the validator and the limits of requests. This must be called before the node answers any request."""
         self.records = records
         self.storage = BoundedDhtStorage(is_member)
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
@@ -86,7 +88,11 @@ class GuardedProtocol(DHTProtocol):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ask a peer for its node id. None: no or a malformed answer. Raises hivemind's ValidationError if strict."""
+        """Ask a peer for its node id, and return the id; None if the answer is missing or malformed.
+
+        Raises hivemind's ValidationError if `strict` is set and the peer's clock differs too much, or the peer cannot
+        connect back.
+        """
         try:
             return await super().call_ping(peer, validate, strict)
         except AssertionError as error:
@@ -129,7 +135,7 @@ class GuardedProtocol(DHTProtocol):
     async def call_find(
         self, peer: PeerID, keys: Collection[DHTID]
     ) -> dict[DHTID, tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]] | None:
-        """Ask a peer for its records of these keys and for the nodes near them. None: no valid answer."""
+        """Return a peer's records of these keys and the nodes near them; None if no valid answer arrives."""
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
         try:
@@ -148,7 +154,7 @@ class GuardedProtocol(DHTProtocol):
         return found
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Keep a peer under its only node id, whatever id it claims; never keep one that the allow-list lacks."""
+        """Keep a peer under its only node id, not `node_id`; remove a peer that did not respond or is not allowed."""
         node_id, table = node_id_of(peer_id), self.routing_table
         if responded and self._is_listed(peer_id):
             bucket = table.buckets[table.get_bucket_index(node_id)]
@@ -172,7 +178,7 @@ class GuardedProtocol(DHTProtocol):
             logger.debug("the DHT: %r", error)
 
     def _admit(self, request: Any, context: P2PContext) -> str:
-        """Return the id of the peer that asks. Raises RequestRefused if it may not, or asks too often or too much."""
+        """Return the id of the peer that sent a request. Raises RequestRefused if it is not allowed or over a limit."""
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
             raise NotListed("this peer answers only the peers in its exchange.allow")
@@ -182,24 +188,27 @@ class GuardedProtocol(DHTProtocol):
         return remote
 
     def _spend(self, remote: str, size: int) -> None:
-        """Count bytes to or from a peer. Raises RequestRefused if they are too many."""
+        """Count bytes to or from a peer. Raises RequestRefused if they exceed the byte limit."""
         if lacking := self._bytes.spend(remote, size):
             raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
 
     def _refused(self, who: str, why: str) -> RequestRefused:
-        """Log a refusal of one peer, or of all non-members together, and return the error for the peer that asked."""
+        """Log that a request is refused, and return the error to send. `who`: the peer, or all non-members together."""
         self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
         return RequestRefused(f"{who}: {why}")
 
     def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
-        """Hold a record, if it is valid, newer than the one held, and there is room. Return whether it is held."""
+        """Store a record if it is valid, newer than the stored one, and there is room. Return whether it is stored."""
         record = DHTRecord(key, subkey, value, expires)
         if not _is_node_id(key) or not self.records.accepts(record, by=remote):
             return False
         return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
 
     def _result(self, key: DHTID, remote: str) -> dht_pb2.FindResult:
-        """Return the held records of a key, MAX_KEY_BYTES at most. Raises RequestRefused over the byte limit."""
+        """Return the records stored under a key, up to MAX_KEY_BYTES in total.
+
+        Raises RequestRefused if they exceed the bytes per second that `remote` may still receive.
+        """
         held = self.storage.get(key)
         if held is None or not held.value:
             return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
@@ -208,7 +217,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return the valid records of an answer, or None: hivemind would count an empty value as found."""
+        """Return the valid records of an answer; None if there are none, as hivemind counts an empty value as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
@@ -219,7 +228,7 @@ class GuardedProtocol(DHTProtocol):
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
-        """Return the nodes that an answer names: one bucket at most, without invalid and unlisted peer ids."""
+        """Return the nodes that an answer names, at most one bucket of them, without invalid and unlisted peer ids."""
         ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
         return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
 

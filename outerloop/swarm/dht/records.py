@@ -1,15 +1,15 @@
-"""The DHT's records: small, signed by the peer that they describe, and soon expiring.
+"""The DHT's records: small, short-lived, and signed by the peers that they describe.
 
     key | subkey: the peer's id | value | expiration  ->  value | signature over (key, subkey, value, expiration)
 
-Nodes check a record before they store it, and readers check it when they receive it. So a record that is refused here
-is stored on no honest node and reaches no reader. The key's hash is the run in the signature: a record belongs to one
-run, and any node can check the records of any run. A later record of a peer replaces an earlier one, never the reverse,
-so an old record cannot be shown again after a withdrawal.
+Nodes check a record before they store it, and readers check it when they receive it. So a record that this validator
+refuses is not stored on any honest node and does not reach any reader. The signature covers the key, which is a hash of
+the run's name: a record belongs to one run, and any node can check the records of any run. A later record of a peer
+replaces an earlier one, never the reverse, so an old record cannot be shown again after a withdrawal.
 
-The signature is the expensive check. It comes last, once for each record, and at a limited rate for each peer.
-In an open run one machine can make many identities; a key never holds more of them than can be read (storage.py), and
-an allow-list keeps them out.
+Verifying the signature is the expensive check. It comes last, once for each record, and at a limited rate per peer. In
+an open run one machine can create many identities; a key never holds more records than can be read (storage.py). An
+allow-list keeps such identities out.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ MAX_RECORD_BYTES = 8 * 1024
 MAX_OWNER_BYTES = 64
 """Size limit of a subkey, which is a packed peer id of 52 letters."""
 CHECKED = 4 * MAX_PEERS
-"""Records whose check results are remembered: those of all peers of a run, from several nodes, old and new."""
+"""Number of records whose check results are remembered: enough for old and new records of all peers of a run."""
 SIGNATURES = Rate(burst=2 * MAX_PEERS, per_s=MAX_PEERS / ROSTER_LEAST_S)
-"""Signatures checked for one remote peer: a peer that sends a roster sends the records of all peers, and each changes
-every 5 s at most. A check takes 0.1 ms: 2 % of a core."""
+"""Rate limit for the signatures checked for one remote peer. A peer that sends a roster sends the records of all peers,
+and each record changes at most every 5 s. A check takes 0.1 ms, which adds up to 2 % of a core."""
 SIGNATURES_OF_STRANGERS = Rate(burst=4 * MAX_PEERS, per_s=2 * MAX_PEERS / ROSTER_LEAST_S)
 
 
 class SignedRecords(RecordValidatorBase):
-    """The record validator of one peer's DHT node. `is_member`: the peer ids that draw only on their own budget."""
+    """The record validator of one peer's DHT node.
+
+    `is_member`: returns whether a peer id belongs to a member. Non-members also share one budget for signature checks.
+    """
 
     def __init__(self, trust: AccessControl, *, is_member: Callable[[str], bool] = lambda peer_id: False) -> None:
         self.trust = trust
         self._budget = Budget(SIGNATURES, SIGNATURES_OF_STRANGERS, is_member=is_member)
-        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # by digest of a record: whether its signature is valid
+        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # digest of a record -> whether its signature is valid
 
     def sign_value(self, record: DHTRecord) -> bytes:
         value = record.value + self.trust.signatures.sign(CONTEXT, record.key, *_fields(record, record.value))
@@ -61,7 +64,7 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is valid; log the refusal if not. `by`: the peer that sent it; empty: its owner."""
+        """Return whether a record is valid; if not, log the refusal. `by`: the peer that sent it; empty: its owner."""
         owner = _owner(record.subkey)
         sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
@@ -73,7 +76,7 @@ class SignedRecords(RecordValidatorBase):
         return not reason
 
     def valid_records(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
-        """Yield the valid records among those that a peer sent, up to the first forged one: honest peers hold none."""
+        """Yield the valid records that a peer sent, up to the first forged one, which an honest peer would not send."""
         for record in records:
             if self.accepts(record, by=by):
                 yield record
@@ -81,7 +84,7 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused before its signature is checked; empty if it is not."""
+        """Return why a record is refused without checking its signature, or an empty string if it is not."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record that names no peer"
@@ -94,11 +97,11 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Return whose budget is too small for a signature check; empty if it suffices, or the check was done."""
+        """Return whose budget is too small for a signature check; empty if it suffices or no check is needed."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused by its signature or content; empty if it is not."""
+        """Return why a record is refused for its signature or content, or an empty string if it is not."""
         digest = _digest(record, record.value)
         if digest not in self._checked:
             self._remember(digest, self._is_signed(record, owner))
@@ -126,7 +129,7 @@ def _digest(record: DHTRecord, value: bytes) -> bytes:
 
 
 def _owner(subkey: bytes) -> str:
-    """Return the peer id in a subkey; empty if it holds no peer id, or is not packed as readers pack it."""
+    """Return the peer id in a subkey; empty if it contains no peer id or is not in the canonical encoding."""
     if len(subkey) > MAX_OWNER_BYTES:
         return ""
     try:
@@ -138,10 +141,13 @@ def _owner(subkey: bytes) -> str:
 
 
 def _readable(value: bytes) -> bool:
-    """Return whether it unpacks to plain values. hivemind's decoder follows its nested extensions to any depth."""
+    """Return whether the msgpack data in `value` unpacks to plain values only.
+
+    Other values must not reach hivemind's decoder, which follows nested extension types to any depth.
+    """
     try:
         msgpack.unpackb(value, ext_hook=_refuse)
-    except ValueError:  # what msgpack raises for other bytes
+    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return False
     return True
 

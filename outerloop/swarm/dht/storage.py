@@ -1,13 +1,15 @@
 """The records that one DHT node holds, with limits on the size and number of its keys.
 
-    key full     the newest records of non-members are dropped first, so a new one is dropped at once; members' records
-                 are dropped only if members alone fill the key
-    too many     of one peer: its new key is refused. In all: a non-member's new key is refused; a member's new key
-    keys         replaces the newest key that holds no member's record
+    a key is full                  the newest records of non-members are dropped first, so a new record of a non-member
+                                   is dropped at once. Members' records are dropped only if they alone fill the key
+    one peer has too many keys     its new key is refused
+    the node has too many keys     a non-member's new key is refused; a member's new key replaces the newest key that
+                                   holds no member's record
 
 hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read beyond
-4 MiB. In an open run one machine can make many identities and sign records. With these limits such records can keep
-newcomers off the roster until they expire, but can neither hide the formed peers from each other nor make a read fail.
+4 MiB. In an open run one machine can create many identities and sign a record with each. With these limits, such
+records can keep newcomers off the roster until they expire, but they can neither hide the formed peers from each other
+nor make a read fail.
 """
 
 from __future__ import annotations
@@ -22,27 +24,27 @@ MAX_KEY_BYTES = 5 << 18
 """Size limit of one key: records of 1 KiB from 1024 peers, with their overhead."""
 BESIDE_BYTES = 128  # overhead of a record in a message: its owner, expiration time and length
 MAX_KEYS = 16
-"""Limit of keys on one node: one key for each run that shares the DHT; 20 MiB in all."""
+"""Maximum number of keys on one node: one key for each run that shares the DHT; 20 MiB in total."""
 MAX_KEYS_PER_PEER = 4
-"""Limit of keys with records of one peer: the runs that it takes part in at the same time."""
+"""Maximum number of keys with records of one peer, i.e. of runs that it takes part in at the same time."""
 
 
 class BoundedDhtStorage(DHTLocalStorage):
-    """hivemind's storage with limits. `member`: returns whether a peer id is that of a member of this run."""
+    """hivemind's storage with limits. `member`: returns whether a peer id belongs to a member of this run."""
 
     def __init__(self, member: Callable[[Any], bool]) -> None:
         super().__init__()
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Return a stored value, cut to the size limit first, because hivemind's searches write into stored values."""
+        """Cut a stored value to the size limit and return it. hivemind's searches may have written into the value."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)
         return held
 
     def store_subkey(self, key: DHTID, subkey: Subkey, value: bytes, expiration_time: float) -> bool:
-        """Store a record unless it is not newer or has no room. Return whether it is held."""
+        """Store a record if it is newer than the stored one and there is room for it. Return whether it is stored."""
         if not self._is_newer(key, subkey, expiration_time) or not self._has_room(key, subkey):
             return False
         stored = super().store_subkey(key, subkey, value, expiration_time)
@@ -50,14 +52,18 @@ class BoundedDhtStorage(DHTLocalStorage):
         return bool(stored and held is not None and subkey in held.value)
 
     def _is_newer(self, key: DHTID, subkey: Subkey, expiration_time: float) -> bool:
-        """Return whether a record is newer than the one held. hivemind's storage adds an entry for repeated records
-        too.
+        """Return whether a record is newer than the stored one.
+
+        Repeated records must be filtered out, because hivemind's storage adds an entry for each of them.
         """
         held = self._owners(key).get(subkey)
         return held is None or expiration_time > held.expiration_time
 
     def _has_room(self, key: DHTID, subkey: Subkey) -> bool:
-        """Return whether a record may be stored under a key; drop a key without members for a member's new one."""
+        """Return whether a record may be stored under a key.
+
+        If a member adds a key to a full node, drop a key that has no member's record.
+        """
         if subkey in self._owners(key):
             return True
         if sum(subkey in self._owners(other) for other in list(self.data)) >= MAX_KEYS_PER_PEER:
@@ -71,7 +77,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return True
 
     def _owners(self, key: DHTID) -> DictionaryDHTValue:
-        """Return the records of a key by owner; empty if this node holds none."""
+        """Return owner -> record for the records of a key; empty if this node holds no record of it."""
         held = super().get(key)
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 
@@ -84,7 +90,7 @@ class BoundedDhtStorage(DHTLocalStorage):
 
 
 def size_of(records: DictionaryDHTValue) -> int:
-    """Return an upper bound of the bytes that these records take in a message."""
+    """Return an upper bound on the number of bytes that these records take in a message."""
     return sum(_size(record.value) for _, record in records.items())
 
 

@@ -2,8 +2,8 @@
 
     extension 0x50 | [largest size, expiration of the last record, [[owner, content, expiration time], ...]]
 
-hivemind's decoder follows nested extensions to any depth, and believes the first two entries. Here only the records
-count, and anything but a flat list of them gives no records.
+hivemind's decoder follows nested extensions to any depth, and trusts the first two entries. This decoder reads only the
+records. It returns no records unless the value contains a flat list of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import msgpack
 
 from outerloop.swarm.validation import MAX_PEERS
 
-DICTIONARY = 0x50  # hivemind's number for it
-MAX_ITEMS = 2 * MAX_PEERS  # records of non-members in addition to those of a run
+DICTIONARY = 0x50  # hivemind's extension code of a dictionary
+MAX_ITEMS = 2 * MAX_PEERS  # leaves room for records of non-members in addition to those of a run
 Item = tuple[str, bytes, float]
 """(owner, content with its signature, expiration time)."""
 
 
 def items_of(packed: bytes) -> list[Item]:
-    """Return the records in a value from another node; none if it is malformed."""
+    """Return the records in a value from another node; an empty list if the value is malformed."""
     try:
         outer = msgpack.unpackb(packed, max_array_len=0, max_map_len=0)
         if not isinstance(outer, msgpack.ExtType) or outer.code != DICTIONARY:
             return []
         _, _, items = msgpack.unpackb(outer.data, max_array_len=MAX_ITEMS, max_map_len=0)
-    except (ValueError, TypeError):  # what msgpack raises for other bytes
+    except (ValueError, TypeError):  # unpackb raises these errors for malformed bytes
         return []
     if not isinstance(items, list):
         return []

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class ChainFollower:
     """Follows the chain of commits of the peers of a run. `own`: this peer's name.
 
-    `heard_s`: the time, by time.monotonic, at which a peer last answered about the run.
+    `heard_s`: the time (time.monotonic) at which a peer last answered a request about the run.
     """
 
     def __init__(self, trust: AccessControl, rounds: GatherRunner, *, own: str) -> None:
@@ -39,10 +39,10 @@ class ChainFollower:
         self.heard_s = time.monotonic()
 
     async def newest_commit(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
-        """Wait for the newest proven commit (proof.py) and return it. Log peers that report a different one.
+        """Wait for the newest proven commit (proof.py) and return it. Log peers whose commits contradict it.
 
-        Without a known roster or an allow-list there are no voters. Then more than half of the peers asked must hold
-        the commit, or else more than half of those that answer.
+        If neither the roster nor an allow-list is known, there are no voters. In that case more than half of the peers
+        that are asked must hold the commit or, if there is no such majority, more than half of those that answer.
         """
         while True:
             others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
@@ -71,7 +71,7 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return the logs of `peers` by peer id. Stop waiting for the rest once most voters hold one commit."""
+        """Return peer id -> log of `peers`. Stop waiting for more answers soon after most voters hold one commit."""
         logs: dict[str, Sequence[CommitCertificate]] = {}
         answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
         async with aclosing(answers):
@@ -85,7 +85,7 @@ class ChainFollower:
     ) -> bytes:
         """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
 
-        Raises ContentUnavailable if it does not get certified, UserError if this peer may not follow.
+        Raises ContentUnavailable if the state does not get certified, and UserError if this peer may not follow.
         """
         decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
@@ -99,7 +99,7 @@ class ChainFollower:
             certified.cancel()
 
     async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
-        """Follow these peers, one after the other, until the state is certified. Log it if that takes long."""
+        """Ask these peers for commits, one after the other, until the state is certified. Warn if that takes long."""
         clock = asyncio.get_running_loop().time
         began_s, warn_after_s, turn = clock(), CERTIFY_S, 0
         while not certified.done():
@@ -123,7 +123,7 @@ class ChainFollower:
         they are on another chain.
         """
         while True:
-            first = next(self._turns) % max(1, len(peers))  # start with a different peer each time: one may be silent
+            first = next(self._turns) % max(1, len(peers))  # a different peer each time, as a peer may be silent
             logs = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
             if logs.proven:
                 self.heard_s = time.monotonic()
@@ -135,13 +135,13 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     def warn(self, line: str) -> None:
-        """Log a warning unless it repeats the last one."""
+        """Log a warning unless it is the same as the last one."""
         if line != self._warned:
             logger.warning("%s", line)
         self._warned = line
 
     async def _look_at(self, peer: str) -> None:
-        """Ask a peer how far it is, and follow it if it is ahead."""
+        """Ask a peer for newer commits, and follow it if it has any."""
         try:
             async with limit(VIEW_S):
                 await self._rounds.look_at(peer)
@@ -151,5 +151,5 @@ class ChainFollower:
 
 
 def _describe(voters: Sequence[frozenset[str]]) -> str:
-    """Describe the groups of voters for a log line; empty without voters."""
+    """Describe the groups of voters for a log line. Return an empty string if there are no voters."""
     return " or ".join(f"{len(group)} peers" for group in voters)

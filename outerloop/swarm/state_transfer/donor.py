@@ -1,17 +1,19 @@
-"""Serve the state to peers that join late: all donors copy theirs when the same commit lands, and continue training.
+"""Serve the state to peers that join late: donors copy their states when the same commit lands, and continue training.
 
     {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state
-                  <- {} when the commit has passed, or does not land within POLL_S: the joiner has to ask again
+                  <- {} if the commit has passed, or does not land within POLL_S: the joiner has to ask again
 
 A joiner names a commit that is about to land. Donors whose states are equal have equal manifests (manifest.py). The
 chunks are served by their hashes (bulk.py).
 
-A copy costs this peer time and memory, so the number of copies does not depend on how many peers request one:
+A copy costs this peer time and memory, so the number of copies does not depend on how many peers request one. Each peer
+can request one commit at a time, out of the next FURTHEST_AHEAD commits to land; requests for later commits have to
+wait. The state as of a requested commit is copied in these cases:
 
-    demand     one per peer, its latest; accepted for the next FURTHEST_AHEAD commits to land, later ones have to wait
-    copied     if another peer wants the same commit, if no other commit was wanted in the COPY_EVERY commits before it,
-               or if its number is a multiple of COPY_EVERY. Every donor copies at those multiples, so that no peer can
-               keep the donors copying at different commits
+    - another peer has requested the same commit
+    - no other commit was requested or copied in the COPY_EVERY - 1 commits before it
+    - its number is a multiple of COPY_EVERY. Every donor copies at these multiples if requested, so that no peer can
+      keep the donors copying at different commits
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 FURTHEST_AHEAD = 2
-"""A joiner may request the state as of a commit at most this far after the last one that landed here."""
+"""Maximum number of commits by which a requested commit may be ahead of the last one that landed at this donor."""
 COPY_EVERY = 4
-"""At most two states are copied in this many consecutive commits, one of them at a multiple of this number."""
+"""In this number of consecutive commits at most two states are copied, one of them at a multiple of this number."""
 
 
 def next_common(number: int) -> int:
-    """Return the first commit from `number` on at which every donor copies its state on any demand."""
+    """Return the first commit from `number` on at which every donor copies its state if any peer requests it."""
     return -(-number // COPY_EVERY) * COPY_EVERY
 
 
 class Donor(RpcService):
-    """The serving side of state transfer. `wants` may be called from the trainer's thread, all else from the network's.
+    """The serving side of state transfer. Only `wants` may be called from the trainer's thread.
 
-    `session`: returns the session that manifests are signed for.
+    `session`: returns the session id that the signatures of manifests cover.
     """
 
     service = "snapshot"
@@ -61,8 +63,8 @@ class Donor(RpcService):
         self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, limiter=limiter)
         self._demands: dict[str, int] = {}
         self._landed = -1
-        self._copied = -COPY_EVERY  # the last commit that was copied
-        self._hashing = -1  # a commit whose copied state is not held yet
+        self._copied = -COPY_EVERY  # the last commit whose state was copied
+        self._hashing = -1  # a commit whose state has been copied but is not served yet
         self._changed = asyncio.Event()
         self._drop: asyncio.TimerHandle | None = None
 
@@ -71,11 +73,11 @@ class Donor(RpcService):
         await super().serve()
 
     def wants(self, number: int) -> bool:
-        """Return whether a peer has demanded the state as of this commit."""
+        """Return whether a peer has requested the state as of this commit."""
         return number in list(self._demands.values())
 
     def landed(self, number: int, *, copied: bool) -> None:
-        """Note that a commit has landed. Unless `copied`, later requests for its state get an empty answer."""
+        """Record that a commit has landed. If its state was not `copied`, later requests for it get an empty answer."""
         self._landed = number
         if copied:
             self._copied = self._hashing = number
@@ -94,7 +96,7 @@ class Donor(RpcService):
         return self._held.number == number
 
     def release(self, number: int) -> None:
-        """Stop serving the state as of this commit, if it is the one that is held."""
+        """Stop serving the state as of this commit. Does nothing if another state is being served."""
         if self.holds(number):
             self._held.clear()
 
@@ -116,7 +118,7 @@ class Donor(RpcService):
         await stream.ended()
 
     def _demand(self, peer: str, number: int) -> None:
-        """Remember the commit that this peer wants, if a copy may be made for it."""
+        """Remember the commit that this peer requests, if its state may be copied."""
         others = {other: wanted for other, wanted in self._demands.items() if other != peer}
         last = max([self._copied, *others.values()])
         rested = number - last >= COPY_EVERY or number in others.values() or number % COPY_EVERY == 0
@@ -138,9 +140,9 @@ class Donor(RpcService):
 
 
 class _Held:
-    """One state: its manifest and its chunks by sha256. `named`: sha256 and size of the manifest.
+    """One state: its manifest and its chunks, by sha256. `named`: sha256 and size of the manifest.
 
-    `asked` is called whenever a part is requested.
+    `asked` is called whenever the manifest or a chunk is requested.
     """
 
     def __init__(self, *, asked: Callable[[], None]) -> None:
@@ -165,7 +167,7 @@ class _Held:
 
 
 def protocol_of(run: str) -> str:
-    """Return the protocol by which a joiner requests a manifest."""
+    """Return the name of the protocol by which a joiner requests a manifest."""
     return protocol_name(run, Donor.service)
 
 

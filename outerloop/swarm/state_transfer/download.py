@@ -1,7 +1,7 @@
 """Download a state: its manifest, then its chunks from all donors that name this state, in parallel.
 
-    more than half of all donors name one state    ->   that one, before it is certified (state_roots.py)
-    else                                           ->   the certified one, once it is known
+    more than half of all donors name one state    ->   download that state without waiting until it is certified
+    else                                           ->   wait until a state is certified (state_roots.py); download it
 
 Chunks are kept on disk until all have arrived, so an interrupted download resumes where it stopped as long as the state
 is still the same.
@@ -34,7 +34,7 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """The downloading side. `disk` holds nothing but chunks. `session`: returns the session that donors sign for."""
+    """The downloading side. `disk`: used for chunks only. `session`: returns the session id that donors sign for."""
 
     def __init__(self, transport: Transport, *, run: str, session: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
@@ -58,11 +58,12 @@ class Download:
         at_most: int,
         certified: Callable[[], Awaitable[bytes]] | None = None,
     ) -> tuple[Manifest, bytes]:
-        """Return the state as of this commit, at most `at_most` bytes, from those of `donors` (peer ids) that offer it.
+        """Return the manifest and the content of the state as of commit `number`, from the donors that offer it.
 
-        `progress` is called with the bytes received and the size. `certified` waits for the sha256 of the certified
-        manifest; the caller compares it with the result. If `certified` is None, more than half of the donors must name
-        the same state. Raises ContentUnavailable, MalformedMessage.
+        `donors` are peer ids. The content has at most `at_most` bytes. `progress` is called with the number of bytes
+        received and the size. `certified` waits for the sha256 of the certified manifest; the caller must compare it
+        with the result. If `certified` is None, more than half of the donors must name the same state. Raises
+        ContentUnavailable, MalformedMessage.
         """
         answers = await asyncio.gather(*(self._ask(donor, number, max_bytes(at_most)) for donor in donors))
         offers = _offers(answers)
@@ -81,7 +82,7 @@ class Download:
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
-        """Return the manifest that a donor names, and the donor; None if it offers no valid one."""
+        """Return the manifest that a donor names, and the donor; None if the donor offers no valid manifest."""
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
@@ -94,7 +95,7 @@ class Download:
             return None
 
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
-        """Return whether the donor signed what it names; refuse and log it otherwise."""
+        """Return whether the donor has signed the manifest that it names; log the refusal if not."""
         trust = self._transport.trust
         valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not valid:
@@ -102,15 +103,15 @@ class Download:
         return valid
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
-        """Return the whole state. Equal chunks (a state may have many zeros) are downloaded once."""
+        """Return the whole state. Equal chunks, e.g. of zeros, are downloaded only once."""
         kept, turns, received = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
-        content = io.BytesIO(bytes(manifest.size_bytes))  # takes up memory as it fills; getvalue() makes no copy
+        content = io.BytesIO(bytes(manifest.size_bytes))  # uses memory only as it fills; getvalue() makes no copy
         chunks = cut(content.getbuffer())
 
         async def download(sha: bytes, places: list[int]) -> None:
             nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
-            async with turns:  # at most one per slot, so that none loses its turn to a waiting one
+            async with turns:  # at most one download per slot, so that none loses its turn to a waiting download
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:
@@ -131,7 +132,7 @@ class Download:
         return content.getvalue()
 
     def _read(self, sha: bytes, chunk: memoryview) -> bool:
-        """Copy a chunk from disk into `chunk`. Return whether it was there undamaged."""
+        """Copy a chunk from disk into `chunk`. Return False if the chunk on disk is damaged."""
         found = bytes(self._disk.read(sha.hex()))
         if valid := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
             chunk[:] = found
@@ -142,7 +143,7 @@ class Download:
         await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:
-        """Return the names of this state's chunks on disk; delete chunks of an earlier, incomplete download."""
+        """Return the names of this state's chunks on disk. Delete the chunks of any other state."""
         held = set(self._disk.names())
         needed = {sha.hex() for sha in manifest.chunks}
         for name in held - needed:
@@ -158,7 +159,7 @@ class _Nothing:
 
 
 def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
-    """Return the donors that name each manifest."""
+    """Return manifest -> the donors that name it."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:

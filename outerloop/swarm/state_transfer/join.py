@@ -1,12 +1,14 @@
 """Transfer the run's state from its peers to a newcomer: a peer that joins late or was away for too long.
 
-newest proven commit h is found           ->   ask its roster for the state as of commit n = h + 1 (donor.py)
-commit n is decided, proven by the chain  ->   follow the chain from there and keep the commits that arrive
-donors name their states in the chain     ->   the state that a majority of them names is the run's (state_roots.py)
-that very state has arrived (download.py) ->   the trainer resumes from it and lands the commits kept meanwhile
+    1. find the newest proven commit h, and ask its roster for the state as of commit n = h + 1 (donor.py)
+    2. wait until the chain proves commit n; follow the chain from there, and keep the commits that arrive
+    3. wait until a majority of the donors has named the same state in the chain: it is the run's state (state_roots.py)
+    4. check that the downloaded state (download.py) is this state; the trainer resumes from it, and lands the commits
+       kept meanwhile
 
-If no state can be had as of commit n, the next n is one at which every donor copies. Before the first round, the run's
-initial state is transferred the same way to peers that hold a different one; more than half of its donors must name it.
+If no state as of commit n is available, the next n is a commit at which every donor copies its state. Before the first
+round, the run's initial state is transferred in a similar way to peers that hold a different state; more than half of
+the donors must name the same initial state.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
 START = MAX_NUMBER
-"""Not the number of any commit: it denotes the run's initial state."""
+"""Number that denotes the run's initial state. No commit has this number."""
 
 
 class StateTransfer:
-    """Both sides of state transfer. `own`: this peer's name; `session`: returns the session that donors sign for;
-    `disk`: holds nothing but chunks; `limiter`: rate limit of uploads.
+    """Both sides of state transfer.
 
-    `uploads` and `downloads` transfer the bytes and count them. `donor` serves states;
-    `chain` follows the commits of the other peers.
+    `own`: this peer's name. `session`: returns the session id that donors sign for. `disk`: used for chunks only.
+    `limiter`: rate limit of uploads. `uploads` and `downloads` transfer the bytes and count them. `donor` serves
+    states. `chain` follows the commits of the other peers.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class StateTransfer:
         await self.donor.serve()
 
     def wants(self, number: int) -> bool:
-        """Return whether a peer waits for the state as of this commit. Called from the trainer's thread."""
+        """Return whether a peer waits for the state as of this commit. The trainer's thread may call this."""
         return self.donor.wants(number)
 
     async def serve_initial_state(self, content: bytes) -> None:
@@ -76,9 +78,9 @@ class StateTransfer:
         self.donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
 
     async def fetch_initial_state(self, peers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
-        """Return the initial state, at most `at_most` bytes, from these peers (names).
+        """Return the initial state, of at most `at_most` bytes, from these peers (names).
 
-        Retries until it succeeds: the caller limits the time.
+        Retries until it succeeds. The caller sets the time limit.
         """
         ids = [id_of(peer) for peer in peers]
         while True:
@@ -93,9 +95,9 @@ class StateTransfer:
         self.donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
-        """Note that the trainer has landed a commit, and serve `content`, its copied state, if one was wanted.
+        """Record that the trainer has landed a commit. If a peer requested its state, serve the copy in `content`.
 
-        This peer's next payload names that state.
+        This peer's next payload names that state. `content` is None if no state was copied.
         """
         head = self._rounds.head_of(number)
         self.donor.landed(number, copied=content is not None and head is not None)
@@ -106,7 +108,10 @@ class StateTransfer:
             self.donor.hold(content, manifest)
 
     def silent_s(self) -> float:
-        """Return the seconds since a peer last answered about the run, or state was last received or sent."""
+        """Return the time since a peer last answered a request about the run or state data was moved, in seconds.
+
+        Data received or sent counts from the first call of this method after it.
+        """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
             self.chain.heard_s, self._moved = time.monotonic(), moved
@@ -119,10 +124,10 @@ class StateTransfer:
     async def install_state(
         self, peers: Callable[[], Iterable[str]], *, session: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
-        """Return the number of the commit to resume after, and the state of at most `at_most` bytes as of it.
+        """Return the number of the commit to resume after, and the state as of that commit, of at most `at_most` bytes.
 
-        `peers` returns the names of the peers that may know the run; it is called before each attempt, since more may
-        have become known. Retries until it succeeds: the caller limits the time.
+        `peers` returns the names of the peers that may know the run. It is called before each attempt, because more
+        peers may have become known. Retries until it succeeds. The caller sets the time limit.
         """
         signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None

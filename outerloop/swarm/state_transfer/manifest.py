@@ -1,9 +1,8 @@
-"""The manifest of a snapshot of the run's state: the sha256 of every chunk of 8 MiB.
+"""The manifest of a snapshot of the run's state: the commit of the snapshot, and the sha256 of every chunk of 8 MiB.
 
-    sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
-
-Peers that hold equal states have equal manifests, so the manifest's sha256 names the state and all of these peers are
-sources of it. Each donor signs (session, commit, sha256, bytes), so it can be proven that the donor named this state.
+Peers that hold equal states have equal manifests, so the sha256 of the manifest's bytes identifies the state, and all
+of these peers are sources of the state. Each donor signs (session, commit, sha256 of the manifest, size of the manifest
+in bytes), so it can be proven that the donor named this state.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FIELDS = ("number", "head", "size_bytes", "chunks")
 
 @dataclass(frozen=True)
 class Manifest:
-    """A state's manifest. `number`, `head`: number and digest of the commit that landed before the copy.
+    """A state's manifest. `number`, `head`: number and digest of the last commit that landed before the copy.
 
     `chunks`: sha256 of each chunk.
     """
@@ -53,7 +52,7 @@ class Manifest:
         return hashlib.sha256(self.to_bytes()).digest()
 
     def places(self) -> dict[bytes, list[int]]:
-        """Return sha256 -> the indexes of the chunks that have it, in order of first occurrence."""
+        """Return sha256 -> the indexes of the chunks with that hash, in order of first occurrence."""
         places: dict[bytes, list[int]] = {}
         for chunk, sha in enumerate(self.chunks):
             places.setdefault(sha, []).append(chunk)
@@ -89,5 +88,5 @@ def cut(content: bytes | memoryview) -> list[memoryview]:
 
 
 def max_bytes(size_bytes: int) -> int:
-    """Return the largest size in bytes of the manifest of a state of at most `size_bytes`."""
+    """Return the maximum size in bytes of the manifest of a state of at most `size_bytes` bytes."""
     return 128 + 32 * -(-size_bytes // CHUNK_BYTES)

@@ -1,8 +1,9 @@
 """Assemble one content from the bytes of one or several sources, and find the sources that sent wrong bytes.
 
 The sha256 of the whole content shows that some bytes are wrong, but not which ones. If all bytes came from one source,
-that source is at fault. Otherwise the bytes are discarded, and from then on each source may only continue its own
-bytes. Once the right content is complete, it shows which of the discarded bytes were wrong.
+that source is at fault. Otherwise the bytes are discarded, and from then on bytes of different sources are not mixed: a
+source may only continue its own bytes. Once the content is complete and correct, it shows which of the discarded bytes
+were wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from outerloop.swarm.transfer.content_store import ReceiveBuffer
 
 BLOCK_BYTES = 1 << 20
-"""A block is hashed in a thread, in 0.6 ms. A last block that is shorter is hashed on the event loop."""
+"""Size of the blocks that are hashed in a thread, which takes 0.6 ms. A shorter last block is hashed on the event
+loop."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class _Part:
 
 
 class ContentAssembler:
-    """A partial content: writes received bytes to `buffer` and remembers which source sent which bytes."""
+    """A partial content. It writes received bytes to `buffer` and remembers which source sent which bytes."""
 
     def __init__(self, sha: bytes, length: int, buffer: ReceiveBuffer) -> None:
         self.sha = sha
@@ -46,7 +48,7 @@ class ContentAssembler:
         return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes received)"
 
     def attribute_to(self, source: str) -> None:
-        """Attribute the next bytes to this source. May discard bytes of other sources (see the module)."""
+        """Attribute the next bytes to this source. Bytes of other sources are discarded if they must not be mixed."""
         if self._unmixed and self._contributors() - {source}:
             self._clear()
         if not self._parts or self._parts[-1].source != source:
@@ -69,7 +71,7 @@ class ContentAssembler:
         return self._seen.digest() == self.sha
 
     def reject(self) -> str | None:
-        """Discard wrong bytes. Return the source that sent them, or None if there were several."""
+        """Discard the received bytes, which are wrong. Return their source; None if they came from several sources."""
         contributors = self._contributors() or {self._parts[-1].source}
         if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
@@ -78,11 +80,14 @@ class ContentAssembler:
         return contributors.pop() if len(contributors) == 1 else None
 
     def bad_sources(self) -> set[str]:
-        """Return the sources whose discarded bytes were wrong. The content must be complete and right."""
+        """Return the sources whose discarded bytes were wrong. The content must be complete and correct."""
         return {part.source for part, given in self._suspects if _sha(self._between(part)) != given}
 
     def _hash(self) -> None:
-        """Hash the pieces received since the last call. A view of `buffer` would keep it from growing."""
+        """Hash the pieces received since the last call.
+
+        The pieces are kept for this in addition to `buffer`, which cannot grow while a view of it exists.
+        """
         for piece in self._unhashed:
             self._seen.update(piece)
         self._unhashed.clear()

@@ -4,13 +4,13 @@ One stream per transfer:  {sha, offset} ->   <- {wait: true} while it is queued 
                           <- content[offset:], in pieces of 256 KiB   <- end mark (4 bytes)
 
 The bytes of a stream that ends or stalls early are kept: the next stream, to the same source or another, requests the
-rest. The complete content is checked against its hash. assembler.py finds the sources of wrong bytes; sources.py asks
-sources that waste time last.
+remaining bytes. The complete content is checked against its hash. assembler.py finds the sources of wrong bytes;
+sources.py ranks sources that have wasted time last.
 
-The downloader closes a stream when a piece takes longer than STALL_S. It also closes it when the source's turn is over
-and either another content waits for the slot (download_slots.py) or another source may have this content. So a peer
-cannot block other downloads by sending slowly or by announcing contents that do not exist. A transfer that nothing
-waits for has no limit on its total time.
+The downloader closes a stream when a piece takes longer than STALL_S. It also closes the stream when the source's turn
+is over and either another content waits for the slot (download_slots.py) or another source may have this content. So a
+peer cannot block other downloads by sending slowly or by announcing contents that do not exist. If no content and no
+source waits, the total time of a transfer is not limited.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _ignore(arrived: int, length: int) -> None:
 class _Get:
     """The state of one download.
 
-    `began_s`: when the current stream was opened. `heard_s`: when the last bytes arrived. `silence` is the timeout that
-    ends the download when no whole piece has arrived for `silent_s`.
+    `began_s`: time at which the current stream was opened. `heard_s`: time at which the last bytes arrived. `silence`:
+    the timeout that ends the download if no complete piece arrives for `silent_s`.
     """
 
     partial: ContentAssembler
@@ -59,12 +59,14 @@ class _Get:
 
 
 class Bulk(RpcService):
-    """Client and server of bulk transfers: downloads from other peers, uploads from `store`, at most 8 each at once.
+    """Client and server of bulk transfers: downloads from other peers, and uploads from `store`.
 
-    limiter          rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s
-                     fewer uploads run at once, so that a piece still arrives in half of the time after which other
-                     peers give up
-    max_per_source   largest number of concurrent downloads from one source
+    At most TRANSFERS_AT_ONCE downloads and as many uploads run at the same time.
+
+    limiter          rate limit of all uploads together; other parts of the peer may share it. None: no limit. Below
+                     140 kB/s fewer uploads run at once, so that each piece arrives within half of STALL_S, the time
+                     after which other peers give up
+    max_per_source   maximum number of concurrent downloads from one source
 
     `bytes_sent` and `bytes_received` count the bytes of every copy of a content. `reputation` records the peers that
     sent wrong bytes.
@@ -91,12 +93,12 @@ class Bulk(RpcService):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of content uploaded so far."""
+        """Number of content bytes uploaded so far."""
         return self.uploads.bytes_sent
 
     @property
     def moving_s(self) -> float:
-        """Seconds so far in which at least one transfer was running. May be read from any thread."""
+        """Total time in which at least one transfer was running, in seconds. Any thread may read it."""
         return self._busy.total_s()
 
     async def get(
@@ -111,10 +113,10 @@ class Bulk(RpcService):
     ) -> bytes:
         """Return the content with this sha256 and length (bytes), from any of `sources` (peer ids), tried in turn.
 
-        The caller may append to `sources` during the download. `sha` and `length` need not be trusted. `progress` is
-        called with the bytes received so far and the length, after every read. Raises ContentUnavailable if `length` is
-        more than `at_most` bytes, if no peer has the content, or if no piece arrived for `timeout_s`, not counting the
-        time spent waiting for a slot.
+        The caller may append to `sources` during the download. `sha` and `length` may come from an untrusted peer.
+        `progress` is called after every read, with the number of bytes received so far and the length. Raises
+        ContentUnavailable if `length` is more than `at_most` bytes, if no peer has the content, or if no piece arrived
+        for `timeout_s`, not counting the time spent waiting for a slot.
         """
         buffer = GrowingBuffer()
         get = self._begin(ContentAssembler(sha, length, buffer), sources, progress, timeout_s)
@@ -138,7 +140,7 @@ class Bulk(RpcService):
         return _Get(partial, Sources(sources, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
 
     async def _finish(self, get: _Get) -> None:
-        """Ask sources until the content is complete and right."""
+        """Ask sources until the content is complete and matches its hash."""
         try:
             async with get.silence:
                 while not await self._ask_one(get):
@@ -149,7 +151,7 @@ class Bulk(RpcService):
             self.reputation.blame(source, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
-        """Ask one source for the missing bytes. Return whether the content is complete and right."""
+        """Ask one source for the missing bytes. Return whether the content is complete and matches its hash."""
         async with self._slot(get) as source:
             await self._open(get, source)
         if not get.partial.complete():
@@ -166,7 +168,7 @@ class Bulk(RpcService):
 
     @asynccontextmanager
     async def _slot(self, get: _Get) -> AsyncIterator[str]:
-        """Wait for a slot and yield the source to ask in it. The wait does not count towards the silence limit."""
+        """Wait for a slot and yield the source to ask. The wait does not count towards the silence limit."""
         ends_s, began_s = get.silence.when(), _now_s()
         assert ends_s is not None
         get.silence.reschedule(None)

@@ -1,6 +1,6 @@
-"""The contents that this peer offers to others, by the sha256 of their bytes.
+"""The contents that this peer offers to others, by the sha256 of their bytes, and the buffers of downloads.
 
-A content that is being downloaded has a buffer: one that grows with it, or a fixed part of a larger buffer.
+A content that is being downloaded is written to a buffer that grows with it, or to a fixed part of a larger buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReceiveBuffer(Protocol):
 
 
 class GrowingBuffer(io.BytesIO):
-    """A buffer as large as the bytes received, whatever length was announced. `getvalue` makes no copy."""
+    """A buffer that grows with the received bytes, not with the announced length. `getvalue` makes no copy."""
 
     def clear(self) -> None:
         self.seek(0)
@@ -57,14 +57,14 @@ class FixedBuffer:
 
 
 class ContentStore:
-    """A reference-counted map sha256 -> content: content that was put twice stays until it is dropped twice."""
+    """A reference-counted map sha256 -> content: content that was put twice is kept until it is dropped twice."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
         self._times: dict[bytes, int] = {}
 
     def put(self, content: bytes) -> bytes:
-        """Store `content`. Return its sha256, by which others request it."""
+        """Store `content`. Return its sha256, by which other peers request it."""
         sha = hashlib.sha256(content).digest()
         self._held[sha] = content
         self._times[sha] = self._times.get(sha, 0) + 1

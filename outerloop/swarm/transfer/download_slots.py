@@ -1,9 +1,9 @@
-"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; the others wait.
+"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; further ones wait.
 
-Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that downloads from
-other sources never wait for these alone. A slow source without a record gives up its slot after its turn (bulk.py).
+Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that they can never
+occupy all of them. A slow source that has no record of wasted time yet loses its slot after its turn (bulk.py).
 
-The busy time of transfers is measured, too: the total time in which at least one was running.
+This module also measures the busy time of transfers: the total time in which at least one was running.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from outerloop.swarm.transfer.sources import SourceReputation, Sources
 
 
 class BusyTimer:
-    """A timer of overlapping operations, by the event loop's clock. `total_s` may be called from any thread."""
+    """A timer of overlapping operations, measured by the event loop's clock. Any thread may call `total_s`."""
 
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._under_way = 0
-        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change; its time, if busy
+        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change; its time, or None if idle
 
     @contextmanager
     def during(self) -> Iterator[None]:
@@ -37,7 +37,7 @@ class BusyTimer:
             self._change(-1)
 
     def total_s(self) -> float:
-        """Return the seconds so far in which at least one operation was running."""
+        """Return the total time in which at least one operation was running, in seconds."""
         past_s, since_s = self._state
         return past_s if since_s is None else past_s + self._clock() - since_s
 
@@ -48,12 +48,13 @@ class BusyTimer:
 
 
 TRANSFERS_AT_ONCE = 8
-"""When this many transfers share a link of 1 Mbit/s, each still delivers a piece within STALL_S."""
+"""Maximum number of concurrent transfers. If they share a link of 1 Mbit/s, each still delivers a piece within
+STALL_S."""
 SLOW_AT_ONCE = TRANSFERS_AT_ONCE // 2
 
 
 class DownloadSlots:
-    """The slots of the running downloads, counted by source."""
+    """The slots of the running downloads, counted per source."""
 
     def __init__(self, reputation: SourceReputation, *, max_per_source: int) -> None:
         self._reputation = reputation
@@ -68,12 +69,12 @@ class DownloadSlots:
 
     @property
     def wanted(self) -> bool:
-        """Return whether a content waits for a slot."""
+        """Return whether any content waits for a slot."""
         return bool(self._waiting)
 
     @asynccontextmanager
     async def acquire(self, sources: Sources) -> AsyncIterator[str]:
-        """Wait for a slot and yield the source to ask in it. Raises ContentUnavailable when no source is left."""
+        """Wait for a slot and yield the source to ask. Raises ContentUnavailable if no source is left."""
         source = await self._next(sources)
         self._taken[source] += 1
         try:
@@ -83,7 +84,7 @@ class DownloadSlots:
             self._call()
 
     async def _next(self, sources: Sources) -> str:
-        """Wait until a source may be asked and return it. The list of sources may grow meanwhile."""
+        """Wait until a source may be asked, and return that source. The list of sources may grow meanwhile."""
         called = asyncio.Event()
         self._waiting[called] = sources
         try:

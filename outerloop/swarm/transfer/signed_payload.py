@@ -1,13 +1,14 @@
-"""A payload with its owner's signature in front, so that a peer that relays it cannot present it as anything else.
+"""A payload preceded by its owner's signature, so that a relaying peer cannot attribute it to another peer or round.
 
-    signature (64 bytes) | payload          over (purpose, session, round, the owner's name, sha256 of the payload)
-                                            and the state that the owner names, if it names one
+    content      signature (64 bytes) | payload
+    signature    over (purpose, session, round, the owner's name, sha256 of the payload) and the state that the owner
+                 names, if it names one
 
-A commit names the sha256 of both together. A peer reports that it holds a payload only after it has checked the
+A commit names the sha256 of the whole content. A peer reports that it holds a payload only after it has checked the
 signature, and accepts a commit only if it holds all of its payloads. So a commit accepted by a majority consists of
-payloads that their owners offered for exactly this round, whatever the leader claims and whichever peer sent the bytes.
-Likewise a state that a commit attributes to a participant (state_roots.py) is the one that the participant named. The
-payload itself repeats its round, fragment, peer and samples (wire.py).
+payloads that their owners offered for exactly this round, regardless of what the leader claims and which peer sent the
+bytes. Likewise, a state that a commit attributes to a participant (state_roots.py) is the state that the participant
+named. The payload itself repeats its round, fragment, peer and samples (wire.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 T = TypeVar("T")
 PURPOSE = "payload"
 INLINE_BYTES = 4 << 20
-"""More bytes than this are hashed or copied in a separate thread, not on the network loop, at about 1.7 GB/s."""
+"""Content larger than this is hashed or copied in a separate thread, at about 1.7 GB/s, not on the network loop."""
 
 
 def sign_payload(
@@ -37,7 +38,7 @@ def sign_payload(
     peer: str,
     state: State | None = None,
 ) -> bytes:
-    """Return signature and payload. `peer`: the name of this peer, the owner; `state`: the state it names, if any."""
+    """Return the signature followed by the payload. `peer`: the owner's name; `state`: the state it names, if any."""
     sha256 = hashlib.sha256(payload).digest()
     return signatures.sign(PURPOSE, session, number, peer, sha256, *(state or ())) + payload
 
@@ -51,7 +52,7 @@ async def payload_error(
     peer: str,
     state: State | None = None,
 ) -> str:
-    """Return why this is not what `peer` signed for this round and state; an empty string if it is."""
+    """Return why `content` is not a payload that `peer` signed for this round and state; an empty string if it is."""
     sha256 = await offload(len(content), lambda: _digest(content))
     statement = PURPOSE, session, number, peer, sha256, *(state or ())
     if signatures.verify(content[:SIGNATURE_BYTES], *statement, by=id_of(peer)):
@@ -64,7 +65,7 @@ def _digest(content: bytes) -> bytes:
 
 
 async def strip_signatures(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
-    """Return peers and their payloads: a view if the content is immutable bytes, a copy if it is stored in a file."""
+    """Return (peer, payload) pairs. A payload is a view if its content is bytes, and a copy if it is in a file."""
     size = sum(len(content) for _, content in contents if not isinstance(content, bytes))
     return await offload(size, lambda: [(peer, _payload(content)) for peer, content in contents])
 

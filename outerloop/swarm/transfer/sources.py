@@ -1,10 +1,15 @@
 """Choose the next source to ask for a content: of the peers that may hold it, the most reliable one.
 
 Sources are ordered by the number of contents for which they sent wrong bytes, then by the time they have wasted, then
-by the caller's order. Wasted time is the silence before a stream broke; the pause after a stream that brought less than
-one piece; and, for a turn that ended before the content was complete, the time beyond what SLOW_LINK_BYTES_PER_S would
-have needed for the bytes it brought. The record of a source outlives the content, so a frozen source costs one stall
-altogether, not one per content. Delivering a content completely clears the wasted time.
+by the caller's order. Three kinds of time count as wasted:
+
+    a stream broke                                    the silence before it broke
+    a stream delivered less than one piece            the pause after it
+    a turn ended before the content was complete      the time in excess of what a link of SLOW_LINK_BYTES_PER_S would
+                                                      have needed for the bytes delivered in the turn
+
+The record of a source outlives the content, so a frozen source causes only one stall, not one per content. Delivering a
+content completely clears the wasted time.
 
 A source's first turn lasts TRANSFER_S; each further turn for the same content lasts as long as all turns before it
 together. So a large content can arrive over a slow link, and a source that is slow on purpose costs only a share of the
@@ -25,7 +30,7 @@ from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, TRANSFER
 
 logger = logging.getLogger(__name__)
 SLOW_LINK_BYTES_PER_S = 125_000
-"""1 Mbit/s: the slowest link that is expected. A slower source can still deliver, but other sources are asked first."""
+"""Rate of the slowest expected link, 1 Mbit/s. A slower source can still deliver, but other sources are asked first."""
 
 
 class ContentUnavailable(Exception):
@@ -41,7 +46,7 @@ class SourceReputation:
         self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry cost the download of a whole content
 
     def blame(self, source: str, sha: bytes) -> None:
-        """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
+        """Record that a source sent wrong bytes for this content, so that it is not asked for the content again."""
         if not self.sent_wrong_bytes(source, sha):
             self._wrong_from.add((source, sha))
             self.wrong[source] += 1
@@ -53,12 +58,12 @@ class SourceReputation:
 
 @dataclass
 class _Tries:
-    fruitless: int = 0  # in a row
-    failed_dials: int = 0  # in a row
+    fruitless: int = 0  # consecutive streams that broke with less than one piece
+    failed_dials: int = 0  # consecutive failures to connect
     undialled_since_s: float = 0.0
     ready_at_s: float = 0.0
     last_error: str = ""
-    used_s: float = 0.0  # all turns that ended before the content was complete
+    used_s: float = 0.0  # total time of the turns that ended before the content was complete
 
 
 class Sources:
@@ -77,7 +82,7 @@ class Sources:
         return "; ".join(f"{name} {why}" for name, why in (errors | self._left_out).items()) or "no holder"
 
     def next(self, free: Callable[[str], bool]) -> str | None:
-        """Return the free source to ask next; None: wait for one. Raises ContentUnavailable if no source is left."""
+        """Return the next source to ask; None if no source is free yet. Raises ContentUnavailable if none is left."""
         now_s = asyncio.get_running_loop().time()
         names = [name for name in self._left() if free(name) and self._tries[name].ready_at_s <= now_s]
         return min(names, key=self._wasted_s, default=None)
@@ -87,7 +92,7 @@ class Sources:
         return len(self._tries) - len(self._left_out) > 1
 
     async def pause(self) -> None:
-        """Wait for the back-off of the next source: failed attempts are repeated with growing pauses."""
+        """Wait until the back-off of the next source is over. The back-off grows with each failed attempt."""
         tries = self._tries[min(self._left(), key=self._wasted_s)]
         await asyncio.sleep(tries.ready_at_s - asyncio.get_running_loop().time())
         tries.ready_at_s = 0.0
@@ -97,7 +102,7 @@ class Sources:
         self._left_out[name] = why
 
     def failed(self, name: str, error: Exception, *, received_bytes: int, silent_s: float) -> None:
-        """Record a broken stream, the number of bytes received and the time without bytes before it broke."""
+        """Record a broken stream: the number of bytes received, and the time without bytes before it broke."""
         tries = self._tries[name]
         tries.last_error = str(error)
         tries.fruitless = 0 if received_bytes >= PIECE_BYTES else tries.fruitless + 1
@@ -107,7 +112,7 @@ class Sources:
         self._note_dial(name, tries, error)
 
     def turn_s(self, name: str) -> float:
-        """Return the length of this source's next turn, which applies while others wait."""
+        """Return the duration of this source's next turn. The turn ends only if another content or source waits."""
         return max(TRANSFER_S, self._tries[name].used_s)
 
     def turn_over(self, name: str, *, received_bytes: int, after_s: float) -> None:
@@ -121,9 +126,9 @@ class Sources:
         self._reputation.wasted_s[name] = 0.0
 
     def _left(self) -> list[str]:
-        """Return the sources with the fewest wrong contents of those not left out.
+        """Return those of the remaining sources that sent wrong bytes for the fewest contents.
 
-        Raises ContentUnavailable if all are left out.
+        Raises ContentUnavailable if no source remains.
         """
         self._add_new()
         left = [name for name in self._tries if name not in self._left_out]
@@ -133,7 +138,7 @@ class Sources:
         return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
-        """Return the seconds that a source has wasted, plus those of its turns for this content."""
+        """Return the time that a source has wasted plus the time of its turns for this content, in seconds."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _add_new(self) -> None:

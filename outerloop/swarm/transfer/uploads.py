@@ -1,7 +1,8 @@
 """Serve contents to other peers: a limited number of uploads at once, within the user's rate limit.
 
-A queued peer gets a message every BUSY_S, since silence would mean that this peer is frozen. Protocol: see bulk.py.
-The rate limit, in bytes per second, is shared by all uploads and measured by the event loop's clock.
+A queued peer gets a message every BUSY_S, because it would take silence as a sign that this peer is frozen. bulk.py
+describes the protocol. The rate limit, in bytes per second, is shared by all uploads and measured by the event loop's
+clock.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE, BusyTimer
 from outerloop.types import UserError
 
 MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
-"""The rate that delivers a piece in half of the time after which other peers give up."""
+"""The rate that delivers a piece in half of STALL_S, the time after which other peers give up."""
 
 
 class RateLimiter:
-    """A rate limiter: each call of `take` waits until the bytes of all calls before it have had their time.
+    """A rate limiter: each call of `take` waits for the time that the bytes of all earlier calls need at the limit.
 
-    `bytes_per_s` None: no limit. Idle time earns no credit: by any time t after the first call at most
-    `bytes_per_s` * t bytes plus those of one call have been sent.
+    `bytes_per_s`: the rate; None: no limit. Idle time earns no credit: at most `bytes_per_s` * t bytes plus the bytes
+    of one call have been sent at any time t after the first call.
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
@@ -45,7 +46,7 @@ class RateLimiter:
 
 
 def limiter_for(max_mbit: float | None) -> RateLimiter:
-    """Return the limiter for the user's limit in Mbit/s; None: no limit. Raises UserError if the limit is too low."""
+    """Return the limiter for the user's limit in Mbit/s (None: no limit). Raises UserError if the limit is too low."""
     if max_mbit is None:
         return RateLimiter(None)
     number = isinstance(max_mbit, int | float) and math.isfinite(max_mbit)
@@ -100,7 +101,8 @@ class Uploads:
         for start in range(0, len(content), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]
             await self._limiter.take(len(piece))
-            self.bytes_sent += len(piece)  # before it can arrive: both counts agree once a round has landed
+            # counted before the piece can arrive, so that the counts of both peers agree once a round has landed
+            self.bytes_sent += len(piece)
             await stream.write(piece)
         await stream.write(END_MARK)
 
@@ -125,7 +127,7 @@ def _wanted(request: Request) -> tuple[bytes, int]:
 
 
 def _uploads_at_once(limiter: RateLimiter) -> int:
-    """Return how many uploads can run at once so that each still sends a piece in half of STALL_S; at least 1."""
+    """Return the number of uploads, at least 1, that can run at once so that each sends a piece in half of STALL_S."""
     if limiter.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
     return max(1, min(TRANSFERS_AT_ONCE, int(limiter.bytes_per_s / MIN_BYTES_PER_S)))
