@@ -1,25 +1,27 @@
 """Limit how far a partner's weights may be from those of the peer that averages with them (gossip: NoLoCo).
 
-Partners send weights, which pull this peer i towards them. In a pair one of the two would set the median, so the usual
-distance is taken from this peer's own past instead. For a fragment, with φ_i the slow weights of this peer and θ_j the
-weights that partner j sent (θ_j and φ_j stacked if a method sends both, compared with φ_i twice):
+Partners send weights, which pull this peer i towards them. In a pair, one of the two peers alone would set the median,
+so the usual distance is computed from this peer's own past instead. Let φ_i be the slow weights of this peer for a
+fragment, and θ_j the weights that partner j sent. If a method sends both θ_j and φ_j, the two are stacked, and both are
+compared with φ_i.
 
-    d_j = ‖θ_j − φ_i‖       d_i = ‖θ_i − φ_i‖, how far this peer's own inner steps moved
+    d_j = ‖θ_j − φ_i‖       d_i = ‖θ_i − φ_i‖, how far this peer's own inner steps moved its weights
     D   largest d_i so far
-    h   lower median of the last 4 accepted distances, each after clipping
+    h   lower median of the last 4 accepted distances, each after clipping; 0 before the first accepted partner
     r = min(max(h, d_i), 8 D)
 
     refused    d_j > 32 r,  or  d_j > 2⁶⁰
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
-Before the first partner there is no h: a replica that started from equal weights is about d_i away. A clipped partner
-adds at most 4 r to h, so h can follow replicas that really drift apart, growing by a factor of four in a few rounds.
-The limit 8 D ends this growth, since partners do not influence D: whichever partners this peer meets, and however
-often, a round moves it by at most a fixed multiple of its longest round. If the partner is refused, the round
-becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and partners have no effect.
+For the first partner r is d_i, which is about the distance of a replica that started from the same weights. The
+distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can follow: it grows by a
+factor of four in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So whichever
+partners this peer meets, and however often, a round moves it by at most a fixed multiple of its own longest round. If
+the partner is refused, the round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and
+partners have no effect.
 
 At the end of the run whole replicas are averaged (replica_average.py) by the same rules, with
-r² = Σ min(max(h, D), 8 D)² over fragments: nothing that a peer sends at the end changes r.
+r² = Σ min(max(h, D), 8 D)² over fragments, so that nothing that a peer sends at the end changes r.
 """
 
 from __future__ import annotations
@@ -32,20 +34,22 @@ from outerloop.aggregate.median_clip import factors_of
 from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, median
 
 GROWTH = 4.0
-"""Multiple of r. A partner's distance is about √2 times that of equal work, and more if machines differ in speed: a
-peer that takes five rounds in the time of one is five rounds away when they meet."""
+"""Limit for clipping, as a multiple of r. After equal work, a partner is about √2 r away. It is farther away if the
+machines differ in speed: a peer that completes five rounds while its partner completes one moves about five times as
+far."""
 REFUSED = 32.0
-"""Multiple of r. No machine is that much faster than its partners; weights of another scale are far beyond it."""
+"""Limit for refusal, as a multiple of r. No machine is 32 times as fast as its partners, but weights of another scale
+are far beyond this limit."""
 DRIFT = 8.0
-"""Multiple of D: a partner's clipped distance, 4 r, is at most 32 times this peer's own longest round."""
+"""Limit of r, as a multiple of D. A partner's clipped distance, 4 r, is then at most 32 times the longest d_i."""
 Who = TypeVar("Who")
 
 
 class DistanceScreen(NormScreen):
-    """The screen of weights in gossip: the rules above.
+    """The screen of weights in gossip; the module docstring states its rules.
 
-    The measured norms are distances from this peer's slow weights (core/pipeline/dense.py). `landed` holds the
-    distances of accepted partners, which differ from peer to peer.
+    The norms in `Measured` are distances from this peer's slow weights (core/pipeline/dense.py). The attribute `landed`
+    contains the distances of accepted partners, which differ from peer to peer.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -57,18 +61,21 @@ class DistanceScreen(NormScreen):
         return too_far(self.partners(round), self.usual(round))
 
     def factors(self, round: Measured) -> list[float]:
-        """Return the factor, at most 1, that shortens each difference from this peer's weights; 1 for its own."""
+        """Return for each contribution the factor, at most 1, that shortens its difference from this peer's weights.
+
+        The factor of this peer's own contribution is 1.
+        """
         if not self.on:
             return [1.0] * len(round.samples)
         factors = factors_of(round.norms, GROWTH * self.usual(round))
         return [1.0 if index == round.own else factor for index, factor in enumerate(factors)]
 
     def weights(self, round: Measured) -> list[int]:
-        """Return n_p as reported: the average of weights does not use them."""
+        """Return the sample counts as reported, because the average of weights does not use them."""
         return round.samples
 
     def observe(self, round: Measured) -> None:
-        """Remember the distances of a round that has landed."""
+        """Store the distances of a round that has landed."""
         if not self.on:
             return
         usual = self.usual(round)
@@ -98,11 +105,11 @@ class DistanceScreen(NormScreen):
         return median(self.landed.get(fragment, ()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the remembered distances by fragment; they differ from peer to peer."""
+        """Return the stored distances by fragment; they differ from peer to peer."""
         return super().state_dict() | {"longest": dict(self.longest)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. The state of an older run has no D: h is used instead."""
+        """Load what `state_dict` returned. If the state of an older run has no D, h is used as D."""
         super().load_state_dict(state)
         older = {fragment: self.before(fragment) for fragment in self.landed}
         longest = {int(fragment): float(d) for fragment, d in state.get("longest", older).items()}
@@ -117,7 +124,7 @@ class DistanceScreen(NormScreen):
 
 
 def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:
-    """Return the partners that are too far away, with the reason. `usual`: the expected distance r."""
+    """Return partner -> reason for each partner that is too far away. `usual`: the expected distance r."""
     bound = REFUSED * usual if usual else LONGEST
     return {
         who: f"its weights are {d:.3g} away from this peer's, more than {REFUSED:.0f} times the usual {usual:.3g}"

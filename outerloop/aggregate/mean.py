@@ -26,7 +26,7 @@ class Mean:
         return divide(total(sent), len(sent))
 
     def aggregate_rule(self) -> AggregateRule:
-        """Describe the mean to the kernels."""
+        """Return the description of the mean for the kernels."""
         return AggregateRule(by_senders=False)
 
 

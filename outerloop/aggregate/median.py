@@ -3,10 +3,11 @@
     ḡ_i = median_p Δ̂_p,i          of an even number of peers: the mean of the two values in the middle
 
 Whatever fewer than half of the peers send, each ḡ_i stays between the smallest and the largest value of the others.
-The price: for values that are skewed or differ between peers the median is not near the mean, and large values that
+This has a cost: if values are skewed or differ between peers, the median is not near the mean, and large values that
 only a minority of peers has are lost. So use it against peers that send wrong values, not by default.
 
-Not for compressors with which each peer sends other coordinates, such as top-k: the median of mostly zeros is 0.
+Not suitable for compressors with which each peer sends different coordinates, such as top-k: most values are then zero,
+and so is the median.
 
 P peers.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from outerloop.types import Requirement
 
 PIECE = 1 << 20
-"""Coordinates sorted at a time: 20 MiB of temporaries per peer in float32, whatever the size of the tensor."""
+"""Number of coordinates sorted at a time: 20 MiB of temporaries per peer in float32, whatever the tensor's size."""
 
 
 class Median:
@@ -34,7 +35,7 @@ class Median:
             "compress",
             "aligned",
             True,
-            "with this compressor each peer sends other coordinates, and the median of mostly zeros is 0:"
+            "with this compressor each peer sends different coordinates, and the median of mostly zeros is 0:"
             " set aggregate=senders, or compress=int8",
         ),
     )
@@ -46,7 +47,7 @@ class Median:
 
 
 def middle(x_PN: Tensor) -> Tensor:
-    """Return the median of each column. Adding 0 turns -0 into 0, whose order would depend on the machine."""
+    """Return the median of each column. Adding 0 turns -0 into 0, because their order would depend on the machine."""
     sorted_PN = (x_PN + 0.0).sort(dim=0).values
     high = len(x_PN) // 2
     if len(x_PN) % 2:

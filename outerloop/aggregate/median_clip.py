@@ -2,12 +2,12 @@
 
     Δ̂_p ← Δ̂_p · min(1, median_q ‖Δ̂_q‖ / ‖Δ̂_p‖)          norms over the whole fragment
 
-For an even number of norms the median is the lower of the two in the middle: their mean would follow the larger one, so
-that with two peers one alone could set it.
+For an even number of norms the median is the lower of the two norms in the middle. The mean of these two would grow
+with the larger one, so that one of two peers alone could set it.
 
 The factor is computed in float64 from norms that have the same bits on all machines (exact_norms.py). It is rounded to
-the type of the values before the multiplication: each product is rounded once, so all code paths and all machines give
-the same result.
+the dtype of the values before the multiplication. Each product is then rounded once, so all code paths and all machines
+give the same result.
 
 A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest one.
 """
@@ -43,7 +43,7 @@ class MedianClip:
         return self.of(scaled(sent, factors), samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
 
     def aggregate_rule(self) -> AggregateRule | None:
-        """Describe to the kernels the clipping followed by `of`, if `of` does not clip too."""
+        """Return the description of the clipping followed by `of` for the kernels; None if `of` clips too."""
         rule = aggregate_rule(self.of)
         return AggregateRule(rule.by_senders, self.factors) if rule and not rule.factors else None
 

@@ -1,9 +1,10 @@
-"""Refuse or clip contributions that are too long, and limit the weight of their samples.
+"""Refuse or clip contributions whose norm is too large, and limit the weight of their samples.
 
-A contribution cannot be verified, and one that is far longer than all others would decide the outer step. For a
-fragment, over the peers p of a round, with ‖Δ̂_p‖ the norm of p's contribution and n_p the samples that p reports:
+A contribution cannot be verified, and one whose norm is far larger than all others would decide the outer step. For a
+fragment and the peers p of a round, let ‖Δ̂_p‖ be the norm of p's contribution and n_p the number of samples that p
+reports:
 
-    m   lower median of the norms of this round, without zeros; a refused norm counts as longer than the rest
+    m   lower median of the norms of this round, without zeros; a refused norm counts as larger than all others
     h   largest m of the last 4 rounds of this fragment that landed
     s   lower median of the n_p, without zeros
     r = m;  max(m, h) with two peers
@@ -12,12 +13,13 @@ fragment, over the peers p of a round, with ‖Δ̂_p‖ the norm of p's contrib
     clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  4 h with two peers, m before there is an h
     weight     n_p ← min(n_p, 4 s)
 
-With two norms, one of the two peers alone would set the median. So with two peers the usual norm comes from the rounds
-before. A norm of zero is ignored.
+With two norms, one of the two peers alone would set the median. So with two peers, earlier rounds determine the usual
+norm. A norm of zero is ignored.
 
-This bounds how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
+This limits how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
 this stops. Everything is computed from norms that have the same bits on all machines (exact_norms.py) and from rounds
-that all replicas landed, so all peers refuse and clip the same. Clipping to the median: Covenant-72B, arXiv 2603.08163.
+that landed on all replicas, so all peers refuse and clip the same contributions. Clipping to the median is from
+Covenant-72B, arXiv 2603.08163.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from typing import Any
 from outerloop.aggregate.median_clip import factors_of
 
 GROWTH = 4.0
-"""Multiple of h: with a linear learning-rate warm-up the norm of the second round is 3 times that of the first."""
+"""Limit for clipping, as a multiple of h. During a linear learning-rate warm-up, the second round's norm is 3 times the
+first round's."""
 REFUSED = 5.0
-"""Multiple of r. Norms of workers with equal work are within about 5 % of each other, and grow more slowly than the
-number of inner steps. If rounds take equal time, only a worker about 8 times as fast as the others exceeds it."""
+"""Limit for refusal, as a multiple of r. Norms of workers with equal work are within about 5 % of each other, and grow
+more slowly than the number of inner steps. If rounds take equal time, only a worker about 8 times as fast as the others
+exceeds this limit."""
 SAMPLES = 4
-"""Multiple of a round's median samples: more samples give no additional weight."""
+"""Limit of a peer's samples, as a multiple of the round's median: more samples give no additional weight."""
 REMEMBERED = 4
 """Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
@@ -49,7 +53,8 @@ MAX_SAMPLES = 1 << 40
 class Measured:
     """The input of the screen: L2 norm and samples of each contribution to a round, in peer-name order.
 
-    `refused`: number of contributions already left out. `own`: index of this peer's contribution, if it matters.
+    refused: number of contributions that were refused before and are not in the lists.
+    own: index of this peer's contribution; None if this peer sent none or the screen does not need it.
     """
 
     fragment: int
@@ -66,15 +71,18 @@ class Measured:
 
     @property
     def has_middle(self) -> bool:
-        """Return whether more than two contributions are refused or nonzero: then no peer alone sets the median."""
+        """True if more than two contributions are refused or nonzero. No peer alone sets the median then."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 
 class NormScreen:
-    """The screen of pseudo-gradients: the rules above, and the norms of the landed rounds, equal on all replicas.
+    """The screen of pseudo-gradients; the module docstring states its rules.
+
+    The attribute `landed` contains the norms of landed rounds, which are equal on all replicas.
 
     Args:
-        on: False: change nothing; norms need not be measured then.
+        on: whether to clip and to limit samples. If False, contributions are not changed, and norms need not be
+            measured.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -96,7 +104,7 @@ class NormScreen:
         return found
 
     def factors(self, round: Measured) -> list[float]:
-        """Return the factor, at most 1, that clips each contribution to the largest norm allowed."""
+        """Return for each contribution the factor, at most 1, that clips it to the largest allowed norm."""
         if not self.on:
             return [1.0] * len(round.samples)
         before = self.before(round.fragment)
@@ -108,10 +116,10 @@ class NormScreen:
         return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
 
     def observe(self, round: Measured) -> None:
-        """Remember the median norm of a round that has landed.
+        """Store the median norm of a round that has landed.
 
-        Remember nothing if the norms of a pair differ by more than a factor of REFUSED, because one of them is wrong,
-        or if a contribution of the round was refused before its norm was known.
+        The norms of a pair are not stored if they differ by more than a factor of REFUSED, because one of them is
+        wrong, or if a contribution was refused before any norm of this fragment was stored.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)
@@ -120,7 +128,7 @@ class NormScreen:
             self.remember(round.fragment, [round.median])
 
     def remember(self, fragment: int, norms: list[float]) -> None:
-        """Append norms of a fragment, and keep the last REMEMBERED ones."""
+        """Append norms of a fragment, and keep the last REMEMBERED norms."""
         self.landed[fragment] = [*self.landed.get(fragment, ()), *norms][-REMEMBERED:]
 
     def before(self, fragment: int) -> float:
@@ -128,15 +136,15 @@ class NormScreen:
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:
-        """Return the usual distance between whole replicas: infinite, since replicas that agree are not screened."""
+        """Return infinity as the usual distance between whole replicas: equal replicas need no screen."""
         return math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the remembered norms by fragment; equal on all peers that have landed the same rounds."""
+        """Return the stored norms by fragment; they are equal on all peers that have landed the same rounds."""
         return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; an older run has no norms. Raises ValueError for anything else."""
+        """Load what `state_dict` returned; the state of an older run may lack norms. Raises ValueError if invalid."""
         landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
             raise ValueError("a norm of a round that landed is not positive and finite")
@@ -144,6 +152,6 @@ class NormScreen:
 
 
 def median(values: Iterable[Any]) -> Any:
-    """Return the lower median of the positive values, or 0 without any."""
+    """Return the lower median of the positive values, or 0 if there are none."""
     positive = [x for x in values if x > 0]
     return statistics.median_low(positive) if positive else 0

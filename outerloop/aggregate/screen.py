@@ -1,4 +1,4 @@
-"""Choose the screen of a run by what its peers exchange: pseudo-gradients for a common step, or weights in pairs."""
+"""Choose the screen of a run according to what its peers exchange: pseudo-gradients, or weights in pairs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ KINDS = ("auto", "median", "none")
 
 
 def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: bool) -> NormScreen:
-    """Return the screen of a run. "auto": on if the exchange does not wait for all peers, as with others' machines.
+    """Return the screen of a run.
 
-    Raises UserError for another kind, and for "median" unless all peers take the same outer step.
+    clip: "auto" turns screening on if the exchange does not wait for all peers, because some of them may then be on
+        machines of other people; "median" turns it on, "none" turns it off.
+
+    Raises UserError if `clip` has another value, or if it is "median" but peers do not take the same outer step.
     """
     if clip not in KINDS:
         raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: set clip=auto")

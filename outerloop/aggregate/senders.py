@@ -2,16 +2,16 @@
 
     ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|
 
-For sparse payloads. The code of the SparseLoCo authors (arXiv 2508.15706) computes the same except for values of
-exactly 0: they count as sent there, and as not sent here. For [0.4] and [0] the result is 0.2 there and 0.4 here. Top-k
-selects zeros only in chunks with fewer than k other values; two-bit and sign codecs decode to 0 only if a whole group
-is 0.
+For sparse payloads. The source code of SparseLoCo's authors (arXiv 2508.15706) computes the same except for values that
+are exactly 0: it counts them as sent, this file counts them as not sent. If two peers send 0.4 and 0, its result is 0.2
+and the result here is 0.4. Top-k selects zeros only in chunks with fewer than k other values; two-bit and sign codecs
+decode to 0 only if a whole group is 0.
 
-Payloads of DCT coefficients are aggregated as coefficients: each over the peers that sent it, as in the code of DeMo's
-authors (arXiv 2411.19870).
+Payloads of DCT coefficients are aggregated as coefficients: each coefficient is averaged over the peers that sent it,
+as in the source code of DeMo's authors (arXiv 2411.19870).
 
-The selections of different workers are almost disjoint (93-95 % with four workers). So this step is nearly P times as
-long as with 1/P, which decides whether SparseLoCo beats DiLoCo.
+The selections of different workers are almost disjoint (93-95 % with four workers). So the outer step is nearly P times
+as long as with 1/P, which decides whether SparseLoCo beats DiLoCo.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ class Senders:
         return total(sent).div_(count.clamp_(min=1))
 
     def aggregate_rule(self) -> AggregateRule:
-        """Describe the mean over senders to the kernels."""
+        """Return the description of the mean over senders for the kernels."""
         return AggregateRule(by_senders=True)

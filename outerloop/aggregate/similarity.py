@@ -1,14 +1,14 @@
-"""Measure how far the contributions of a round point in the same direction, with the same bits on all peers.
+"""Measure to what extent the contributions of a round point in the same direction, with the same bits on all peers.
 
     ρ = Σ_j Σ_{p≠q} Δ̂_pj Δ̂_qj / Σ_j (c_j − 1) Σ_p Δ̂_pj²  =  (A − B) / D
     A = Σ_j (Σ_p Δ̂_pj)²,   B = Σ_j Σ_p Δ̂_pj²,   D = Σ_j (c_j − 1) Σ_p Δ̂_pj²,   c_j = |{p : Δ̂_pj ≠ 0}|
 
-ρ is 1 if all peers that sent a value sent the same one, 0 if the values have nothing in common, and below 0 if they
-contradict each other. A value sent by one peer alone is left out, so in sparse payloads only values chosen by several
-peers count. With dense payloads c_j = P, and ρ is the mean agreement of two peers: (1 / s − 1) / (P − 1) with the
-gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
+ρ is 1 if for every coordinate all peers that sent a value sent the same value, 0 if the values have nothing in common,
+and below 0 if they contradict each other. A coordinate that only one peer sent does not contribute, so in sparse
+payloads only coordinates chosen by several peers count. With dense payloads c_j = P, and ρ is the mean agreement of two
+peers: (1 / s − 1) / (P − 1) with the gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
 
-The sums are those of exact_norms.py, which do not depend on the number of threads or the GPU.
+The sums are computed by exact_norms.py, so they do not depend on the number of threads or the GPU.
 """
 
 from __future__ import annotations

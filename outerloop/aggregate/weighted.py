@@ -2,7 +2,7 @@
 
     ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples of peer p since this fragment's last landing
 
-The shares are computed before the multiplication: so a product with any 64-bit count stays finite.
+The shares n_p / Σ_q n_q are computed before the multiplication, so that products stay finite for any 64-bit counts.
 """
 
 from __future__ import annotations

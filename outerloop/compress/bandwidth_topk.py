@@ -1,17 +1,17 @@
-"""Top-k that adapts k to the network: the largest k that keeps a chosen utilization.
+"""Top-k that adapts k to the network: the largest k with which a chosen utilization is reached.
 
     b = max(0, T (1 − u) / u − c) + h      time budget: seconds per round in which payloads may be in transit
-    m(k') = s k',   s ← (s + m / k) / 2    predicted transit time with k', from the measured one with k
-    down   when m(k) > b, to the highest k' with m(k') <= b;      up   one step, when m(2 k) <= 0.8 b
+    m(k') = s k',   s ← (s + m / k) / 2    predicted transit time with k', from the time m measured with k
+    k decreases if m(k) > b: to the highest k' with m(k') <= b;      k increases by one rung if m(2 k) <= 0.8 b
 
 u is the utilization compute / (compute + exposed communication). T is the time of a round's inner steps, c the time of
-launching and landing, m the time in which payloads were in transit, and h the part of m that a delay hides, all in
-seconds. Waiting for other peers is not counted. Small tensors, the table and the round trip do not grow with k, so
-m(2 k) is an over-estimate. GraVAC (arXiv 2305.12201) also adapts one factor for the whole model, by gain and
-throughput.
+launching and landing, m the time in which payloads were in transit, and h the part of m that is hidden because the
+round lands with a delay, all in seconds. Waiting for other peers is not counted. Small tensors, the message's table of
+contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv 2305.12201) adapts one
+compression factor for the whole model too, but by gain and throughput.
 
 Each peer uses its own measurements; a payload contains its k. If nothing was in transit in a round (workers in one
-process), k rises to k_max. Needs error feedback.
+process), k increases until it is k_max. Needs error feedback.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, RoundCost, UserError
 
 MARGIN = 0.8
-"""Fraction of b that the next higher k must not exceed, so that k does not oscillate with 20 % noise."""
+"""Fraction of b that m(2 k) must not exceed for k to increase, so that k does not oscillate with 20 % noise."""
 
 
 class Chosen(Ladder):
-    """Top-k at the step of the ladder set in `step`, initially the lowest. Arguments as for Ladder."""
+    """Top-k with the k of rung `step` of the ladder, initially the lowest. Takes the arguments of Ladder."""
 
     step = 0
 
@@ -40,11 +40,11 @@ class Chosen(Ladder):
         return self.ladder[self.step].k
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to the parts of Ladder."""
+        """Encode x (N values, any shape) to the parts of Ladder."""
         return self.encode_at(self.step, x, context)
 
     def highest(self, seconds_per_k: float, limit_s: float) -> int:
-        """Return the highest step whose predicted transit time is at most `limit_s`, or the lowest step."""
+        """Return the highest rung whose predicted transit time is at most `limit_s`; the lowest rung if none fits."""
         fits = [step for step, topk in enumerate(self.ladder) if seconds_per_k * topk.k <= limit_s]
         return max(fits, default=0)
 
@@ -53,10 +53,10 @@ class Auto(BySize):
     """Compressor that sends small tensors through `small` and adapts the k of all others to the network.
 
     Args:
-        utilization: u, the target share of the time spent in inner steps, above 0 and below 1.
-        below: tensors of fewer values than this are small.
-        small: compressor of the small tensors.
-        large: compressor of all others.
+        utilization: u, the target share of time to spend in inner steps, above 0 and below 1.
+        below: a tensor with fewer values than this is small.
+        small: compressor of small tensors.
+        large: compressor of all other tensors.
 
     Raises:
         UserError: if `utilization` is out of range.
@@ -85,7 +85,7 @@ class Auto(BySize):
         return max(0.0, exposed_s - cost.codec_s) + cost.hidden_s
 
     def next_step(self, limit_s: float) -> int:
-        """Return the next step: down as far as needed, up by at most one."""
+        """Return the next rung: lower by as many rungs as needed, or higher by at most one."""
         assert self.seconds_per_k is not None
         fits = self.chosen.highest(self.seconds_per_k, limit_s)
         if fits < self.chosen.step:
@@ -104,7 +104,7 @@ class Auto(BySize):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and s."""
+        """Return the current rung and s."""
         return {"step": self.chosen.step, "seconds_per_k": self.seconds_per_k}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""Choose one of two compressors by tensor size. Norms and biases are too few and too important to sparsify."""
+"""Choose one of two compressors by tensor size.
+
+Norms and biases are small and important, so that sparsifying them saves little and harms training.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ class BySize:
     """Compressor that uses `small` for tensors of fewer than `below` values, and `large` for all others.
 
     Args:
-        below: number of values. One chunk of `large` is a natural limit.
-        small: compressor of small tensors: cheap, and accurate enough to need no tuning (bfloat16).
-        large: compressor of all others.
+        below: a number of values; the size of one chunk of `large` is a natural choice.
+        small: compressor of small tensors; it should be cheap, and accurate enough to need no tuning (bfloat16).
+        large: compressor of all other tensors.
     """
 
     def __init__(self, *, below: int, small: Compressor, large: Compressor) -> None:
@@ -31,7 +34,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return the description of the chosen compressor."""
+        """Return the description that the compressor for this shape gives of its codec, or None."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
@@ -39,11 +42,11 @@ class BySize:
         return self.of(x.shape).encode(x, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError as the chosen compressor does."""
+        """Decode parts to float32 of `shape`. Raises ValueError if the chosen compressor cannot decode them."""
         return self.of(shape).decode(parts, shape, context)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Pass these parts on to the chosen compressor if it has a state."""
+        """Pass the parts of this peer that have landed to the chosen compressor, if it has a state."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
             codec.landed(own, shape, context)
 

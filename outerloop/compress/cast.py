@@ -15,8 +15,8 @@ class Cast:
     """Compressor with 16 bits per value. `float16` clamps to its largest finite value instead of overflowing.
 
     Args:
-        dtype: "bfloat16" or "float16". Pseudo-gradients are small: prefer float16 for accuracy within 6e-8 .. 65504,
-            and bfloat16 if the range is unknown.
+        dtype: "bfloat16" or "float16". Prefer float16, which is more accurate, if magnitudes are within 6e-8 .. 65504,
+            as those of pseudo-gradients usually are; prefer bfloat16 if their range is unknown.
 
     Raises:
         UserError: for any other dtype.
@@ -35,7 +35,7 @@ class Cast:
         return {"value": x.detach().reshape(-1).clamp(-largest, largest).to(self.dtype)}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode "value" (N,) to a float32 tensor of `shape`. Raises ValueError if the part does not fit."""
+        """Decode "value" (N,) to float32 of `shape`. Raises ValueError on a wrong count, dtype or non-finite value."""
         value = checked_dense(parts, shape)
         if value.dtype != self.dtype:
             raise ValueError(f"expected {self.dtype}, got {value.dtype}")

@@ -1,15 +1,15 @@
-"""Apply a cosine transform before another compressor, which then sees frequencies (DeMo, arXiv 2411.19870).
+"""Apply a cosine transform before another compressor, which then encodes frequencies (DeMo, arXiv 2411.19870).
 
     c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), else √(2/L)          orthonormal DCT-II of each chunk
     x̂_n = Σ_k ĉ_k s_k cos(π (2n + 1) k / 2L)
 
-The transform is orthonormal, so the error of x̂ has the same norm as the error of ĉ. The ragged last chunk gets a
-shorter transform, without padding. DeMo cuts matrices into 64 x 64 blocks, transforms both dimensions and keeps 32 of a
-block's 4096 coefficients. Here a tensor is cut in memory order, and 64 transforms of 64 values share one top-k chunk of
-4096, so the same share is kept.
+The transform is orthonormal, so the error of x̂ has the same norm as the error of ĉ. A shorter last chunk gets a
+shorter transform, without padding. DeMo cuts matrices into 64 x 64 blocks, transforms both dimensions and keeps 32 of
+the 4096 coefficients of a block. Here a tensor is cut into chunks in memory order, and 64 transforms of 64 values share
+one top-k chunk of 4096 values, so that the same fraction can be kept.
 
 Every multiplication and addition is rounded separately, in a fixed order, in float64. The last bits of a matmul would
-depend on the processor, and peers must decode to equal bits. For even L, the transform is split into sums and
+depend on the processor, but all peers must decode to equal bits. For even L, the transform is split into sums and
 differences of mirrored values, which takes a third of the work at L = 64.
 
 C chunks, L chunk length, H = L / 2, K terms of a sum.
@@ -35,11 +35,11 @@ ROWS_AT_ONCE = 4096
 
 
 class Dct:
-    """Compressor that transforms chunk by chunk and passes the coefficients to `of`. Linear if `of` is.
+    """Compressor that transforms x chunk by chunk and passes the coefficients to `of`. It is linear if `of` is linear.
 
     Args:
-        chunk: values per transform, 1 .. 1024 (the work per value grows with it). DeMo: 64.
-        of: compressor of the coefficients; it sees a tensor of the same shape.
+        chunk: values per transform, 1 .. 1024. The work per value grows with this number. DeMo uses 64.
+        of: compressor of the coefficients, which it receives as a tensor of the same shape.
 
     Raises:
         UserError: if `chunk` is out of range.
@@ -51,15 +51,15 @@ class Dct:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (any shape) to the parts of its coefficients."""
+        """Encode the coefficients of x (any shape) with `of`."""
         return self.of.encode(self.by_chunk(dct_rows, x.detach()), context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError as `of` does."""
+        """Decode parts to float32 of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.inverse(self.coefficients(parts, shape, context))
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return what `of` decodes to, float32 of `shape`. Raises ValueError as `of` does."""
+        """Return the coefficients that `of` decodes, float32 of `shape`. Raises ValueError if it cannot."""
         return self.of.decode(parts, shape, context)
 
     def inverse(self, coefficients: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Dct:
         return self.by_chunk(idct_rows, coefficients)
 
     def by_chunk(self, transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return every chunk transformed, clamped to the range of float32, in the shape of x."""
+        """Transform every chunk and clamp the results to the range of float32. Return them in the shape of x."""
         blocks = [block for row_CL in split_rows(x.reshape(-1), self.chunk) for block in row_CL.split(ROWS_AT_ONCE)]
         done = [transform(block_CL.double()).clamp(-LARGEST, LARGEST).float().view(-1) for block_CL in blocks]
         return torch.cat([x.new_zeros(0, dtype=torch.float32), *done]).view(x.shape)

@@ -2,10 +2,10 @@
 
     gain(k) = ‖kept(x, k)‖² / ‖x‖²;  k = the smallest of k_min, 2 k_min, 4 k_min, …, k_max with gain(k) >= target
 
-A tensor whose energy is concentrated in few values sends few. A tensor whose energy is spread out sends up to k_max
-and leaves the rest to the feedback. GraVAC adapts one factor for the whole model over the steps, by gain and
-throughput. Here k is chosen separately for every tensor in every round, without state, within the budget k_max. The
-gain is computed from the exact kept values.
+If the energy of a tensor is concentrated in few values, few values are sent. If it is spread out, up to k_max values
+per chunk are sent, and error feedback retains the rest. GraVAC adapts one compression factor for the whole model over
+the steps, by gain and throughput. Here k is chosen separately for every tensor in every round, without state, up to
+k_max. The gain is computed from the kept values before they are quantized.
 
 C chunks, L chunk length, K kept per chunk.
 """
@@ -28,8 +28,8 @@ class Adaptive(Ladder):
     Args:
         chunk, values, index: as for TopK.
         k_min: smallest number kept per chunk.
-        k_max: largest number kept per chunk, 1 .. chunk: the budget.
-        target: share of the squared norm of x to send, 0 .. 1.
+        k_max: largest number kept per chunk, 1 .. chunk.
+        target: share of the squared norm of x that the kept values must reach, 0 .. 1.
 
     Raises:
         UserError: if a setting is out of range.
@@ -42,11 +42,14 @@ class Adaptive(Ladder):
         self.target = target
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to the parts of Ladder."""
+        """Encode x (N values, any shape) to the parts of Ladder."""
         return self.encode_at(self.step(x.detach().reshape(-1)), x, context)
 
     def step(self, x_N: Tensor) -> int:
-        """Return the first step of the ladder that reaches the target, or the last. Float64 squares do not overflow."""
+        """Return the lowest rung of the ladder that reaches the target; the highest rung if none does.
+
+        Squares are computed in float64, where they do not overflow.
+        """
         whole, last = float(x_N.double().square().sum()), self.ladder[-1]
         tops = [
             (row_CL.shape[1], row_CL.abs().topk(kept(row_CL.shape[1], last)).values.double().square())

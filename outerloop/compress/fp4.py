@@ -3,9 +3,9 @@
     x̂ = the nearest of 0 and ± scale * 2^(e - 7), e = 1 .. 7;  scale = max |x| of the group
 
 Exponent 0 means zero, as in the IEEE formats. "Nearest" is by distance, not by exponent: 1.4 becomes 1 and 1.6 becomes
-2, so no value has a larger error than if it had not been sent. The levels span a factor of 64. This is better than int4
-if magnitudes within a group differ by orders of magnitude, and worse otherwise (gaussian, chunk 256: relative error
-0.19 against 0.13; Laplace 0.19 against 0.18). Streaming DiLoCo uses it without feedback.
+2. So no value has a larger error than if it were not sent. The levels span a factor of 64. This is better than int4 if
+magnitudes within a group differ by orders of magnitude, and worse otherwise (relative errors at chunk 256: 0.19 against
+0.13 for Gaussian values, 0.19 against 0.18 for Laplace). Streaming DiLoCo uses this format without error feedback.
 
 N values, G groups.
 """

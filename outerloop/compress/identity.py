@@ -23,7 +23,10 @@ class Identity:
 
 
 def checked_dense(parts: Parts, shape: Size) -> Tensor:
-    """Return the only part, "value", as a tensor of `shape`. Raises ValueError unless it fits and is finite."""
+    """Return the part "value" as a tensor of `shape`.
+
+    Raises ValueError unless it is the only part, has the right number of floats and is finite.
+    """
     value = parts.get("value")
     if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():
         raise ValueError(f"expected one float part 'value' of {shape.numel()} values, got {sorted(parts)}")

@@ -1,8 +1,8 @@
-"""Top-k with one of a few k, sent as one byte per tensor. Decoding does not depend on how k was chosen.
+"""Top-k with a ladder of possible values of k. The chosen rung is sent with the tensor, as one byte.
 
     k = k_min, 2 k_min, 4 k_min, …, k_max
 
-A peer can choose k without coordination, because the step is sent with the tensor.
+So every peer can choose k without coordination, and decoding does not depend on how k was chosen.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class Ladder:
-    """Base of top-k codecs with several k (the steps of the ladder); a subclass chooses the step of a tensor.
+    """Base class of top-k codecs with several values of k (the rungs of the ladder).
+
+    A subclass chooses the rung for each tensor. In code and on the wire, a rung is called "step".
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
         k_min: smallest number kept per chunk.
         k_max: largest number kept per chunk, 1 .. chunk.
         values: compressor of the kept values. It receives them in order, one group per chunk.
-        index: code of the kept positions.
+        index: encoding of the kept positions.
 
     Raises:
         UserError: if a setting is out of range.
@@ -39,11 +41,11 @@ class Ladder:
         self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
     def encode_at(self, step: int, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "step" (1,) uint8, the index of k on the ladder, and the parts of TopK."""
+        """Encode x (N values, any shape) to the parts of TopK and "step" (1,) uint8, the index of k on the ladder."""
         return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step, or as TopK does."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step or invalid parts of TopK."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
             raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")

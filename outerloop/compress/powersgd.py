@@ -2,14 +2,14 @@
 
     P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed
 
-M̂ projects the columns of M onto the span of P, so the norm of the error never exceeds that of M. Both factors are sent
-in bfloat16. Q is computed with the rounded P, so rounding only costs the last bits of the projection. The paper sums P
-over the workers before it computes Q, which takes two exchanges per round. Here each worker factors its own M, and one
-message is enough. Needs error feedback. Not for tensors with a flat spectrum.
+M̂ projects the columns of M onto the span of P, so the norm of the error never exceeds the norm of M. Both factors are
+sent in bfloat16. Q is computed with the rounded P, so rounding costs only the last bits of the projection. The paper
+sums P over the workers before it computes Q, which takes two exchanges per round. Here each worker factors its own M,
+so that one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
 
 Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
-the paper Q is the workers' mean, equal on all of them; here it is what this peer has sent and what has landed. Only
-this peer's `encode` uses it: M̂ is decoded from P and Q alone.
+the paper Q is the mean over the workers, equal on all of them; here it is the last Q of this peer that has landed. Only
+`encode` of this peer uses it: M̂ is decoded from P and Q alone.
 
 n rows, m columns, r rank.
 """
@@ -26,14 +26,15 @@ from outerloop.types import CodecContext, Parts, Tensors, UserError
 
 
 class PowerSgd:
-    """Low-rank compressor of matrices; `small` handles tensors of fewer than 2 dimensions or that would not shrink.
+    """Low-rank compressor of matrices.
 
-    A tensor of more than two dimensions is treated as a matrix: its first dimension by all others.
+    A tensor with more than two dimensions is treated as a matrix (n, m): n is its first dimension, m the product of the
+    others.
 
     Args:
-        rank: 1 or more. The paper: 1 .. 4.
-        small: compressor used if rank * (n + m) >= n * m.
-        warm_start: start from the last Q of a tensor that has landed, instead of a new draw.
+        rank: r, 1 or more. The paper uses 1 .. 4.
+        small: compressor of tensors that have fewer than two dimensions or would not shrink: r * (n + m) >= n * m.
+        warm_start: start from the last Q of the tensor that has landed, instead of a new random Q₀.
 
     Raises:
         UserError: if `rank` is not positive.
@@ -48,7 +49,7 @@ class PowerSgd:
         self.last: Tensors = {}
 
     def is_small(self, shape: Size) -> bool:
-        """Return whether the two factors would not be smaller than the tensor."""
+        """Return whether a tensor of this shape is left to `small`."""
         return len(shape) < 2 or self.rank * (shape[0] + shape[1:].numel()) >= shape.numel()
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
@@ -63,7 +64,7 @@ class PowerSgd:
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
 
-        Computed column by column: the last bits of a matmul would depend on the processor.
+        The product is a sum over the rank, in order, because the last bits of a matmul would depend on the processor.
         """
         if self.is_small(shape):
             return self.small.decode(parts, shape, context)
@@ -75,14 +76,14 @@ class PowerSgd:
         return x_nm.view(shape)
 
     def start(self, columns: int, context: CodecContext) -> Tensor:
-        """Return Q₀ (m, r): drawn, or the last Q of this tensor if it has this shape and no column of zeros."""
+        """Return Q₀ (m, r): the last Q of this tensor if it has this shape and no column of zeros, else a random Q₀."""
         last_mr = self.last.get(context.name)
         if last_mr is not None and last_mr.shape == (columns, self.rank) and last_mr.any(dim=0).all():
             return last_mr
         return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(context.seed))
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Remember Q for a warm start."""
+        """Store Q for the warm start of the next round."""
         if self.warm_start and not self.is_small(shape):
             self.last[context.name] = own["q"]
 
@@ -96,7 +97,7 @@ class PowerSgd:
 
     @property
     def largest(self) -> float:
-        """Bound of |Q|, representable in bfloat16, which keeps sums over the rank finite in float32."""
+        """Bound of |Q| that is representable in bfloat16 and keeps sums over the rank finite in float32."""
         return torch.finfo(torch.bfloat16).max / (1 << self.rank.bit_length())
 
 

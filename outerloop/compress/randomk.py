@@ -2,12 +2,12 @@
 
     kept = k positions of each chunk, uniform without repetition;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions are not sent, because every peer draws them: this saves 12 bits per value compared with top-k at chunk
-4096. All peers keep the same positions, so parts can be added, also inside the network. For the same k, random-k drops
-far more of x than top-k. Every round draws new positions. x̂ is not scaled up by chunk / k, because feedback sends the
-dropped values later. Needs error feedback.
+The positions are not sent, because every peer draws the same ones: this saves 12 bits per value compared with top-k at
+chunk 4096. All peers keep the same positions, so parts can be added, even inside the network. For the same k, random-k
+drops far more of x than top-k. New positions are drawn in every round. x̂ is not scaled up by chunk / k, because error
+feedback sends the dropped values later. Needs error feedback.
 
-N values, M kept in all.
+N values, M kept values in total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RandomK:
 
     Args:
         chunk: values in a chunk, at least 1.
-        k: kept per chunk, 1 .. chunk; the ragged last chunk keeps the same share, rounded up.
+        k: number of values kept per chunk, 1 .. chunk; a shorter last chunk keeps the same share, rounded up.
         values: compressor of the kept values. It receives them in order, one group per chunk.
 
     Raises:
@@ -47,11 +47,14 @@ class RandomK:
         return Rows(count, self.chunk, self.k)
 
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
-        """Return (M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
+        """Return the kept positions, (M,) int32, ascending inside their chunks.
+
+        They are drawn on the CPU, so that they are the same for all devices.
+        """
         return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(context.seed)), rows)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to the parts of the kept values (M,)."""
+        """Encode x (N values, any shape) to the parts of `values` for the kept values (M,)."""
         rows = self.rows_of(x.numel())
         at_M = absolute(self.positions(rows, context).to(x.device), rows)
         return self.values.encode(x.detach().reshape(-1)[at_M], replace(context, group=self.k))

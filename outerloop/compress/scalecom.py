@@ -1,20 +1,21 @@
-"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): leaders take turns to choose all peers' positions.
+"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): peers take turns to choose the positions that all peers keep.
 
     leader of round r + 1: peer (r + 1) mod P.  With its payload of round r it announces, from its residual,
     next = the k largest of |x − x̂| in each chunk;   in round r + 1, on every peer:  x̂ = values(x[next]), 0 elsewhere
 
 In the paper, the leader chooses from its x of the same round and sends its choice before the others send. Here an
-exchange is a single message, so the leader chooses one round ahead: from the residual with which it enters that round,
-before its newest Δ is added. In the first round, and after a round that failed or had no announcement, positions are
-drawn from the seed (random-k). The paper's low-pass filter on the memory belongs to the axis feedback.
+exchange is a single message, so the leader chooses one round ahead: from the residual with which it enters the next
+round, before the Δ of that round is added. In the first round, and after a round that failed or had no announcement,
+positions are drawn from the seed (random-k). The low-pass filter that the paper applies to the memory belongs to the
+axis "feedback".
 
-All peers keep the same positions. So parts can be added, unlike those of top-k, and a mean of P peers is as sparse as
-one payload. Only the leader sends "next". It is not added: a sum inside the network must forward it next to the sum.
-That costs less than zeros from the other P − 1 peers: 12 bits per kept value at chunk 4096 from one peer per round,
-12 / P on average. Needs error feedback. Not for peers with very different data: the leader's residual says little
-about theirs.
+All peers keep the same positions. So their parts can be added, unlike those of top-k, and a mean of P peers is as
+sparse as one payload. Only the leader sends "next". It must not be added: if the network computes the sum, it must
+forward "next" in addition to the sum. This costs 12 bits per kept value at chunk 4096 from one peer per round, 12 / P
+bits on average; sending zeros from the other P − 1 peers would cost more. Needs error feedback. Not suitable for peers
+with very different data, because the leader's residual is then a poor estimate of theirs.
 
-N values, M kept in all, P peers.
+N values, M kept values in total, P peers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ScaleCom(RandomK):
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
-        k: kept per chunk, 1 .. chunk; the ragged last chunk keeps the same share, rounded up.
+        k: number of values kept per chunk, 1 .. chunk; a shorter last chunk keeps the same share, rounded up.
         values: compressor of the kept values. It receives them in order, one group per chunk.
 
     Raises:
@@ -49,9 +50,9 @@ class ScaleCom(RandomK):
         super().__init__(chunk=chunk, k=k, values=values)
 
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
-        """Return (M,) int32, ascending inside their chunks: as agreed, or drawn.
+        """Return the kept positions, (M,) int32, ascending inside their chunks: the announced ones, or random ones.
 
-        Raises ValueError unless the agreed positions ascend and are as many as these rows keep.
+        Raises ValueError unless the announced positions ascend and are M in number.
         """
         if context.agreed is None:
             return super().positions(rows, context)
@@ -64,21 +65,21 @@ class ScaleCom(RandomK):
         Fixed().decode([agreed], self.rows_of(shape.numel()))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to the parts of kept values (M,); the leader adds "next": see `announced`."""
+        """Encode x (N values, any shape) to the parts of `values`. The leader adds "next": see `announced`."""
         parts = super().encode(x, context)
         if context.leads:
             parts["next"] = self.announced(x.detach() - self.decode(parts, x.shape, context))
         return parts
 
     def announced(self, held: Tensor) -> Tensor:
-        """Return where the residual (N values, any shape) is largest: M positions in their chunks, packed uint8."""
+        """Return the positions of the largest values of the residual (N values, any shape), packed to uint8."""
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them.
 
-        An invalid "next" raises ValueError in the round that brings it: in the next round it would be too late.
+        An invalid "next" raises ValueError in the round in which it is sent, so that no later round depends on it.
         """
         if "next" in parts:
             self.check_agreed(parts["next"], shape)

@@ -1,10 +1,10 @@
-"""Four bins over the whole tensor, like the code of SparseLoCo's authors (arXiv 2508.15706), for comparison.
+"""Four bins for the whole tensor, as in the source code of SparseLoCo's authors (arXiv 2508.15706), for comparison.
 
     shift = mean x;  scale = 6 σ / 4;  code = round((x − shift) / scale + 2) in 0 .. 3;  x̂ = mean of the x in its bin
 
-σ is computed with N − 1. The chunks of a tensor differ by orders of magnitude but share one scale: on a real
-residual, 93 % of the sent values fall into the bin around zero (relative error 0.51, `two_bit` 0.010). The
-authors' code sends one byte per value; here it is two bits. Prefer `two_bit`. Needs error feedback.
+σ² is the sum of squares divided by N − 1. The chunks of a tensor differ by orders of magnitude but share one scale: on
+a real residual, 93 % of the sent values fall into the bin around zero (relative error 0.51; 0.010 with `two_bit`). The
+authors send one byte per value; two bits are sent here. Prefer `two_bit`. Needs error feedback.
 
 N values.
 """

@@ -2,9 +2,9 @@
 
     x̂ = sign(x) * mean |x| of the group,  sign(0) = 1
 
-The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x‖² − L (mean |x|)², at most ‖x‖². Error
-feedback flattens the magnitudes within a chunk. So inside `topk`, one bit and one mean hold almost all information: for
-equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
+The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x‖² − L (mean |x|)², at most ‖x‖². Error feedback
+makes the magnitudes within a chunk more equal. So inside `topk`, one bit per value and one mean contain almost all
+information: for equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
 
 N values, G groups, L values per group.
 """

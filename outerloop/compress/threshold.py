@@ -1,14 +1,14 @@
 """Keep all values above a fitted threshold, without sorting (SIDCo, arXiv 2101.10761).
 
-    |x| modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
-    in stages: values above η_s are exponential again, η_{s+1} = η_s + (its mean − η_s) ln(1 / share_s), share_s ≥ 1/4
+    |x| is modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
+    in stages: the |x| above η_s are exponential too, η_{s+1} = η_s + (their mean − η_s) ln(1 / share_s), share_s ≥ 1/4
 
-A fit that misses the wanted count by more than a fifth is corrected by bisection: feedback flattens magnitudes, so they
-are no longer exponential. SIDCo instead adapts the number of stages over the iterations, which needs state. No
-tensor sends more than 1.2 times its share; if too many magnitudes are equal, the first values are sent.
-A tensor has one threshold, so chunks of large values send more than chunks of small ones, unlike `topk`.
-The count varies, so gaps between the kept positions are sent, about one byte each at a share of 1/32. Needs error
-feedback.
+If the fit misses the wanted count by more than a fifth, it is corrected by bisection: error feedback makes magnitudes
+more equal, so they are no longer exponential. SIDCo instead adapts the number of stages over the iterations, which
+needs state. No tensor sends more than 1.2 times its share; if too many magnitudes are equal, the first values are sent.
+All chunks of a tensor have the same threshold, so, unlike with `topk`, more values are sent from chunks of large values
+than from chunks of small values. The number of kept values varies, so the gaps between their positions are sent, about
+one byte each at a share of 1/32. Needs error feedback.
 
 N values, M kept values, S values left in a stage.
 """
@@ -34,7 +34,7 @@ class Threshold:
 
     Args:
         share: share of the values to send, above 0 and at most 1.
-        values: compressor of the kept values. It receives them in order, without groups: set its chunk.
+        values: compressor of the kept values. It receives them in order, without groups, so its `chunk` must be set.
 
     Raises:
         UserError: if `share` is out of range.
@@ -48,11 +48,11 @@ class Threshold:
         self.share, self.values = share, values
 
     def max_kept(self, count: int) -> int:
-        """Return how many values a tensor of `count` values sends at most."""
+        """Return the maximum number of values that are sent of a tensor of `count` values."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "gap" uint8 (between kept positions, then to the end) and "values.*"."""
+        """Encode x (N values, any shape) to "values.*" and "gap" uint8: gaps between kept positions and to the end."""
         x_N = x.detach().reshape(-1)
         threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
@@ -60,7 +60,7 @@ class Threshold:
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError if there are too many gaps or they do not fit."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
@@ -70,7 +70,7 @@ class Threshold:
 
 
 def fitted(size_N: Tensor, wanted: int) -> float:
-    """Return a threshold that about `wanted` magnitudes reach, at least one: fitted, then corrected by bisection."""
+    """Return a threshold that about `wanted` magnitudes (at least one) reach: fitted, then corrected by bisection."""
     if not size_N.numel():
         return 0.0
     low, high = 0.0, float(size_N.max())
@@ -85,7 +85,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """Return η, computed in stages; each stage keeps at least a quarter of the values of the previous stage."""
+    """Return η, computed in stages; each stage keeps at least a quarter of the values of the stage before it."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

@@ -2,12 +2,13 @@
 
     kept = the k largest of |x| in each chunk, ties to the lowest position;  x̂ = values(x[kept]), 0 elsewhere
 
-A chunk is `chunk` consecutive values in memory order. The ragged last chunk keeps the same share, rounded up, without
-padding. A code of compress/index encodes the positions, and another compressor the kept values. Needs error feedback.
+A chunk is `chunk` consecutive values in memory order. A shorter last chunk is not padded and keeps the same share,
+rounded up. A code of compress/index encodes the positions, and another compressor encodes the kept values. Needs error
+feedback.
 
-The payloads of several peers are decoded together if the codec supports it, else one by one.
+The payloads of several peers are decoded together if the compressor of the kept values supports it, else one by one.
 
-N values, C chunks, L chunk length, K kept per chunk, M kept in all, P peers.
+N values, C chunks, L chunk length, K kept per chunk, M kept values in total, P peers.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class BatchDecoder(Protocol):
     """A compressor that decodes the payloads of P peers for one tensor together, faster than one by one."""
 
     def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-        """Return (P, *shape) float32. Raises ValueError if any of them cannot be decoded."""
+        """Return (P, *shape) float32. Raises ValueError if the parts of any peer cannot be decoded."""
         ...
 
 
 def decode_all(codec: Compressor, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-    """Decode the parts of P >= 1 peers to (P, *shape) float32, with any codec. Raises ValueError as the codec does."""
+    """Decode the parts of P >= 1 peers to (P, *shape) float32 with any codec. Raises ValueError if the codec cannot."""
     if isinstance(codec, BatchDecoder):
         return codec.decode_all(parts_P, shape, context)
     return torch.stack([codec.decode(parts, shape, context).float() for parts in parts_P])
@@ -47,10 +48,10 @@ class TopK:
 
     Args:
         chunk: values per chunk, 2 .. 65536. SparseLoCo: 4096.
-        k: kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
+        k: number of values kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
         values: compressor of the kept values. It receives them in order, one group per chunk.
-        index: code of the kept positions.
-        warmup_rounds: rounds over which the kept share falls geometrically from 1 to k / chunk; 0 for none.
+        index: encoding of the kept positions.
+        warmup_rounds: rounds over which the kept share decreases geometrically from 1 to k / chunk; 0: no warm-up.
 
     Raises:
         UserError: if `chunk`, `k` or `warmup_rounds` is out of range.
@@ -69,11 +70,14 @@ class TopK:
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def sparse_codec(self, shape: Size) -> TopK:
-        """Return this codec: kernels make its selection (kernels/specs.py)."""
+        """Return this codec, because kernels can make its selection (kernels/specs.py)."""
         return self
 
     def k_at(self, number: int) -> int:
-        """Return the number kept of a full chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
+        """Return how many values are kept of a full chunk in round `number`.
+
+        This is chunk · (k / chunk)^(number / warmup_rounds) during warm-up, then k.
+        """
         if number >= self.warmup_rounds:
             return self.k
         return geometric(self.chunk, self.k, number, self.warmup_rounds)
@@ -83,13 +87,13 @@ class TopK:
         return Rows(count, self.chunk, self.k_at(context.round))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "index" uint8 (positions in the chunk) and "values.*"."""
+        """Encode x (N values, any shape) to "index" uint8 (positions in their chunks) and "values.*"."""
         rows = self.rows_at(x.numel(), context)
         position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
         return self.pack(position_M, value_M, rows, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError if `index` or `values` cannot decode them."""
         rows = self.rows_at(shape.numel(), context)
         position_1M, value_1M = self.unpack([parts], rows, context)
         dense_N = torch.zeros(shape.numel(), device=value_1M.device)
@@ -102,7 +106,7 @@ class TopK:
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
-        """Invert `pack` for the parts of P peers: position and value (P, M). Raises ValueError on invalid parts."""
+        """Invert `pack` for P peers: return positions and values, (P, M) each. Raises ValueError on invalid parts."""
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
         values = [
             {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P

@@ -2,9 +2,9 @@
 
     m = mean |x|;  x̂ = sign(x) * (mean of the |x| above m  if |x| > m  else  mean of the |x| at or below m)
 
-Magnitudes are per group, not per tensor: chunks differ in scale by orders of magnitude, and one scale for a whole
-tensor would map most values to zero. Relative L2 error of the kept values of a real residual at k = 64: 0.010, against
-0.51 for the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
+Each group has its own magnitudes: chunks differ in scale by orders of magnitude, and one scale for a whole tensor would
+map most values to zero. The relative L2 error of the kept values of a real residual at k = 64 is 0.010, against 0.51
+with the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
 
 N values, G groups, L values per group; the last group may be shorter.
 """
@@ -57,7 +57,7 @@ class TwoBit:
 
 
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
-    """Raise ValueError unless `code` holds `count` codes and `level_G2` the magnitudes of groups of `group`."""
+    """Raise ValueError unless there are `count` codes, and two magnitudes for each group of `group` values."""
     if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
         raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
     if not all_magnitudes(level_G2):
@@ -67,7 +67,10 @@ def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
 
 
 def all_magnitudes(level_G2: Tensor) -> bool:
-    """Return whether all bfloat16 are finite and not negative: as integers, 0 or more and below infinity's 0x7F80."""
+    """Return whether all bfloat16 values are finite and not negative.
+
+    As integers, such values are at least 0 and below 0x7F80, which is infinity.
+    """
     if not level_G2.numel():
         return True
     lowest, highest = level_G2.view(torch.int16).aminmax()

@@ -1,11 +1,11 @@
-"""Evenly spaced levels, symmetric around zero: int8, int4 and ternary, round to nearest.
+"""Evenly spaced levels, symmetric around zero: int8, int4 and ternary values, rounded to nearest.
 
     top = 2^(bits-1) - 1;  scale = max |x| / top;  code = round(x / scale) in -top .. top;  x̂ = code * scale
 
-The scale is set by the largest magnitude of a group, not of the tensor, so a large value coarsens only its own group.
-Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it had not been
-sent. 2 bits need error feedback, and `two_bit` is better there (gaussian, chunk 256: relative error 0.81 against 0.35).
-LoCo (arXiv 2407.04480) sends int4 with its own feedback.
+The scale is set by the largest magnitude of a group, not of the tensor, so a large value makes the levels coarser only
+in its own group. Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it
+were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits (relative error 0.35 against
+0.81 here, Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 with a feedback of its own.
 
 N values, G groups.
 """
@@ -46,6 +46,6 @@ class Uniform:
         return group_scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes, an invalid scale or code."""
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes, an invalid scale or an invalid code."""
         length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))

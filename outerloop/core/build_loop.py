@@ -1,4 +1,4 @@
-"""Build the loop of one replica: the parts that launch, verify and land its rounds, connected."""
+"""Build the loop of one replica from the parts that launch, verify and land its rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_loop(
     timeout_s: float,
     rounds: int | None,
 ) -> RoundLoop:
-    """Return the loop of a replica. The arguments are those of OuterLoop, checked, or parts built from them."""
+    """Return the loop of a replica. The arguments are the checked arguments of OuterLoop, or parts built from them."""
     concurrent = is_concurrent(exchange.info, schedule, method)
     pipeline = RoundPipeline(
         replica.island,

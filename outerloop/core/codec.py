@@ -1,4 +1,4 @@
-"""Convert tensors to messages and back: applies the compressor to every tensor of a fragment, and the wire format."""
+"""Convert the tensors of a fragment to messages and back, with the compressor and the wire format."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from outerloop.protocols import Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
-"""Limit in characters: a reason may quote what the sender wrote."""
+"""Maximum number of characters of a reason, which may quote what the sender wrote."""
 
 
 class UpdateCodec:
-    """Encodes what this peer offers, decodes what all peers sent, and remembers what they agreed on for the next round.
+    """Encodes this peer's updates, decodes those of all peers, and stores what peers agreed on for the next round.
 
     Args:
         compress: the compressor; the same on all peers.
-        seed: of the run; the same on all peers.
-        beside: returns names and shapes of the tensors that a fragment's messages carry in addition to weights.
+        seed: the seed of the run; the same on all peers.
+        beside: fragment -> names and shapes of the tensors that its messages contain in addition to weights.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class UpdateCodec:
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
         """Compress one tensor in this round.
 
-        `leads`: its parts must include "next", which applies in the next round.
+        leads: whether this peer is the leader, so that the parts must include "next", which applies in the next round.
         """
         return self.compress.encode(x, replace(self.context(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if its model, round or peer is not the one that the exchange received it for.
+        Raises InvalidMessage if the model, round or peer in the message is not the one that it was received for.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
@@ -55,34 +55,34 @@ class UpdateCodec:
         return message
 
     def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:
-        """Return the names and shapes of what a message of this round holds; `like` are the tensors of its fragment."""
+        """Return the names and shapes of all tensors in a message of this round. `like`: tensors of its fragment."""
         return schema_of(like) | self.beside(round.fragment)
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Decode one tensor of one message, dense, on the device of `like`.
+        """Decode one tensor of one message to a dense tensor on the device of `like`.
 
-        Raises InvalidMessage naming peer and tensor.
+        Raises InvalidMessage that names the peer and the tensor.
         """
         return self.read(message, name, like, self.compress.decode)
 
     def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Return one tensor of one message as it is aggregated, in the shape and on the device of `like`.
+        """Return one tensor of one message in the form in which it is aggregated, with the shape and device of `like`.
 
-        That is what `decode` returns, or its coefficients if the compressor transforms. Raises InvalidMessage.
+        This is what `decode` returns, or the coefficients if the compressor applies a transform. Raises InvalidMessage.
         """
         codec = codec_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
 
     def values(self, aggregate: Tensor) -> Tensor:
-        """Return the values that an aggregate of contributions stands for.
+        """Convert an aggregate of contributions to values: apply the inverse transform if the compressor has one.
 
-        An aggregate that is not finite stays as it is.
+        An aggregate that is not finite is returned unchanged.
         """
         codec = codec_of(self.compress, aggregate.shape)
         return codec.inverse(aggregate) if isinstance(codec, Transforming) and all_finite(aggregate) else aggregate
 
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
-        """Apply one of the compressor's decoding functions. Raises InvalidMessage naming peer and tensor."""
+        """Apply one of the compressor's decoding functions. Raises InvalidMessage that names peer and tensor."""
         with blaming(message, name):
             context = self.context(message.header.round, name)
             return checked(decode(on(like.device, message.parts[name]), like.shape, context), like)
@@ -97,17 +97,17 @@ class UpdateCodec:
         return CodecContext(number, seed, agreed=agreed if holds_in == number else None, name=name)
 
     def landed_own(self, message: wire.Message, name: str, like: Tensor) -> None:
-        """Let a compressor with state remember one tensor of this peer's message, which has landed."""
+        """Report one tensor of this peer's message, which has landed, to the compressor if it has a state."""
         if self.stateful:
             context = self.context(message.header.round, name)
             self.stateful.landed(on(like.device, message.parts[name]), like.shape, context)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
-        """Remember what the leader set for the next round.
+        """Store the leader's "next" parts, which apply in the next round only.
 
-        It applies to that round only: a failed round leaves nothing agreed.
+        So if a round fails, nothing is agreed on for the round after it.
 
-        `messages` come in peer-name order. Only the leader's "next" parts are used; those of other peers are ignored.
+        messages: in peer-name order. "next" parts of peers other than the leader are ignored.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
@@ -115,7 +115,7 @@ class UpdateCodec:
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was agreed on, by tensor: the round in which it applies, and the agreed tensor."""
+        """Return what was agreed on: tensor name -> (the round in which it applies, the agreed parts)."""
         return {"agreed": dict(self.agreed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,12 +124,12 @@ class UpdateCodec:
 
 
 def leader(number: int, peers: int) -> int:
-    """Return the index, in name order, of the peer whose "next" parts apply in this round: peers take turns."""
+    """Return the index, in name order, of the peer whose "next" parts apply in this round. Peers take turns."""
     return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
-    """Return names and shapes."""
+    """Return the names and shapes of tensors."""
     return {name: x.shape for name, x in tensors.items()}
 
 
@@ -149,9 +149,10 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:
-    """Return a decoded tensor after checking its dtype: codecs that send values unchanged keep the sender's precision.
+    """Return a decoded tensor. Raises ValueError unless its dtype is float32 or the dtype of `like`.
 
-    Raises ValueError unless it is float32 or the dtype of `like`: 1e300 is finite only in float64.
+    The check is needed because codecs that send values unchanged keep the sender's dtype, and a value such as 1e300 is
+    finite only in float64.
     """
     if x.dtype not in (torch.float32, like.dtype):
         raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")

@@ -3,13 +3,15 @@
     index.json                   where everything is stored; replaces torch's pickle (dcp_index.py)
     model, inner optimizer       as torch.distributed.checkpoint stores them
     slow weights, residual, outer momentum    as DTensors, sharded as their parameters are
-    everything else that evolves              one uint8 tensor (canonical.py), equal on all ranks
+    all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
-Every rank writes its shards, and reads the shards that it has when loading. An 8-bit residual is written in float32,
-because its blocks belong to the shards, and is rounded again where the shards differ. Three things are not written.
-Rounds in flight, and what a compressor had agreed on for the next round: as after a failed round, the next round
-carries the progress. The norms of the last rounds, which are those of shards. So all islands of a run must be saved
-after the same inner step, each in a separate folder, and must be loaded together.
+Every rank writes its shards, and when loading reads the shards that it has then. An 8-bit residual is written in
+float32, because its blocks belong to the shards, and is rounded again if the new shards differ.
+
+Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
+rounds, because these are norms of shards. The progress of a round in flight is not lost: as after a failed round, the
+next round contains it. But all islands of a run must be saved after the same inner step, each in a separate folder, and
+must be loaded together.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ from outerloop.state.dcp_index import parse_dtype
 from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
-"""The parts of the outer state that depend on the current sharding, with their values when no round is in flight."""
+"""The parts of the outer state that are not written, with the values that they have when no round is in flight."""
 SHARD = "shard of"
-"""Key of the placeholder that replaces a tensor in the tree: names the parameter whose sharding the tensor has.
+"""Key of the placeholder that replaces a tensor in the tree. Its value is the parameter whose sharding the tensor has.
 
-The placeholder also holds the tensor's dtype.
+The placeholder also contains the tensor's dtype.
 """
 
 
 def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Write the model of `outer`, its optimizer and the outer state. Every rank of the island calls it.
+    """Write the model of `outer`, its optimizer and the outer state. Every rank of the island must call this.
 
     Args:
-        folder: visible to all ranks of the island, used for this checkpoint only.
+        folder: a folder that all ranks of the island can access, used for this checkpoint only.
         optimizer: the inner optimizer, or None.
     """
     shards: Tensors = {}
@@ -63,14 +65,14 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 
 def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Restore what `save` wrote, with any number of ranks. Every rank of the island calls it.
+    """Restore what `save` wrote, with any number of ranks. Every rank of the island must call this.
 
-    Call it before `attach`: torch fills a new optimizer with zeros by a step.
+    Call this before `attach`, because torch initializes the state of a new optimizer by taking a step.
 
-    Nothing in the folder is executed, and its index is checked before anything is loaded.
+    No content of the folder is executed, and its index is checked before anything is loaded.
 
     Raises:
-        UserError: if there is no checkpoint, an invalid one, or one of another model.
+        UserError: if there is no checkpoint, or if the checkpoint is invalid or belongs to another model.
     """
     held = Reader(Path(folder)).metadata.state_dict_metadata
     tree = rest_of(folder, held, outer.model)
@@ -108,14 +110,14 @@ def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str
 
 
 def save_inner(folder: str | Path, optimizer: Optimizer | None, model: Module) -> None:
-    """Write only a model and its inner optimizer. Every rank of the island calls it."""
+    """Write only a model and its inner optimizer. Every rank of the island must call this."""
     write(folder, inner_state(optimizer, model), model)
 
 
 def load_inner(
     folder: str | Path, optimizer: Optimizer | None, model: Module, beside: dict[str, Any] | None = None
 ) -> None:
-    """Restore model and inner optimizer, and the tensors of `beside`. Every rank of the island calls it."""
+    """Restore model and inner optimizer, and the tensors of `beside`. Every rank of the island must call this."""
     state = inner_state(optimizer, model) | (beside or {})
     read(folder, state, model)
     set_model_state_dict(model, state["model"])
@@ -124,26 +126,26 @@ def load_inner(
 
 
 def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
-    """Return model and inner optimizer, under torch's names."""
+    """Return the state of the model and the inner optimizer, under torch's names."""
     state: dict[str, Any] = {"model": get_model_state_dict(model)}
     return state if optimizer is None else state | {"optimizer": get_optimizer_state_dict(model, optimizer)}
 
 
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Write `state`; called by all processes that hold the model."""
+    """Write `state`. All processes that hold the model must call this."""
     group = process_group(model)
     checkpoint.save(state, storage_writer=Writer(folder), process_group=group, no_dist=group is None)
 
 
 def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Read into the tensors of `state`; called by all processes that hold the model.
+    """Read into the tensors of `state`. All processes that hold the model must call this.
 
-    Raises UserError for invalid content.
+    Raises UserError if the content is invalid.
     """
     group, reader = process_group(model), Reader(Path(folder))
     try:
         checkpoint.load(state, storage_reader=reader, planner=Planner(), process_group=group, no_dist=group is None)
-    except CheckpointException as error:  # of any rank
+    except CheckpointException as error:  # raised on all ranks if any rank fails
         for cause, _ in error.failures.values():
             if isinstance(cause, UserError):
                 raise UserError(f"{folder}: {cause}") from error
@@ -162,14 +164,14 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
-    """Return the parameter that a key of the tree refers to: by its name, or by its number in an optimizer's state."""
+    """Return the parameter to which a key refers, by name or by index in an optimizer's state; "" if there is none."""
     if path and path[-1] == "state" and isinstance(key, int):
         return list(outer.slow)[key]
     return key if key in outer.slow else ""
 
 
 def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
-    """Allocate a tensor in `shards` for every placeholder of the tree, sharded as the parameters are here."""
+    """Allocate a tensor in `shards` for every placeholder of the tree, sharded as the parameters of this island are."""
     if not isinstance(tree, dict):
         return
     if SHARD in tree:

@@ -1,7 +1,9 @@
-"""Apply eager updates (arXiv 2502.12996): when a round lands late, replace this peer's contribution by its current one.
+"""Apply eager updates (arXiv 2502.12996): when a round lands, replace this peer's contribution by its newest Δ.
 
 at the first launch, before any round has landed:   ḡ = Δ_now / P
 at a landing:                                       ḡ + (Δ_now − Δ_then) / P
+
+Δ_then is this peer's contribution to the round that lands, Δ_now its contribution to the next round.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""End a run whose replicas must be equal: the hash of the slow weights that most peers report is that of the run.
+"""End a run whose replicas must be equal. The majority decides which slow weights are those of the run.
 
-    all report     each peer sends the hash of its slow weights, or nothing readable
-    most equal     if most peers that report a hash report the same one, they export their model and log the peers that
+    reports        every peer sends the hash of its slow weights; an unreadable message counts as no hash
+    majority       if most peers that report a hash report the same hash, they export their model and log the peers that
                    report another hash or none
-    the minority   ends with a separate message and exports nothing if more than half of all peers of the last rounds
-                   report one other hash: a few peers that end together cannot suppress another peer's model
+    minority       a peer with another hash exports nothing, and ends with its own message, if more than half of all
+                   peers of the last rounds report one and the same hash. So a few peers that end together cannot
+                   suppress another peer's model
     no majority    every peer exports its own model, then ends with an error, because no model is known to be right
 
 So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.
@@ -27,9 +28,11 @@ HASH = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class FinalCheck:
-    """Hashes that the peers report at the end: peer -> hash of its slow weights, empty if its message is unreadable.
+    """The hashes that the peers report at the end of the run.
 
-    `own`: this peer. `peers`: the number of peers, including those that did not report.
+    own: name of this peer.
+    shown: peer -> hash of its slow weights, empty if its message is unreadable.
+    peers: number of peers, including those that did not report.
     """
 
     own: str
@@ -45,7 +48,7 @@ class FinalCheck:
 
     @property
     def outvoted(self) -> str:
-        """One line stating that most peers hold weights that differ from this peer's; empty if they do not."""
+        """One line stating that most peers hold the same weights and this peer holds others; empty if it does not."""
         showing = list(self.shown.values()).count(self.most)
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
@@ -56,7 +59,7 @@ class FinalCheck:
 
     @property
     def divergence(self) -> str:
-        """One line stating that no hash is known to be that of most peers; empty if this peer has that hash."""
+        """One line stating that it is not known which hash most peers have; empty if it is known."""
         if self.outvoted or self.shown[self.own] == self.most:
             return ""
         return (
@@ -66,7 +69,7 @@ class FinalCheck:
 
     @property
     def odd(self) -> list[str]:
-        """One line for each peer that reports another hash than most peers, or none."""
+        """One line for each peer that reports no hash, or another hash than most peers."""
         if self.divergence:
             return []
         told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}

@@ -1,18 +1,18 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
     all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects bits
-    another position:  a peer at another round or step, or with other layouts or hardware than more than half of those
-                       that meet, is left out by name; without such a majority no peer begins
-    unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, those of the
-                       peer that comes first in name order. At a later step unequal weights come from different runs,
-                       and count as another position
+    another position:  if more than half of the peers that meet are at the same position (round, step, layouts and
+                       hardware), every peer at another position is left out; without such a majority no peer begins
+    unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, the weights of
+                       the peer that comes first in name order. At a later step unequal weights come from different
+                       runs, and count as another position
 
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
-seeds do not give equal weights. If no two peers hold the same weights, all begin with those of a single peer, which
-nothing confirms. The state is transferred as to a peer that joins late (shared_state.py): slow weights and averaged
-buffers. The fast weights θ become φ bit for bit, since φ − θ is 0 before the first inner step. Frozen parameters and
-buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out none. Gossip
-(`exchange.info.agrees` is False: NoLoCo) skips the transfer: its replicas differ by design.
+seeds do not give equal weights. If no two peers hold the same weights, all begin with the weights of a single peer,
+which no other peer confirms. Slow weights and averaged buffers are transferred as they are to a peer that joins late
+(shared_state.py). The fast weights θ become φ bit for bit, because φ − θ is 0 before the first inner step. Frozen
+parameters and buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out no
+peer. With gossip (`exchange.info.agrees` is False: NoLoCo) no weights are transferred: replicas differ by design.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from outerloop.kernels import arithmetic_platform as hardware
 from outerloop.types import Contribution, StateHandoff, UserError, printable
 
 MOST_BYTES = 1 << 16
-"""Limit of one peer's message about its position."""
+"""Maximum size of one peer's message about its position."""
 
 
 @dataclass(frozen=True)
 class Standing:
     """The position of one peer in the run, as peers compare it when they meet.
 
-    `rounds`: numbers of the rounds in flight and of the next one. `slow`: hash of its slow weights. `layouts`: hash of
-    the shapes and memory layouts of its parameters. `hardware`: of the machine; empty if the outer method gives equal
-    bits on every machine.
+    rounds: numbers of the rounds in flight and of the next round.
+    step: the inner step.
+    slow: hash of the slow weights.
+    layouts: hash of the shapes and memory layouts of the parameters.
+    hardware: description of the machine; empty if the outer method gives equal bits on every machine.
     """
 
     rounds: list[int]
@@ -93,13 +95,13 @@ def standing_in(one: Contribution) -> Standing:
 
 
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
-    """Check that most peers begin at the same point, and send the most common weights to peers that hold others.
+    """Check that most peers begin at the same position, and send the most common weights to peers that hold others.
 
-    Return whether this peer replaced its weights. All peers call this after `meet`, all lanes of an island included.
+    Return whether this peer replaced its weights. All peers must call this after `meet`, on all ranks of an island.
     `tell` receives status lines.
 
-    Raises UserError if no more than half begin at the point of this peer, or if the received weights do not have the
-    announced hash.
+    Raises UserError unless more than half of the peers begin at the position of this peer, or if the received weights
+    do not have the announced hash.
     """
     own = standings[outer.exchange.peer]
     assert own is not None
@@ -123,10 +125,12 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
 
 
 def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Log the peers that differ from this one, as long as more than half of all that met do not differ.
+    """Log the peers that are left out because they differ from this peer.
 
-    `reasons`: what differs, for each peer that met; empty if nothing does. Raises UserError for the first peer that
-    differs if no more than half are like this peer, or if the exchange waits for all.
+    reasons: for each peer that met, how it differs from this peer; empty if it does not differ.
+
+    Raises UserError for the first peer that differs unless more than half of the peers do not differ, or if the
+    exchange waits for all peers.
     """
     why = {peer: reason for peer, reason in reasons.items() if reason}
     if why and (outer.exchange.info.waits_for_all or 2 * len(why) >= len(reasons)):
@@ -136,7 +140,10 @@ def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str]
 
 
 def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool) -> str:
-    """Return why a peer cannot begin with this one, and what to do; empty if it can. `slow`: weights are shared."""
+    """Return why a peer cannot begin together with this peer, and what to do; empty if it can.
+
+    slow: whether slow weights must be equal.
+    """
     if theirs is None:
         return f"{peer} does not state its position; start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
@@ -146,8 +153,8 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         )
     if own.layouts != theirs.layouts:
         return (
-            f"{peer} holds its weights in another order ({theirs.layouts}, here {own.layouts}), and would round"
-            " differently: make the same model everywhere, with contiguous parameters"
+            f"{peer} stores its weights in another memory layout ({theirs.layouts}, here {own.layouts}), and would"
+            " round differently: build the same model everywhere, with contiguous parameters"
         )
     if own.hardware != theirs.hardware:
         return (

@@ -1,9 +1,9 @@
 """Apply a verified round to a replica: the residual, the slow and the fast weights, and the parts that adapt.
 
-compare    slow weights of the peers that sent messages: a replica in the minority applies nothing
+compare    compare the slow weights of the peers that sent messages; a replica in the minority applies nothing
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
-observe    schedule, codec and screen adapt, equally on all replicas; a compressor adapts to what the round cost
-publish    the exchange may offer the new shared state to other peers, and learns which messages were unusable
+observe    adapt schedule, codec and screen, equally on all replicas; adapt the compressor to the cost of the round
+publish    offer the new shared state to the exchange, which may send it to other peers; report unusable messages to it
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class RoundLander:
     """Applies the rounds of one replica.
 
     Args:
-        launcher, verifier, shared_state, meter: those of the outer loop.
-        cost_aware: the compressor, if it adapts to what rounds cost.
-        eager: eager updates, if the loop applies them.
+        launcher, verifier, shared_state, meter: parts of the same outer loop.
+        cost_aware: the compressor if it adapts to the cost of rounds, else None.
+        eager: eager updates if the loop applies them, else None.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class RoundLander:
 
     @torch.no_grad()
     def apply(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> RoundReport:
-        """Apply everything that a landed round changes, and return its report.
+        """Apply all changes of a landed round, and return its report.
 
-        Raises StateTransferRequired or ReplicasDiverged; then nothing has changed.
+        If this raises StateTransferRequired or ReplicasDiverged, nothing has changed.
         """
         messages, own_hash = verified.aggregated.messages, self.replica.joint_hash(flight.update)
         diverged = self.verifier.diverged(messages, own_hash, flight.round)
@@ -73,7 +73,7 @@ class RoundLander:
         )
 
     def is_included(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> bool:
-        """Return whether the round includes the message of this launch, not an older one from before a restart."""
+        """Return whether the round includes the message of this launch, not an older message from before a restart."""
         own = self.exchange.peer
         sent = [bytes(contribution.blob) for contribution in received.contributions if contribution.peer == own]
         return sent == [flight.blob] and own in {message.header.peer for message in verified.aggregated.messages}
@@ -89,7 +89,7 @@ class RoundLander:
         return squares
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:
-        """Let the parts that adapt to landed rounds observe this one. Return the note on what has changed, or ""."""
+        """Adapt the parts that observe landed rounds. Return a note on what has changed, or ""."""
         self.verifier.record_peers(verified.aggregated.messages, flight.round)
         return self.shared_state.observe(flight.round, verified, flight.update)
 
@@ -99,7 +99,7 @@ class RoundLander:
         report_refused(self.exchange, flight.round, verified.refused)
 
     def observe_cost(self, flight: InFlight, land_s: float) -> str:
-        """Let a compressor that adapts observe the cost of a round that this peer sent to. Return its note, or ""."""
+        """Adapt a cost-aware compressor to the cost of a round if this peer sent a message. Return its note, or ""."""
         cost = self.meter.cost(flight.launch_s + land_s)
         return self.cost_aware.observe(cost) if self.cost_aware and flight.blob else ""
 

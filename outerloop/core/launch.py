@@ -1,11 +1,12 @@
 """Launch a round: read the model, compute the difference, add feedback, compress, pack, pass to the exchange.
 
     blocking    inner steps stop for all of this
-    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or
-                continue until the weights are about to change, if the caller announces updates of the model
+    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied or, if
+                the caller announces updates of the model, continue until the weights are about to change
 
-The thread also reads slow weights, residual and what the compressor agreed on. These change only at landings, and no
-round lands, and no other round launches, before the thread is done. So both ways produce the same bytes.
+The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only at
+landings, and no round lands, and no other round launches, before the thread is done. So both ways produce the same
+bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from outerloop.types import Capabilities, Round
 def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMethod) -> bool:
     """Return whether inner steps continue while a round is prepared.
 
-    They do if inner steps take place before the round lands, and the round needs no gradients.
+    They do if the round lands some inner steps later and is computed from weights, not gradients.
     """
     return exchange.concurrent and 0 < schedule.delay < schedule.sync_every and method.reads == "weights"
 
@@ -40,13 +41,15 @@ def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMetho
 class RoundLauncher:
     """Launches the rounds of one replica and keeps them until they land. Changes no weights and no residual.
 
-    `in_flight`: launched rounds that have not landed. `pending`: rounds that the thread prepares. `waiting`: per
-    fragment, the training samples of this peer that no included message has covered yet.
-
     Args:
-        replica, pipeline, codec, exchange, schedule: those of the outer loop.
-        concurrent: True if inner steps may take place between `snapshot` and `send`.
-        agrees_ahead: True if a "next" part of this peer's message would reach all peers before the next round.
+        replica, pipeline, codec, exchange, schedule: parts of the same outer loop.
+        concurrent: whether inner steps may take place between `snapshot` and `send`.
+        agrees_ahead: whether a "next" part of this peer's message would reach all peers before the next round.
+
+    Attributes:
+        in_flight: launched rounds that have not landed.
+        pending: rounds that the thread is preparing.
+        waiting: for each fragment, the number of training samples of this peer that no landed message includes yet.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class RoundLauncher:
         self.replica, self.island, self.pipeline, self.codec = replica, replica.island, pipeline, codec
         self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
-        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the others
+        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the other cores
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", set_threads, (cores,)) if concurrent else None
         self.notifies_updates = False
         self.in_flight: dict[Round, InFlight] = {}
@@ -78,25 +81,25 @@ class RoundLauncher:
             self.in_flight[round] = self.island.compute(self.launch_blocking, round)
 
     def join_decided_round(self, round: Round) -> None:
-        """Put a round in flight that was decided without a message of this peer."""
+        """Add to the rounds in flight a round that was decided without a message of this peer."""
         update = {name: self.replica.slow[name] for name in self.names(round)}
         pending = self.exchange.start(b"", round)
         self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)
 
     def resume(self, waiting: list[int] | int, flights: list[dict[str, Any]]) -> None:
         """Restore `waiting` and what `InFlight.state_dict` returned for each round in flight."""
-        # older checkpoints hold a single number
+        # In older checkpoints `waiting` is a single number.
         self.waiting = list(waiting) if isinstance(waiting, list) else [waiting] * self.schedule.fragments
         resumed = [InFlight.resumed(saved, self.exchange) for saved in flights]
         self.in_flight = {flight.round: flight for flight in resumed}
 
     def wait(self) -> None:
-        """Wait until all rounds being prepared are in flight. Raises what preparing them raised."""
+        """Wait until all rounds being prepared are in flight. Raises any error that occurred while preparing them."""
         for round in list(self.pending):
             self.in_flight[round] = self.pending.pop(round).flight()
 
     def arrived(self) -> Iterator[Round]:
-        """Yield the rounds in flight whose messages have all arrived; none while another round is being prepared."""
+        """Yield the rounds in flight whose messages have all arrived; no round while another is being prepared."""
         for round in [] if self.pending else sorted(self.in_flight):
             if self.in_flight[round].pending.arrived():
                 yield round
@@ -105,7 +108,7 @@ class RoundLauncher:
         """Wait until the weights of the model may change. Return the seconds that this took.
 
         A caller that calls this before every change may set `notifies_updates`. A launch then copies the weights in the
-        background until they are about to change, and inner steps do not stop for the copy.
+        background, and inner steps wait for the copy only when the weights are about to change.
         """
         began_s = time.perf_counter()
         for pending in self.pending.values():
@@ -117,22 +120,22 @@ class RoundLauncher:
         self.waiting = [waiting + samples for waiting in self.waiting]
 
     def samples_of(self, round: Round) -> int:
-        """Return the training samples behind a round that launches now.
+        """Return the number of training samples that contribute to a round that launches now.
 
-        Counts those since the last landing of its fragment, without those of rounds in flight. Two rounds of a fragment
-        are in flight if one lands after the next was launched (a delay of H).
+        These are the samples since the last landing of its fragment, without the samples of rounds in flight. Two
+        rounds of a fragment are in flight if one lands after the next was launched (a delay of H).
         """
         others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
         return self.waiting[round.fragment] - others
 
     def leads(self, round: Round) -> bool:
-        """Return whether this peer's compressor sets the "next" parts for the next round. Peers lead in turn."""
+        """Return whether this peer's compressor sets the "next" parts for the next round. Peers take turns."""
         return self.agrees_ahead and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
     def launch_blocking(self, round: Round) -> InFlight:
         """Launch a round in this thread.
 
-        Raises UserError if the model has changed, FloatingPointError if it has diverged.
+        Raises UserError if the model's parameters were replaced, FloatingPointError if its training has diverged.
         """
         began_s = time.perf_counter()
         samples, leads = self.samples_of(round), self.leads(round)
@@ -157,13 +160,13 @@ class RoundLauncher:
 
     @torch.no_grad()
     def snapshot(self, round: Round) -> Snapshot:
-        """Return the tensors that the round is made of."""
+        """Return the tensors from which the message of the round is computed."""
         self.island.check_parameters()
         return self.pipeline.snapshot(round.fragment, self.names(round))
 
     @torch.no_grad()
     def copy(self, snapshot: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
-        """Return the snapshot with copies of what inner steps change; on a GPU in the order of this stream."""
+        """Return the snapshot with copies of the tensors that inner steps change; on a GPU, use this stream."""
         with torch.cuda.stream(stream):
             return self.pipeline.copy(snapshot)
 
@@ -171,7 +174,7 @@ class RoundLauncher:
     def send(
         self, round: Round, snapshot: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
-        """Make a message of the snapshot and pass it to the exchange; on a GPU in the order of this stream."""
+        """Build a message from the snapshot and pass it to the exchange; on a GPU, use this stream."""
         with torch.cuda.stream(stream):
             local = self.pipeline.launch(round, snapshot, leads=leads)
             header = wire.Header(

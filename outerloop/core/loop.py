@@ -1,15 +1,18 @@
 """Launch and land rounds; the whole path of a round:
 
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange                (launch.py)
-    at landing:            ḡ = aggregate of all payloads, this peer's own decoded like the rest        (verify.py)
+    at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify.py)
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)                            (land.py)
     not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e stay as they were
 
-This order guarantees three properties. A round that failed, or that was decided without this peer, costs no progress:
-the residual changes, and the fast weights are merged, only at a landing that included this peer's own payload. The next
-Δ carries what such a round left behind. Replicas agree bit for bit: all peers sum the same bytes in the same order, and
-a 64-bit hash of the slow weights in each header reveals a difference. Nothing is lost: what was put in equals what was
-sent plus what is held back.
+This order guarantees three properties:
+
+    no lost progress     A round that failed, or that was decided without this peer, costs no progress: only a landing
+                         that includes this peer's own payload changes the residual and merges the fast weights. The
+                         next Δ contains the progress that such a round did not send.
+    equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
+                         of the slow weights in each header reveals a difference.
+    no lost updates      The sum of all updates equals the sum of what was sent plus what is still stored.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ from outerloop.types import Round, RoundFailed, StateTransferRequired
 
 
 class RoundLoop:
-    """Runs the rounds of one replica between its inner steps. `inner_step`: the position in the run.
+    """Runs the rounds of one replica between its inner steps. The attribute `inner_step` is the position in the run.
 
     Args:
-        scheduler, launcher, lander: determine the work that is due, launch rounds, apply rounds.
+        scheduler: determines which rounds are due.
+        launcher: launches rounds.
+        lander: applies rounds.
         timeout_s: the longest time that a landing waits for its exchange.
     """
 
@@ -44,7 +49,10 @@ class RoundLoop:
         self.reports: list[RoundReport] = []
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step of this many training samples; launch and land what is due. Raises ReplicasDiverged."""
+        """Count one inner step with this many samples; launch and land the rounds that are due.
+
+        Raises ReplicasDiverged.
+        """
         self.launcher.add_samples(samples)
         self.reports = []
         with self.lander.meter.between_steps(), self.island.followers_serving():
@@ -55,7 +63,7 @@ class RoundLoop:
         return self.reports
 
     def advance(self) -> None:
-        """Advance by one step, or by those that the clock has passed, up to a step after which a round lands."""
+        """Advance by one step, or by the steps that the clock has passed, up to a step after which a round lands."""
         for _ in range(self.clock.passed()):
             self.inner_step += 1
             self.run_due()
@@ -83,7 +91,7 @@ class RoundLoop:
             self.land(round)
 
     def replay(self, rounds: Sequence[Round]) -> None:
-        """Land rounds that were decided without this peer, and all before them; advance to the next launch."""
+        """Land rounds that were decided without this peer, and all rounds before them; advance to the next launch."""
         for round in rounds:
             self.launcher.join_decided_round(round)
         for round in sorted(self.launcher.in_flight):
@@ -91,15 +99,15 @@ class RoundLoop:
         self.inner_step = self.scheduler.step_after_replay(self.inner_step)
 
     def launch(self, round: Round) -> None:
-        """Launch a round; at the first one, begin eager updates. Raises UserError if the model has changed."""
+        """Launch a round; begin eager updates with the first. Raises UserError if parameters were replaced."""
         self.launcher.start_round(round)
         if self.lander.eager and not round.number:
             self.lander.eager.begin(self.launcher.in_flight[round], self.exchange.size)
 
     def land(self, round: Round) -> None:
-        """Wait for a round, then apply all of it, or nothing if it failed; keep the report.
+        """Wait for a round, then apply all of it, or nothing if it failed; store the report.
 
-        Raises StateTransferRequired or ReplicasDiverged; then nothing has changed.
+        If this raises StateTransferRequired or ReplicasDiverged, nothing has changed.
         """
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:
@@ -112,7 +120,7 @@ class RoundLoop:
         self.reports.append(report)
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Replace the shared state by the others' as of this round, and continue as if the round had just landed."""
+        """Replace the shared state by the others' state after this round, and continue as if it had just landed."""
         self.launcher.wait()
         self.lander.shared_state.restore(content)
         self.launcher.in_flight.clear()

@@ -1,12 +1,12 @@
 """Report the memory that a rank holds, by part, in bytes: estimated before the first step, or measured later.
 
-    parameters        all of the model, in this rank's shards         gradients      of trainable parameters
-    inner optimizer   its state                                       slow           slow weights φ
-    residual          of the feedback                                 momentum       of the outer method
-    buffers           of the model                                    spare          copies kept from round to round
+    parameters        this rank's shards of all parameters            gradients      of trainable parameters
+    inner optimizer   state of the inner optimizer                    slow           slow weights φ
+    residual          state of the feedback                           momentum       state of the outer method
+    buffers           buffers of the model                            spare          copies kept from round to round
 
-State that does not exist yet is estimated from one trial: the same optimizer, method and feedback on a parameter of
-4,096 values. Temporary memory within a round (the offered tensors, messages, one gathered parameter) is not counted.
+State that does not exist yet is estimated from one trial: a step of the same optimizer, method and feedback on a
+parameter of 4,096 values. Temporary memory within a round (updates, messages, one gathered parameter) is not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from outerloop.types import Tensors
 
 @dataclass(frozen=True)
 class MemoryUsage:
-    """Bytes by part of one rank; `state_device`: of slow, residual and momentum, if it is not the model's."""
+    """Bytes of each part on one rank.
+
+    state_device: the device of slow weights, residual and momentum if it is not the model's device, else None.
+    """
 
     parts: dict[str, int]
     state_device: torch.device | None = None
@@ -49,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """An outer loop, or the stand-in on a rank that holds no outer state, as far as an estimate needs it."""
+    """The members that an estimate needs, of an outer loop or of its replacement on a rank without outer state."""
 
     @property
     def model(self) -> Module: ...
@@ -71,10 +74,10 @@ class HoldsMemory(Protocol):
 
 
 def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
-    """Return what this rank will hold once it has taken a step and landed a round. Changes nothing.
+    """Return the memory that this rank will use once it has taken a step and landed a round. Changes nothing.
 
     Args:
-        outer: its model is on its device, and already sharded if it will be.
+        outer: an outer loop whose model is on its final device, and already sharded if it is to be sharded.
         optimizer: the inner optimizer, or None.
     """
     trained = outer.island.params.values()
@@ -95,7 +98,7 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
 
 
 def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
-    """Return what this rank holds now, measured on existing tensors."""
+    """Return the memory that this rank uses now, measured on existing tensors."""
     return MemoryUsage(
         {
             "parameters": tree_bytes(outer.model.parameters()),
@@ -120,9 +123,9 @@ def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of an optimizer's state for all its parameters.
+    """Return the size in bytes of an optimizer's state for all its parameters.
 
-    Based on one trial for each combination of group, number of dimensions and dtype.
+    Estimated by one trial for each combination of group, number of dimensions and dtype.
     """
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):
@@ -136,13 +139,13 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
-    """Return the bytes of state per byte of a parameter, for a parameter with as many dimensions as `like`."""
+    """Return the bytes of state per byte of a parameter that has as many dimensions as `like`."""
     shape = [SIDE * SIDE] if like.dim() < 2 else [SIDE, SIDE, *[1] * (like.dim() - 2)]
     stand_in = Parameter(like.new_zeros(shape))
     stand_in.grad = torch.zeros_like(stand_in)
     trial = copy.copy(optimizer)  # shares no hooks with the original
     own = {name: value for name, value in vars(optimizer).items() if name not in vars(trial) and name != "step"}
-    vars(trial).update(own)  # attributes that a class keeps besides its state; LR schedulers add a `step`
+    vars(trial).update(own)  # attributes that a class has in addition to its state; LR schedulers add a `step`
     trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
     trial.step()
     return tree_bytes(trial.state) / stand_in.nbytes

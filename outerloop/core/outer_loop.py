@@ -40,25 +40,28 @@ class OuterLoop:
     """One combination of method x feedback x compressor x exchange x schedule, applied to a model.
 
     Args:
-        model: its trainable parameters are the fast weights; updated in place.
+        model: the model, updated in place; its trainable parameters are the fast weights.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
             plus the progress of the inner steps since the launch.
         buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
-        eager: at landing, replace this peer's contribution to the round by its current one (arXiv 2502.12996); needs a
+        eager: at landing, replace this peer's contribution to the round by its newest one (arXiv 2502.12996); needs a
             schedule that lands a round just after the next round of the same fragment was launched.
         clip: "median", "none", or "auto": which contributions are rejected or scaled down (aggregate/norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest time that a landing waits for its exchange.
-        seed: of every random choice of a compressor; equal on all peers.
-        rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
+        seed: seed of all random choices of the compressor; equal on all peers.
+        rounds: number of rounds of the run; a peer that was absent does not skip beyond the last. None: no limit.
         island: gives access to the model; None: `Island(model)`.
 
-    `slow`: the slow weights by parameter name. `shared`: True if they are equal on all peers. `warnings`: a line for
-    each setting that is allowed but probably not intended. `recipe`: its name, if the parts are those of a recipe.
-    `inner_optimizer`: dotted path of the recipe's inner optimizer, empty without one.
+    Attributes:
+        slow: the slow weights by parameter name.
+        shared: whether the slow weights are equal on all peers.
+        warnings: one line for each setting that is allowed but probably not intended.
+        recipe: name of the recipe from which the parts were built; empty if there is none.
+        inner_optimizer: dotted path of the recipe's inner optimizer; empty if there is none.
 
-    In a `with` block the peer leaves the run at the end: with `close`, or at once if the block raises.
+    At the end of a `with` block the peer leaves the run: with `close`, or immediately if the block raises an exception.
 
     Raises:
         UserError: for parts that cannot work together.
@@ -154,14 +157,14 @@ class OuterLoop:
             self.exchange.abort()
 
     def close(self) -> None:
-        """Leave the run once the other peers have what they need. No steps can be counted afterwards."""
+        """Leave the run once the other peers have received what they need. No steps can be counted afterwards."""
         self.closed = True
         self.launcher.wait()
         self.exchange.close()
 
     @property
     def inner_step(self) -> int:
-        """The position in the run: the inner steps of the run that are over."""
+        """The position in the run: the number of inner steps of the run that are over."""
         return self.loop.inner_step
 
     @property
@@ -176,7 +179,7 @@ class OuterLoop:
 
     @property
     def samples(self) -> int:
-        """Training samples that no included message has covered yet, of the fragment that has most of them."""
+        """Number of training samples that no landed message includes yet: the maximum over fragments."""
         return max(self.launcher.waiting)
 
     @property
@@ -186,17 +189,17 @@ class OuterLoop:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes that launches and landings keep from one round to the next, besides residual and momentum."""
+        """Bytes that launches and landings keep from one round to the next, in addition to residual and momentum."""
         return self.pipeline.spare_bytes
 
     @property
     def residual_share(self) -> float:
-        """Bytes that the feedback will hold for each byte of slow weights. Takes a trial step."""
+        """Bytes that the feedback will store for each byte of slow weights, found by a trial step."""
         return residual_share(self.trial_feedback, self.state_dtype)
 
     @property
     def momentum_share(self) -> float:
-        """Bytes that the outer method will hold for each byte of slow weights. Takes a trial step."""
+        """Bytes that the outer method will store for each byte of slow weights, found by a trial step."""
         return momentum_share(self.trial_method, self.state_dtype)
 
     @property
@@ -213,10 +216,10 @@ class OuterLoop:
         return self.launcher.before_update()
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step of this many training samples; launch and land what is due.
+        """Count one inner step with this many training samples; launch and land the rounds that are due.
 
-        Takes over the others' state if this peer was away for too long. Raises ReplicasDiverged, or UserError if this
-        peer has left the run.
+        If this peer was absent for too long, it takes over the state of the others. Raises ReplicasDiverged, or
+        UserError if this peer has left the run.
         """
         if self.closed:
             raise UserError(
@@ -226,27 +229,27 @@ class OuterLoop:
         return self.loop.after_inner_step(samples)
 
     def find_others(self) -> None:
-        """Take over the others' state before a late peer's first inner step, if it cannot land the rounds it missed."""
-        self.all_gathers = 2  # the other peers already took part in two, when they started
+        """Take over the other peers' state if this late peer cannot land the rounds that it missed.
+
+        Call this before the first inner step.
+        """
+        self.all_gathers = 2  # the other peers already took part in two all-gathers, when they started
         try:
             decided(self.exchange, self.next_round)
         except StateTransferRequired as transfer:
             self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
 
     def all_gather(self, blob: bytes) -> list[Contribution]:
-        """Exchange bytes with all peers and return those of all, this peer's included. Raises RoundFailed.
+        """Send bytes to all peers and return the bytes of all peers, including this one. Raises RoundFailed.
 
-        All peers must call it equally often.
+        All peers must call this the same number of times.
         """
         self.launcher.wait()
         self.all_gathers += 1
         return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `evolved` returns, in a form that torch's checkpoint functions save and load whole.
-
-        These are torch.save and torch.distributed.checkpoint.
-        """
+        """Return what `evolved` returns, in a form that torch.save and torch.distributed.checkpoint keep complete."""
         return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
@@ -261,7 +264,7 @@ class OuterLoop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` or `evolved` returned; the exchange of rounds in flight starts again."""
+        """Restore what `state_dict` or `evolved` returned, and start the exchange of rounds in flight again."""
         self.launcher.wait()
         state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])

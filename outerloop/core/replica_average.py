@@ -1,15 +1,15 @@
-"""Average replicas that differ (gossip): the mean of their slow weights, which is this machine's model of the run.
+"""Average replicas that differ (gossip). The mean of their slow weights is the model that this machine exports.
 
-The mean is over the peers p whose weights fit. d_p = ‖φ_p − φ‖ is their distance from the weights of this peer, and r
-is the usual distance in this peer's own history (aggregate/distance_screen.py):
+The mean is over the peers p whose weights fit. d_p = ‖φ_p − φ‖ is the distance of their weights from the weights of
+this peer, and r is the usual distance in this peer's own history (aggregate/distance_screen.py):
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
 r is known before any peer sends its final weights. So no number of peers can push another peer out of the mean, and f
-liars of n move it by at most 4 r f / n. Each peer decides this independently, from the weights that it has fetched
-itself; its own weights always count in full. Peers that have fetched the same weights and shorten no distance get the
-same mean. Workers that wait for each other (threads, or processes of one program) and runs with clip=none only leave
-out weights that do not fit.
+of n peers that lie move it by at most 4 r f / n. Each peer computes the mean independently, from the weights that it
+has fetched itself; its own weights always count in full. Peers that have fetched the same weights and clip no distance
+get the same mean. If workers wait for each other (threads, or processes of one program) or clip=none is set, distances
+are not limited, and only weights that do not fit are left out.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ ALONE = RankGroup(None)
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the replicas of `peers`, their spread, and why other peers' weights were left out.
+    """The mean of the replicas of several peers.
 
-    Spread: the root mean square, over all weights, of the standard deviation between peers. `shortened`: those of
-    `peers` whose distance counts only in part -> that fraction, below 1.
+    spread: the root mean square, over all weights, of the standard deviation between peers.
+    peers: names of the peers whose weights are in the mean.
+    refused: peer that was left out -> reason.
+    shortened: peer whose distance was clipped -> factor of its distance, below 1.
     """
 
     mean: Tensors
@@ -52,11 +54,11 @@ class Average:
 
 @torch.no_grad()
 def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
-    """Return the average of all peers' slow weights that fit. All peers must call it. Raises RoundFailed.
+    """Return the average of all peers' slow weights that fit. All peers must call this. Raises RoundFailed.
 
     Args:
-        lanes: the ranks of this island, if each of them holds a different shard. The mean is of this rank's shard; the
-            spread and the refusals are of all shards.
+        lanes: the ranks of this island, if each of them holds a different shard. The mean covers this rank's shard; the
+            spread and the refusals cover all shards.
     """
     schema, own = schema_of(outer.slow), outer.exchange.peer
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=own)
@@ -100,7 +102,7 @@ def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors]
 
 @torch.no_grad()
 def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, float]:
-    """Return d_p² of each peer, over the weights of this lane; infinite if float64 cannot hold it."""
+    """Return d_p² of each peer for the weights of this lane; infinity if float64 overflows."""
     return {
         peer: sum(float((x.double() - own[name].double()).square().sum()) for name, x in weights.items())
         for peer, weights in others.items()
@@ -108,7 +110,7 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 
 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
-    """Return r, over the weights of all lanes; infinite if distances are not screened."""
+    """Return r for the weights of all lanes together; infinity if distances are not screened."""
     usual = outer.screen.usual_of_replicas()
     return usual if math.isinf(usual) else math.sqrt(lanes.all_reduce([usual**2])[0])
 
@@ -126,7 +128,7 @@ def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str
 
 @torch.no_grad()
 def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tensors, float]:
-    """Return the mean of replicas, and the sum over weights of the variance between them."""
+    """Return the mean of replicas, and the variance between replicas, summed over all weights."""
     mean, variance = {}, 0.0
     for name in like:
         each = [slow[name] for slow in replicas]

@@ -25,16 +25,20 @@ CHARTS = {
 }
 """Field of a round's report -> name of its chart in every logger."""
 SPENT = "compute_s", "communication_s", "others_s"
-"""The categories of a worker's time."""
+"""The categories into which a worker's time is divided."""
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round, and the exchange that carries its message.
+    """A launched round that has not landed.
 
-    `update`: the input of the compressor by parameter name, x = Δ + feedback. `blob`: the message; empty if this peer
-    sent none. `launch_s`: seconds that inner steps stopped for the launch. `fast_at_launch`: copies of the fast weights
-    at the launch, if landing needs them. Tensors and message are left out of the repr.
+    update: the input of the compressor by parameter name, x = Δ + feedback.
+    blob: the message; empty if this peer sent none.
+    pending: the exchange of the message, which has been started.
+    samples: number of training samples that contribute to the message.
+    launch_s: seconds for which inner steps stopped for the launch.
+    delta_norm: L2 norm of Δ.
+    fast_at_launch: copies of the fast weights at the launch, if the landing needs them.
     """
 
     round: Round
@@ -47,7 +51,7 @@ class InFlight:
     fast_at_launch: Tensors = field(default_factory=dict, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything but the exchange, which is started again with the same message."""
+        """Return the state without the exchange, which `resumed` starts again with the same message."""
         return {
             "round": [self.round.number, self.round.fragment],
             "offered": self.update,
@@ -96,9 +100,11 @@ class InFlight:
 
 @dataclass
 class PendingLaunch:
-    """A round being prepared while inner steps continue, which have stopped for it for `stall_s` seconds so far.
+    """A round that is being prepared while inner steps continue.
 
-    `copied` is done when the model has been read, `ready` when the round is in flight.
+    copied: is done when the model has been read.
+    ready: is done when the round is in flight.
+    stall_s: seconds for which inner steps have stopped for this round so far.
     """
 
     copied: Future[Any]
@@ -106,7 +112,7 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Return the result of `copied` or `ready` while inner steps wait. Raises what the thread raised."""
+        """Wait for `copied` or `ready` and return its result; inner steps stop. Raises any error of the thread."""
         began_s = time.perf_counter()
         try:
             return done.result()
@@ -114,16 +120,18 @@ class PendingLaunch:
             self.stall_s += time.perf_counter() - began_s
 
     def flight(self) -> InFlight:
-        """Return the round once it is in flight. Raises what the thread raised."""
+        """Return the round once it is in flight. Raises any error of the thread."""
         flight = self.until(self.ready)
         return replace(flight, launch_s=self.stall_s)
 
 
 @dataclass(frozen=True)
 class ReceivedRound:
-    """The contributions to a round. `wait_s`: seconds that the landing waited for them, which ended at `at_s`.
+    """The contributions to a round.
 
-    `transfer_s`: the part of `wait_s` in which payloads were being transferred.
+    at_s: time at which all of them had arrived (time.perf_counter).
+    wait_s: seconds for which the landing waited for them.
+    transfer_s: the part of `wait_s` in which payloads were being transferred.
     """
 
     contributions: list[Contribution] = field(repr=False)
@@ -133,7 +141,7 @@ class ReceivedRound:
 
 
 class RoundCostMeter:
-    """Measures what a round cost this peer, from one landing to the next, for parts that adapt to it.
+    """Measures the cost of a round to this peer, from one landing to the next, for parts that adapt to the cost.
 
     compute_s = median seconds of an inner step · inner steps;  hidden_s = τ · (median seconds of an inner step)
 
@@ -142,7 +150,7 @@ class RoundCostMeter:
     Args:
         exchange: provides the transfer time and the bytes sent.
         delay: τ of the schedule, in inner steps.
-        step_s: of the schedule: seconds that count as an inner step; 0 if the inner steps themselves are counted.
+        step_s: seconds that the schedule counts as an inner step; 0 if it counts the inner steps themselves.
     """
 
     def __init__(self, exchange: Exchange, *, delay: int, step_s: float) -> None:
@@ -153,9 +161,9 @@ class RoundCostMeter:
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
-        """Mark the end of an inner step on entry, and the beginning of the next one on exit.
+        """Mark the end of an inner step on entry, and the beginning of the next inner step on exit.
 
-        The first inner step is not measured, since its beginning is unknown.
+        The first inner step is not measured, because its beginning is unknown.
         """
         if self.began_s is not None:
             self.steps_s.append(time.perf_counter() - self.began_s)
@@ -181,14 +189,22 @@ class RoundCostMeter:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The cost of one landed or failed round. Seconds, bytes, L2 norms; `failed` states why, or is empty.
+    """The outcome and cost of one landed or failed round.
 
-    `transfer_s`: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
-    peers: for those that compute longer, for the grace period of those that do not arrive, for the agreement on the
-    participants.
-    `blob` is the message that this peer sent; the repr omits it. `diverged`: those of `peers` whose slow weights differ
-    from those of most. `refused` lists whose messages could not be used, and why. `notes` lists what is done
-    differently from now on, and why.
+    samples: number of training samples that contribute to this peer's message.
+    payload_bytes: size of this peer's message.
+    launch_s, wait_s, land_s: seconds of launching, waiting for contributions, and landing.
+    delta_norm, mean_norm: L2 norms of Δ and ḡ.
+    slow_hash: hash of the slow weights after the round.
+    peers: the peers whose messages are included.
+    diverged: peers whose slow weights differ from the slow weights of most peers.
+    refused: one line for each message that could not be used: its peer, and why.
+    notes: one line for each part that has adapted: what is done differently in later rounds, and why.
+    transfer_s: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
+        peers: until slower peers had finished computing, until the grace period for missing peers was over, or until
+        the participants were agreed on.
+    failed: why the round failed; empty if it landed.
+    blob: the message that this peer sent.
     """
 
     round: Round
@@ -210,11 +226,11 @@ class RoundReport:
 
     @property
     def peer_wait_s(self) -> float:
-        """Seconds that this peer waited for others."""
+        """Seconds for which this peer waited for other peers."""
         return self.wait_s - self.transfer_s
 
     def charts(self, *, bytes_sent: int) -> dict[str, float]:
-        """Return the value of each chart by name. `bytes_sent`: by this peer since the run began."""
+        """Return the value of each chart by name. `bytes_sent`: bytes that this peer has sent since the run began."""
         values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
         return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
 

@@ -1,15 +1,15 @@
-"""Say which rounds are due after an inner step, without changing anything.
+"""Determine which rounds are due after an inner step, without changing anything.
 
-    replays     rounds that the other peers decided without this peer: land them now, in order, then continue after the
-                step at which the next round launches
+    replays     rounds that the other peers decided without this peer: land them now, in order, then continue at the
+                step after which the next round launches
     launches    rounds to launch now
-    landings    rounds to land now, those of them that are in flight
+    landings    rounds to land now, if they are in flight
 
-Peers may land a round after different inner steps. The slow weights that a message refers to are those after the
-previous round, which lands before the message is sent.
+Peers may land a round after different inner steps. A message refers to the slow weights after the previous round, which
+lands before the message is sent.
 
-An inner step is a position in the run, not the number of steps that this peer took: a peer that was away skips the
-steps of that time.
+An inner step is a position in the run, not the number of steps that this peer took: a peer that was absent skips the
+steps that the others took in the meantime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outerloop.types import Round
 
 @dataclass(frozen=True)
 class DueWork:
-    """The rounds to replay, launch and land after one inner step. While there are replays, they come first."""
+    """The rounds to replay, launch and land after one inner step. Replays come first."""
 
     replays: Sequence[Round]
     launches: Sequence[Round]
@@ -36,8 +36,8 @@ class RoundScheduler:
     """Applies a schedule to a run. Has no state.
 
     Args:
-        schedule: the axis.
-        rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
+        schedule: when rounds launch and land.
+        rounds: number of rounds of the run; a peer that was absent does not skip beyond the last. None: no limit.
     """
 
     def __init__(self, schedule: Schedule, *, rounds: int | None) -> None:
@@ -61,11 +61,11 @@ class RoundScheduler:
         return DueWork(replays, [round for round in launches if round not in replays], due.land)
 
     def next_round(self, step: int) -> Round:
-        """Return the first round that launches after a later step."""
+        """Return the first round that launches after any later step."""
         return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
 
     def step_after_replay(self, step: int) -> int:
-        """Return the next step after which a round launches; `step` itself if the run's last round launches there."""
+        """Return the next step after which a round launches; `step` if the run's last round launches after it."""
         if self.rounds is not None and step == self.schedule.inner_steps(self.rounds) - self.schedule.delay:
             return step
         return next(later for later in count(step + 1) if self.schedule.due(later).launch)
@@ -77,7 +77,7 @@ class RoundScheduler:
 
 
 class StepClock:
-    """Counts steps. Time-based steps start when the first inner step ends, because the time before it was not training.
+    """Counts steps. Time-based steps start when the first inner step ends, because time before that is not training.
 
     Args:
         step_s: seconds of a counted step; 0: every inner step counts as one.
@@ -98,5 +98,5 @@ class StepClock:
         return steps
 
     def restart(self) -> None:
-        """Restart the clock: a round has landed on this peer, as it has on the others."""
+        """Restart the clock. Call this when a round lands, which happens on all peers at the same time."""
         self.since_s = time.monotonic()

@@ -1,12 +1,13 @@
-"""The state that all replicas of a run share, serialized for a replica that joins late or was away for too long.
+"""The state that all replicas of a run share, serialized for a replica that joins late or was absent for too long.
 
     slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
     norms of the last rounds
     -> bytes (canonical.py)
-    -> φ, method, agreement, H, buffers and norms are replaced by these;  θ ← φ_new + (θ − φ_old)
+    -> the receiver replaces its own by these;  θ ← φ_new + (θ − φ_old)
 
-So the pseudo-gradient Δ = φ − θ stays what it was, up to rounding: zero for a new peer, and for a peer that was away
-its progress since its last round, which its next message carries. The residual of each peer is private and stays.
+So the pseudo-gradient Δ = φ − θ of the receiver does not change, up to rounding. It is zero for a new peer. For a peer
+that was absent it is the progress since its last round, which its next message contains. The residual is private to
+each peer and does not change.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from outerloop.state.checkpoint import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
-"""Upper bound of the size of a state, in copies of the slow weights: an outer AdamW needs three."""
+"""Upper bound of the size of a state, as a multiple of the slow weights: with AdamW as outer optimizer it is 3."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
-"""The only part that states of older runs lack."""
+"""Key of the only part that may be missing, because older runs do not have it."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 
 
 class SharedState:
     """The shared part of one replica: slow weights, the outer method's and the codec's state, mean buffers, norms.
 
-    `schedule`: the schedule if it adapts. `max_bytes`: the maximum size of a serialized state of this run.
+    schedule: the schedule if it adapts, else None.
+    max_bytes: attribute, the maximum size of a serialized state of this run.
     """
 
     def __init__(
@@ -59,9 +61,9 @@ class SharedState:
         self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
-        """Let the parts that adapt equally on all replicas observe a round that has landed.
+        """Adapt the parts that observe landed rounds, equally on all replicas.
 
-        `update`: tensors of the round's names and shapes. Return the schedule's note on what has changed, or "".
+        Return the schedule's note on what has changed, or "". `update`: tensors with the names and shapes of the round.
         """
         note = self.schedule.observe(round, verified.agreement) if self.schedule else ""
         self.codec.landed(verified.aggregated.messages, update)
@@ -85,7 +87,7 @@ class SharedState:
     def restore(self, content: bytes) -> None:
         """Replace the shared state by what `serialize` returned on another peer; keep Δ = φ − θ.
 
-        Raises UserError if it does not fit this run; then nothing changes.
+        Raises UserError if that state does not fit this run. Nothing has changed then.
         """
         try:
             state = on_device(canonical.unpack(content), self.replica.device)
@@ -104,10 +106,10 @@ class SharedState:
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
     def check(self, state: Any) -> None:
-        """Check that a state can be taken over.
+        """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. Parts that check what they load do so
-        on a copy.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. Parts that check a state while they
+        load it load it into a copy here.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
@@ -137,7 +139,7 @@ def check(received: Any, own: Tensors) -> None:
 
 
 def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
-    """Check that the compressor can use what was agreed on in the next round. Raises ValueError or TypeError."""
+    """Check that the compressor can use the received agreement in the next round. Raises ValueError or TypeError."""
     if received.keys() != {"agreed"}:
         raise ValueError("what was agreed on must be a map of names")
     for name, word in received["agreed"].items():

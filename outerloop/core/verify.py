@@ -1,4 +1,4 @@
-"""Verify a round before it lands: usable messages, agreement of payloads, equality of the replicas that sent them."""
+"""Verify a round before it lands: which messages are usable, how far payloads agree, whether replicas are equal."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
 RECENT = 8
-"""Number of rounds after which a peer that took part in none of them is not needed to decide whose weights are right.
-"""
+"""A peer that took part in none of this many rounds is no longer needed to decide whose weights are right."""
 
 
 @dataclass(frozen=True)
 class VerifiedRound:
-    """The aggregate of a round's usable messages, the refused messages, and how far the payloads agree, -1 .. 1.
+    """A round whose messages have been verified.
 
-    `agreement` is None if no schedule needs it, or if there was nothing to compare. `measured`: of the usable messages.
+    aggregated: the aggregate of the usable messages.
+    measured: norms and samples of the usable messages.
+    refused: the refused messages.
+    agreement: how far the payloads agree, ρ of aggregate/similarity.py; None if the schedule does not need it, or if
+        there was nothing to compare.
     """
 
     aggregated: AggregatedRound
@@ -39,11 +42,16 @@ class VerifiedRound:
 class RoundVerifier:
     """Verifies the messages of each round, and that the replicas that sent them are equal.
 
-    `shared`: all replicas of the run hold equal slow weights. `measures`: the schedule needs the agreement. `screen`:
-    decides which contributions count, and with what weight.
+    Args:
+        pipeline: decodes and aggregates messages.
+        exchange: the exchange of this peer.
+        shared: whether all replicas of the run hold equal slow weights.
+        measures: whether the schedule needs the agreement of payloads.
+        screen: decides which contributions count, and with what weight.
 
-    `last_seen`: peer -> number of the last round that it took part in. `first_round`: number of the first round that
-    this peer landed.
+    Attributes:
+        last_seen: peer -> number of the last round in which it took part.
+        first_round: number of the first round that landed on this peer.
     """
 
     def __init__(
@@ -59,7 +67,7 @@ class RoundVerifier:
     def verify_round(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
         """Verify and aggregate the messages of a round, once for all workers of a process.
 
-        Raises RoundFailed or InvalidMessage; changes nothing.
+        Raises RoundFailed or InvalidMessage. Changes nothing.
         """
         contributions, like = received.contributions, flight.update
         return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
@@ -67,8 +75,8 @@ class RoundVerifier:
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
         """Verify and aggregate the messages of a round that are not refused yet. Raises InvalidMessage.
 
-        `refused`: the result of an earlier reading of the same round, which includes screening by norms. Empty in the
-        first reading.
+        refused: the messages that were refused, including those with large norms, when the same round was read before;
+            empty when it is read for the first time.
         """
         verified = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
@@ -78,12 +86,12 @@ class RoundVerifier:
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
     ) -> VerifiedRound:
-        """Aggregate all usable messages, and list those left out and why. Raises InvalidMessage.
+        """Aggregate all usable messages, and list the messages that are left out and why. Raises InvalidMessage.
 
-        If the exchange waits for all peers, a message that cannot be decoded fails the round. Otherwise the message is
-        left out: all peers have the same messages, and what one peer cannot decode the others cannot decode either.
-        Messages that can be decoded are `screened` by their norms only once: screening the remaining ones again would
-        refuse more.
+        If the exchange waits for all peers, a message that cannot be decoded makes the round fail. Otherwise the
+        message is left out: all peers have the same messages, and if one peer cannot decode a message, no peer can.
+        Decodable messages are screened by their norms only once, because a second screening of the remaining messages
+        would refuse more of them. `screened`: whether that has happened.
         """
         usable = [contribution for contribution in received if contribution.peer not in refused]
         if not usable:
@@ -133,10 +141,10 @@ class RoundVerifier:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers whose headers carry a different hash of the slow weights than most.
+        """Return the peers whose headers contain another hash of the slow weights than those of most peers.
 
-        `own` is this peer's hash. If recently seen peers are missing, a hash shown by fewer than half of all peers is
-        not used to decide who is right: the leader may have picked the participants (`undecided`).
+        `own` is this peer's hash. If recently seen peers are missing, a hash reported by fewer than half of all peers
+        is not used to decide who is right, because the leader may have chosen the participants (`undecided`).
 
         Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if a minority cannot take over state.
@@ -158,7 +166,8 @@ class RoundVerifier:
     def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
         """Return one line if hashes differ and too few are known to decide who is right; empty otherwise.
 
-        Fewer than half of all peers are assumed to lie, so among a half that shows one hash at least one is honest.
+        Fewer than half of all peers are assumed to lie, so if half of all peers report the same hash, at least one of
+        them is honest.
         """
         hashes = self.hashes(messages, own)
         if not self.shared or len(set(hashes.values())) == 1 or self.replicated is None:
@@ -171,7 +180,7 @@ class RoundVerifier:
         return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
     def known_peers(self, peers: Collection[str], number: int) -> int:
-        """Return the number of peers, including those of the last rounds before this one.
+        """Return the number of these peers and of all other peers that took part in the RECENT rounds before this one.
 
         While some peers may not have been seen yet, return at least the size of the run.
         """
@@ -185,5 +194,5 @@ class RoundVerifier:
         self.last_seen |= {message.header.peer: round.number for message in messages}
 
     def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
-        """Return the hash of the slow weights that each peer shows, this peer included."""
+        """Return the hash of the slow weights that each peer reports, including this peer."""
         return {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}

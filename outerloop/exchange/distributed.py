@@ -2,9 +2,9 @@
 
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
-A collective cannot separate transfer time from waiting for a late process, so `transfer_s` counts both. A collective
-fails when a process is lost. Then this round and every later one fail, so the run ends with its checkpoints and must be
-started again.
+Transfer time cannot be separated from the time that a collective waits for a late process, so `transfer_s` includes
+both. A collective fails when a process is lost. Then this round and every later round fail. The run ends with the
+checkpoints that it has, and must be started again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Returned = TypeVar("Returned")
 class Distributed:
     """An exchange that gathers the messages of all processes of a process group.
 
-    A separate gloo group carries the bytes, whatever the backend of `group`, so that they do not mix with collectives
-    of the inner steps. All processes must construct it at the same point of their program.
+    The bytes are sent in a separate gloo group, whatever the backend of `group`, so that they do not mix with the
+    collectives of inner steps. All processes must construct this exchange at the same point of their program.
 
     Args:
-        group: the processes that take part; None: all.
-        timeout_s: how long one collective waits for a missing process.
+        group: the processes that take part; None: all processes.
+        timeout_s: how long a collective waits for a missing process.
 
     Raises:
         UserError: if torch.distributed has not been initialized.
@@ -62,7 +62,7 @@ class Distributed:
         """Do nothing: all processes are present since the group was created."""
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks whose messages this process gets in a round: all, its own included."""
+        """Return the ranks whose messages this process receives in a round: all ranks, including its own."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
@@ -72,7 +72,7 @@ class Distributed:
         return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
 
     def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Run `swap` and count its time in `transfer_s`."""
+        """Call `swap` and add its duration to `transfer_s`."""
         began_s = time.monotonic()
         messages = self.swap(blob, partners)
         self.transfer_s += time.monotonic() - began_s
@@ -98,7 +98,7 @@ class Distributed:
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Broadcast the state of the first process, which is the first giver. Raises RoundFailed."""
+        """Broadcast the state of the first giver, which is the first process. Raises RoundFailed."""
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
@@ -118,7 +118,7 @@ class Distributed:
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave at once. Collectives of the others with this process fail."""
+        """Leave immediately. Collectives in which other processes wait for this process fail."""
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)
@@ -142,11 +142,11 @@ class PendingRound:
         return self.future.done()
 
     def result(self, timeout_s: float) -> list[Contribution]:
-        """Return the same as `wait`, without counting bytes."""
+        """Return the messages as `wait` does, without counting bytes."""
         messages = self.exchange.ended(self.future, timeout_s)
         return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
 
 
 def name_of(rank: int) -> str:
-    """Return the peer name of a process. It sorts like the rank, for up to a million ranks."""
+    """Return the peer name of a process. Names sort in the order of ranks, for up to a million ranks."""
     return f"{rank:06d}"

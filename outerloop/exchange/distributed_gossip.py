@@ -1,10 +1,10 @@
-"""Gossip over torch.distributed: each round, the processes are divided into small random groups. No collective.
+"""Gossip over torch.distributed: in each round, processes are divided into small random groups. No collectives.
 
     exchange message sizes with each partner   ->   exchange the messages       isend and irecv over gloo
 
-All processes draw the same groups from the seed. Bytes move only inside a group, point to point. NoLoCo (arXiv
-2506.10911) uses pairs. Processes that do not fill a group form a smaller one; a single process takes a solo step. A
-process continues as soon as its partners' messages have arrived, whatever the other groups do.
+All processes draw the same groups from the seed. Bytes are sent only inside a group, point to point. NoLoCo (arXiv
+2506.10911) uses pairs. If the processes cannot be divided evenly, the last group is smaller; a group of one process
+takes a solo step. A process continues as soon as its partners' messages have arrived, whatever the other groups do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outerloop.types import Round
 
 
 class DistributedGossip(Distributed):
-    """An exchange in which a process meets `together - 1` others per round.
+    """An exchange in which each process exchanges messages with `together - 1` other processes per round.
 
     Args:
         together: number of processes in a group, 2 or more.

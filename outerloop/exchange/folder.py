@@ -2,14 +2,15 @@
 
     put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
 
-`join` agrees on a session: the hash of a random token of each peer. It is part of every file name, so no peer reads a
-message of an earlier attempt. A file appears as a whole, is read up to a limit, and is deleted by its peer a few rounds
-later; the files of the last rounds stay until the next run of this name. An object store needs the same four operations
-as `Files`.
+In `join` the peers agree on a session, which is the hash of random tokens, one of each peer. The session is part of
+every file name, so no peer reads a message of an earlier attempt. A file appears complete, is read up to a size limit,
+and is deleted by its peer a few rounds later; the files of the last rounds stay until the next run with this name. To
+use an object store instead, the operations of `Files` would have to be implemented for it.
 
-There is no agreement when a peer is missing. Its round fails at the time limit, and so do all later rounds of this
-peer, because another peer may have landed that round. The run ends with its checkpoints and must be resumed everywhere.
-No peer can join late. A process that can write to the folder can write in the name of any peer.
+A missing peer is not handled by agreement: the round fails at the time limit on each peer that waits, and all later
+rounds of this peer fail too, because another peer may have landed the failed round. The run ends with its checkpoints
+and must be resumed on all peers. No peer can join late. A process that can write to the folder can write in the name of
+any peer.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from outerloop.types import FIRST, Capabilities, Contribution, Round, RoundFaile
 
 RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
-"""Seconds between two reads of the folder."""
+"""Seconds between two checks of the folder."""
 KEPT = 4
-"""Number of files of each kind that a peer keeps. When it writes one, all peers have read the one two before."""
+"""Number of files of each kind that a peer keeps. When it writes a file, all peers have read its second last file."""
 MEETING_BYTES = 16 << 20
-"""A meeting's size limit is twice that of a round plus this: peers start by sending settings and shapes."""
+"""The size limit of a message in a meeting is twice the limit of a round plus this number of bytes.
+
+At the start, peers send settings and shapes.
+"""
 TOKEN_BYTES = 16
 
 
@@ -43,7 +47,7 @@ class SharedFolder:
         run: name of the run: letters, digits, - and _. It is a folder inside `folder`.
         peers: number of peers of the run, on all machines.
         worker: index of this worker on its machine.
-        first_worker: number of workers on the machines before this one; worker + first_worker is the rank.
+        first_worker: number of workers on the preceding machines; worker + first_worker is the rank.
         join_timeout_s: how long to wait for the other peers at the start.
         max_blob_bytes: largest message of a round that is read.
 
@@ -69,7 +73,8 @@ class SharedFolder:
         if not 0 <= worker + first_worker < peers:
             raise UserError(
                 f"exchange.first_worker={first_worker} makes this peer number {worker + first_worker} of {peers}: set"
-                " exchange.peers to the workers of all machines, exchange.first_worker to those of earlier machines"
+                " exchange.peers to the number of workers on all machines, and exchange.first_worker to the number of"
+                " workers on the preceding machines"
             )
         self.files = Files(Path(folder) / run)
         self.rank, self.size = worker + first_worker, peers
@@ -97,7 +102,7 @@ class SharedFolder:
         self.files.delete_all_but(self.session, self.peer)
 
     def unagreed(self) -> list[str]:
-        """Return the peers that have not appeared, or do not confirm the session that this peer sees."""
+        """Return the peers that have not appeared, or have not confirmed the session that this peer sees."""
         if absent := self.lacking("hello"):
             return absent
         tokens = [self.files.get(f"hello.{name}", TOKEN_BYTES) for name in self.names]
@@ -124,7 +129,7 @@ class SharedFolder:
         return PendingRound(self, f"{self.session}.{kind}.{round.number}", round)
 
     def put(self, kind: str, number: int, blob: bytes) -> None:
-        """Write a message, and delete the one that this peer wrote KEPT messages of this kind before."""
+        """Write a message, and delete the oldest message of this kind if this peer keeps more than KEPT of them."""
         own, name = self.own[kind], f"{self.session}.{kind}.{number}.{self.peer}"
         self.files.put(name, blob)
         if name not in own:
@@ -133,7 +138,10 @@ class SharedFolder:
             self.files.delete(own.popleft())
 
     def read(self, step: str, timeout_s: float, max_bytes: int) -> dict[str, bytes]:
-        """Return the messages of all peers at one step, by rank. Raises RoundFailed, from then on always."""
+        """Return the messages of all peers at one step, by rank.
+
+        Raises RoundFailed if a message is missing; every later call then raises it, too.
+        """
         if not self.failure and (absent := until(timeout_s, lambda: self.lacking(step))):
             self.failure = f"no message of {', '.join(absent)} within {timeout_s:g} s: resume the run on all peers"
         if self.failure:
@@ -170,7 +178,7 @@ class PendingRound:
         return [Contribution(name, self.round, message) for name, message in messages.items()]
 
     def arrived(self) -> bool:
-        """Return whether the messages of all peers exist, or never will for this peer."""
+        """Return whether the messages of all peers exist, or a round of this peer has failed, so that `wait` fails."""
         return bool(self.exchange.failure) or not self.exchange.lacking(self.step)
 
 
@@ -182,7 +190,7 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Write a file, which appears as a whole."""
+        """Write a file, which becomes visible only when it is complete."""
         write_atomically(self.folder / name, blob)
 
     def has(self, name: str) -> bool:
@@ -209,7 +217,7 @@ class Files:
 
 
 def until(timeout_s: float, lacking: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Call `lacking` until nothing is lacking or the time is up. Return what it returned last."""
+    """Call `lacking` until it returns nothing or the time is up. Return its last result."""
     until_s = time.monotonic() + timeout_s
     while (absent := lacking()) and time.monotonic() < until_s:
         time.sleep(LOOK_S)

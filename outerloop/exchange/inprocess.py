@@ -1,8 +1,8 @@
 """Workers as threads of one process, taking turns: many virtual workers on one device, reproducible bit for bit.
 
 A worker holds the turn while it computes and releases it while it waits for a round, so only one worker computes at a
-time. Each has the whole machine for its inner steps. A worker restores its own random state when it takes the turn. A
-round completes when all workers have submitted their messages.
+time, with the whole machine for its inner steps. A worker restores its own random state when it takes the turn. A round
+completes when all workers have submitted their messages.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Hub:
         self.changed.wait_for(lambda: bool(self.stop_reason) or self.messages[round].keys() >= set(ranks))
 
     def fetch(self, round: Hashable, rank: int, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these workers. Drop a round once every worker has fetched from it."""
+        """Return the messages of these workers. Delete a round's messages once every worker has fetched its share."""
         messages = {partner: self.messages[round][partner] for partner in sorted(ranks)}
         self.fetched[round].add(rank)
         if len(self.fetched[round]) == self.size:
@@ -87,11 +87,11 @@ class InProcess:
             self.take_turn()
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks whose messages this worker gets in a round: all, its own included."""
+        """Return the ranks whose messages this worker receives in a round: all ranks, including its own."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Submit the message; count one copy for each partner as sent."""
+        """Submit the message. One copy for each partner is counted as sent."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         self.hub.put(round, self.rank, blob)
@@ -100,14 +100,14 @@ class InProcess:
     def wait(self, round: Round, partners: Sequence[int], timeout_s: float) -> list[Contribution]:
         """Release the turn until all partners have submitted their messages. Raises Stopped when the run ends.
 
-        `timeout_s` is ignored: the other workers are computing, in turn, and cannot be lost.
+        `timeout_s` is ignored, because the other workers compute in turn and cannot be lost.
         """
         messages = self.exchange_for(round, partners)
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read at the first worker that asks, and share the result. In gossip each worker reads separately."""
+        """Call `read` once for all workers, and share the result. In gossip each worker reads separately."""
         if not self.info.agrees:
             return read({})
         what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
@@ -122,7 +122,7 @@ class InProcess:
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these workers under one key, once all have submitted."""
+        """Return the messages of these workers under one key, once all of them have submitted theirs."""
         with self.hub.changed:
             self.give_turn()
             self.hub.wait_for(key, ranks)
@@ -149,7 +149,7 @@ class InProcess:
             self.give_turn()
 
     def abort(self) -> None:
-        """Do the same as `close`: no worker needs a thread that has left."""
+        """Do the same as `close`, because no worker needs a thread that has left."""
         self.close()
 
 
@@ -164,10 +164,10 @@ class PendingRound:
         return self.exchange.wait(self.round, self.partners, timeout_s)
 
     def arrived(self) -> bool:
-        """Return False: the order of turns is random, and runs must be reproducible."""
+        """Return False, because the order of turns is random and runs must be reproducible."""
         return False
 
 
 def name_of(rank: int) -> str:
-    """Return the peer name of a worker. It sorts like the rank."""
+    """Return the peer name of a worker. Names sort in the order of ranks."""
     return f"{rank:03d}"

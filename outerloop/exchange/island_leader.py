@@ -31,18 +31,18 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Errors that the other processes raise as the same type; other errors become LeaderFailed there."""
+"""Errors of the leader that the other processes raise as the same type; instead of others they raise LeaderFailed."""
 
 
 class LeaderExchange:
-    """Base of an Exchange that wraps the exchange of the leader, which is the first process of the island.
+    """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
 
-    A subclass implements `recover`. A round is begun with messages under a separate tag (`launch_ranks`), so that a
-    thread other than that of the inner steps may begin it.
+    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that another
+    thread than that of the inner steps may start it.
 
     Args:
-        exchange: already joined; ignored at all processes but the leader.
-        ranks: the processes of the island that share it.
+        exchange: the leader's exchange, already joined; ignored in all other processes.
+        ranks: the processes of the island that share the exchange.
     """
 
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
@@ -56,7 +56,7 @@ class LeaderExchange:
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: RankGroup) -> Self:
-        """Let the leader join an exchange and wrap it. If the leader fails to join, all processes raise."""
+        """Let the leader join an exchange, and wrap it. If the leader fails to join, all processes raise an error."""
         try:
             exchange = join() if ranks.is_leader else None
         except Exception as error:
@@ -66,30 +66,30 @@ class LeaderExchange:
 
     @property
     def alive(self) -> int:
-        """Return how many peers (islands, not processes) the next round counts on."""
+        """Number of peers (islands, not processes) that the next round expects."""
         majority = replicated(self.exchange) if self.exchange else None
         return majority.alive if majority else self.size
 
     @property
     def bytes_sent(self) -> int:
-        """Return the leader's count; the other processes send nothing out of the island."""
+        """Bytes that the leader has sent; 0 in the other processes, which send nothing out of the island."""
         return metered(self.exchange).bytes_sent if self.exchange else 0
 
     @property
     def bytes_received(self) -> int:
-        """Return the leader's count; 0 at the other processes."""
+        """Bytes that the leader has received; 0 in the other processes."""
         return metered(self.exchange).bytes_received if self.exchange else 0
 
     @property
     def transfer_s(self) -> float:
-        """Return the leader's transfer time; 0 at the other processes, which only wait."""
+        """Transfer time of the leader in seconds; 0 in the other processes, which only wait."""
         return metered(self.exchange).transfer_s if self.exchange else 0.0
 
     def join(self, first: Round = FIRST) -> None:
         """Do nothing: the leader has already joined."""
 
     def counters(self) -> dict[str, float]:
-        """Return the leader's counters; none at the other processes."""
+        """Return the leader's counters; empty in the other processes."""
         return counters(self.exchange) if self.exchange else {}
 
     def refused(self, round: Round, refusals: Refusals) -> None:
@@ -112,15 +112,20 @@ class LeaderExchange:
         raise NotImplementedError
 
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers, at the leader: from a StateTransferRequired, or else from `exchange`."""
+        """Return the state of the other peers. Called in the leader only.
+
+        The state comes from the last StateTransferRequired, if there was one, else from `exchange`.
+        """
         behind, self.behind = self.behind, None
         return (behind.state if behind else replicas_of(exchange).recover)(max_bytes)
 
     def at_leader(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
-        """Run `work` at the leader and return its result, a tree of plain values and tensors, at all processes.
+        """Call `work` in the leader, and return its result, a tree of plain values and tensors, in all processes.
 
-        `ranks`: the group to broadcast in, if another thread than usual calls. What `work` raises is raised at all. An
-        error that is not in KNOWN may concern the leader alone: it becomes LeaderFailed at the other processes.
+        If `work` raises an error, all processes raise it. An error that is not in KNOWN may concern the leader alone,
+        so the other processes raise LeaderFailed instead.
+
+        ranks: the group in which to broadcast, if this is not called by the usual thread.
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
@@ -138,7 +143,7 @@ class LeaderExchange:
         return value
 
     def answer_of(self, answer: dict[str, Any]) -> Any:
-        """Return, or raise, what the leader has sent; for the other processes."""
+        """Return the result or raise the error that the leader has sent. Called in the other processes."""
         if answer["raised"] == StateTransferRequired.__name__:
             raise StateTransferRequired(self.recover)
         if answer["raised"]:
@@ -147,7 +152,7 @@ class LeaderExchange:
 
 
 def replicas_of(exchange: Exchange) -> Replicated:
-    """Return the leader's exchange, in which a majority decides rounds."""
+    """Return the leader's exchange as one in which a majority decides rounds."""
     majority = replicated(exchange)
     assert majority is not None
     return majority

@@ -3,8 +3,8 @@
     leader: exchange.start(blob) … wait   →   all contributions   →   broadcast inside the island   →   all land them
 
 So the ranks of a DDP model, or the copies of one shard in HSDP, form one peer: a message crosses the slow link once,
-whatever their number. All processes produce the same message from the same weights, which is checked, and land the same
-bytes. So their weights stay equal without being exchanged.
+whatever the number of ranks. All processes produce the same message from the same weights, which is checked, and land
+the same bytes. So their weights stay equal without being exchanged.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ class ReplicatedIsland(LeaderExchange):
     """An Exchange of processes that hold the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. Raises StateTransferRequired at all processes."""
+        """Return the answer of the leader's exchange. Raises StateTransferRequired in all processes."""
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Offer the leader's state to its exchange. Raises StateTransferRequired at all processes."""
+        """Offer the leader's state to its exchange. Raises StateTransferRequired in all processes."""
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read with the leader's refusals; the leader may be one of several lanes. Raises RoundFailed if unreadable."""
+        """Read a round, and refuse the same messages as the leader, which may itself be one of several lanes.
+
+        Raises RoundFailed if the leader cannot read the round.
+        """
         what: list[Read] = []
 
         def decode(exchange: Exchange) -> dict[str, str]:
@@ -47,15 +50,18 @@ class ReplicatedIsland(LeaderExchange):
         return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingLeaderRound:
-        """Start the round, at the leader alone. Raises its errors at all, also ReplicasDiverged or LeaderFailed."""
+        """Start the round in the leader. Raises the leader's errors in all processes.
+
+        Raises ReplicasDiverged if the processes have different messages.
+        """
         pending = PendingLeaderRound(self)
         digests = self.launch_ranks.gather(hashlib.sha256(blob).digest())
 
         def begin(exchange: Exchange) -> None:
             if len(set(digests)) > 1:
                 raise ReplicasDiverged(
-                    f"the ranks of this island offer different messages in round {round.number}: they must hold equal"
-                    " weights and count equal samples"
+                    f"the ranks of this island have different messages in round {round.number}: they must hold equal"
+                    " weights and count equal numbers of samples"
                 )
             pending.begin(exchange, blob, round)
 
@@ -63,20 +69,23 @@ class ReplicatedIsland(LeaderExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message per island, that of its leader. Raises RoundFailed."""
+        """Return one message per island: the message of the island's leader. Raises RoundFailed."""
         return from_tree(
             self.at_leader(lambda exchange: to_tree(meeting(exchange).all_gather(blob, number, timeout_s)))
         )
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Give or take state at the leader; all ranks get what it received. Raises what the leader's exchange does."""
+        """Send or receive state in the leader; all ranks return the received state.
+
+        Raises the errors of the leader's exchange.
+        """
 
         if not way.takers:
             return b""
         return self.at_leader(lambda exchange: uint8_tensor(hand_over(exchange, way, state))).numpy().tobytes()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers, the same at all processes."""
+        """Return the state of the other peers, the same in all processes."""
 
         def fetch(exchange: Exchange) -> list[Any]:
             round, content = self.fetch_state(exchange, max_bytes)
@@ -87,14 +96,14 @@ class ReplicatedIsland(LeaderExchange):
 
 
 class PendingLeaderRound:
-    """A round under way at the leader."""
+    """A round that the leader has started."""
 
     def __init__(self, island: ReplicatedIsland) -> None:
         self.island = island
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
-        """Start the round, at the leader."""
+        """Start the round. Called in the leader."""
         self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:

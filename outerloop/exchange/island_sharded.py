@@ -3,12 +3,12 @@
     rank 0 … L−1: blob of its shards  →  leader: bundle  →  exchange  →  bundles of all islands
     bundle r  →  leader: blobs 0 … L−1  →  lane r: its blob of every island
 
-So all lanes of an island take part in a round, or none does. There is one message, one commit and one state for
-newcomers, whatever each lane holds. Outer state stays sharded. Everything that passes through the leader is compressed,
-except the state of a newcomer. All lanes make each request to the leader's exchange together, and the leader checks
-that they request the same.
+So either all lanes of an island take part in a round, or none does. There is one message per island, one commit, and
+one state for late joiners, which include all lanes. Outer state stays sharded. All data that passes through the leader
+is compressed, except the state for a late joiner. All lanes make each request to the leader's exchange together, and
+the leader checks that the requests are the same.
 
-L lanes. A bundle of one lane is its blob.
+L is the number of lanes. A bundle of one lane is the blob itself.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ Blobs = list[bytes]
 
 
 class ShardedIsland(LeaderExchange):
-    """An Exchange of processes each of which holds a different shard of the same weights."""
+    """An Exchange of processes, each of which holds a different shard of the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. Raises StateTransferRequired at all lanes."""
+        """Return the answer of the leader's exchange. Raises StateTransferRequired in all lanes."""
         return self.request(
             f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
         )
 
     def start(self, blob: bytes, round: Round) -> PendingBundle:
-        """Start the round with one bundle of all lanes. Raises at all lanes what the leader's exchange raises."""
+        """Start the round with one bundle of all lanes. Raises the errors of the leader's exchange in all lanes."""
         pending = PendingBundle(self, round)
         self.request(f"to begin {round}", blob, pending.begin, self.launch_ranks)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report a landing to the leader's exchange. If that wants the state, the leader gathers it from all lanes."""
+        """Report a landing to the leader's exchange. If it asks for the state, gather the state from all lanes."""
 
         def whole() -> bytes:
             self.at_leader(lambda _: True)
@@ -74,10 +74,10 @@ class ShardedIsland(LeaderExchange):
             wanted = self.at_leader(lambda _: False)
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Let each lane read its own part. What one lane refuses counts at no lane.
+        """Read this lane's part of a round. A message that one lane refuses is left out in all lanes.
 
-        If one lane cannot read its part at all, no lane lands the round: its error is raised there, and RoundFailed at
-        the other lanes.
+        If one lane cannot read its part at all, no lane lands the round: that lane raises its error, and the other
+        lanes raise RoundFailed.
         """
         what: Read | None = None
         failed: Exception | None = None
@@ -100,7 +100,7 @@ class ShardedIsland(LeaderExchange):
         return what if refused == what.refused else read(refused)
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of one message per island. Raises RoundFailed, also if a message is not a bundle."""
+        """Return this lane's part of one message per island. Raises RoundFailed, even if just one is not a bundle."""
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:
@@ -116,7 +116,7 @@ class ShardedIsland(LeaderExchange):
         return contributions
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return this lane's part. An island takes as a whole, even if only some lanes hold different weights."""
+        """Return this lane's part of the state. If any lane of an island needs state, all its lanes receive it."""
 
         def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
             requests = [canonical.unpack(blob) for blob in of_lanes]
@@ -139,7 +139,10 @@ class ShardedIsland(LeaderExchange):
         return self.ranks.scatter(content) if self.peer in takers else b""
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Return this lane's part of the other peers' state. Lanes that request anything else take it, too."""
+        """Return this lane's part of the other peers' state.
+
+        If other lanes make another request at the same time, they receive their parts of the state instead.
+        """
         content: Blobs = []
 
         def fetch(exchange: Exchange, limits: Blobs) -> list[int]:
@@ -156,9 +159,12 @@ class ShardedIsland(LeaderExchange):
     def request(
         self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: RankGroup | None = None
     ) -> Any:
-        """Run `work` at the leader with the blobs of all lanes. Return its result at all. `ranks`: as in `at_leader`.
+        """Call `work` in the leader with the blobs of all lanes, and return its result in all lanes.
 
-        Raises what `work` raises. If the lanes make different requests, raises StateTransferRequired if one of them
+        what: description of the request, which must be the same in all lanes.
+        ranks: as for `at_leader`.
+
+        Raises the errors of `work`. If the lanes make different requests, raises StateTransferRequired if one of them
         needs the other peers' state, otherwise ReplicasDiverged or LeaderFailed.
         """
         ranks = ranks or self.ranks
@@ -179,7 +185,7 @@ class ShardedIsland(LeaderExchange):
         raise ReplicasDiverged(f"the lanes of this island are not at the same point: {', '.join(sorted(questions))}")
 
     def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
-        """Return this lane's part of the leader's bundles. If one is not a bundle of L lanes, its part is empty."""
+        """Return this lane's part of each of the leader's bundles; empty if it is not a bundle of L lanes."""
         apart = [(message, parts_or_nothing(bytes(message.blob), self.ranks.size)) for message in bundles]
         lanes = range(self.ranks.size if self.ranks.is_leader else 0)
         of_lanes = [
@@ -189,14 +195,14 @@ class ShardedIsland(LeaderExchange):
 
 
 class PendingBundle:
-    """A round under way at the leader."""
+    """A round that the leader has started."""
 
     def __init__(self, island: ShardedIsland, round: Round) -> None:
         self.island, self.round = island, round
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blobs: Blobs) -> None:
-        """Start the round, at the leader; with an empty message if the round was decided without this island."""
+        """Start the round, with an empty message if it was decided without this island. Called in the leader."""
         self.pending = exchange.start(bundle(blobs) if any(blobs) else b"", self.round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
@@ -240,7 +246,7 @@ def is_bytes(x: Any) -> bool:
 
 
 def parts_or_nothing(content: bytes, lanes: int) -> Blobs:
-    """Unpack like `parts_of`, or return an empty message per lane, which the lane will refuse, naming the sender."""
+    """Unpack as `parts_of` does. If that fails, return an empty message per lane; the lane will then refuse it."""
     try:
         return parts_of(content, lanes)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Protocol of an exchange between processes that find each other over a network, as the launcher uses it."""
+"""Protocol, used by the launcher, of an exchange between processes that find each other over a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NetworkPeer(Protocol):
     def form(self, held: Mapping[int, str]) -> int | None:
         """Wait for the other peers, then return the inner step of the checkpoint to resume from, or None.
 
-        `held`: inner step -> hash of the slow weights, for each checkpoint of this peer. Raises UserError.
+        `held`: inner step -> hash of the slow weights, for each checkpoint that this peer has. Raises UserError.
         """
         ...
 

@@ -42,9 +42,9 @@ class SwarmPending:
 
 
 class SwarmExchange(ABC):
-    """Base of the exchanges over a network. A subclass builds its parts in `with self.appearing() as parts`.
+    """Base class of the exchanges over a network. A subclass builds its parts in `with self.appearing() as parts`.
 
-    options     of this peer
+    options     options of this peer
     on_status   called with a line that states what this peer is waiting for
     remembers   as for Formation
 
@@ -105,12 +105,15 @@ class SwarmExchange(ABC):
         return self._carriers[0].moving_s
 
     def form(self, held: Held) -> int | None:
-        """Return the inner step of the checkpoint to resume from: without lockstep the newest held, None if none."""
+        """Return the inner step of the checkpoint to resume from; None if this peer has no checkpoint.
+
+        Peers without lockstep resume from their own newest checkpoint.
+        """
         return max(held, default=None)
 
     @abstractmethod
     def linger(self) -> None:
-        """Serve the other peers until they have what they still need from this one."""
+        """Serve the other peers until they have received what they still need from this peer."""
 
     @property
     def head(self) -> str:
@@ -118,7 +121,7 @@ class SwarmExchange(ABC):
         return ""
 
     def publish_status(self, status: Status) -> None:
-        """Publish this peer's status in its roster record. Byte counts and the last commit are filled in."""
+        """Publish this peer's status in its roster record, with the byte counts and the last commit filled in."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
         self.node.spawn(self._presence.roster.show(status))
 
@@ -141,7 +144,7 @@ class SwarmExchange(ABC):
                 self._presence.end()
 
     def abort(self) -> None:
-        """Leave at once (Ctrl-C): the roster record is withdrawn, and the other peers continue."""
+        """Leave immediately (Ctrl-C): the roster record is withdrawn, and the other peers continue."""
         self.close(linger=False)
 
     def _check_size(self, blob: bytes) -> None:
@@ -152,11 +155,11 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. It fails with a UserError if this peer's identity is used twice."""
+        """Start work in the network thread. The work fails with a UserError if this peer's identity is used twice."""
         return self.node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
-        """Remember a round, to drop it at the end if it is still under way."""
+        """Store a round, so that it can be dropped at the end if it is still under way."""
         self._pending = [*(earlier for earlier in self._pending if not earlier.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:

@@ -1,6 +1,6 @@
 """Gather between the peers of a swarm: payloads go to all peers, and a majority decides which of them form a round.
 
-Late or lost peers are not waited for beyond a grace period, and no two peers ever land different rounds
+Peers wait for late or lost peers only during a grace period, and no two peers ever land different rounds
 (swarm/consensus/chain.py). Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
 """
 
@@ -42,21 +42,22 @@ from outerloop.types import (
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
-"""Minimum size limit of a message in a meeting: at the start peers send all settings and shapes, even for a small
-model.
+"""Lower bound of the size limit of a message in a meeting.
+
+At the start peers send all settings and shapes, which may be larger than a small model.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatherOptions(NodeOptions, GatherSettings):
-    """Options of SwarmGather, besides those of the two base classes.
+    """Options of SwarmGather, in addition to those of the two base classes.
 
-    The folder next to the key stores what was agreed on and the payloads of the last rounds.
+    A folder next to the key stores the agreements and payloads of the last rounds.
 
-    reform            resume with a different number of peers than before; missing peers are given up
+    reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments of the schedule
-    patience_s        a peer that needs the state of the run gives up after this long without any message about the run;
-                      at least 90
+    patience_s        a peer that needs the state of the run gives up if it receives no message about the run for this
+                      time; at least 90
 
     Raises:
         UserError: if an option is invalid.
@@ -77,7 +78,8 @@ class GatherOptions(NodeOptions, GatherSettings):
 class SwarmGather(SwarmExchange):
     """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
 
-    Takes the fields of GatherOptions by name. `state_transfer` gives and takes the state of late joiners.
+    Takes the fields of GatherOptions as keyword arguments. `state_transfer` sends and receives the state of late
+    joiners.
     """
 
     info = Capabilities(
@@ -139,7 +141,7 @@ class SwarmGather(SwarmExchange):
 
     @property
     def alive(self) -> int:
-        """Return the size of the roster: the peers that the next round counts on."""
+        """Size of the roster: the number of peers that the next round expects."""
         return len(self._rounds.roster)
 
     @property
@@ -154,10 +156,14 @@ class SwarmGather(SwarmExchange):
     def form(self, held: Held | None = None) -> int | None:
         """Wait until all peers are present and see the same members, or the run has continued without this peer.
 
-        Return the inner step of the checkpoint from which more than half of the peers resume (common_checkpoint.py), or
-        of this peer's newest if it comes late; None if there is none. `held` None: this peer cannot choose. Raises
-        UserError if peers are missing, which it names, if no checkpoint is held by more than half of the peers, or if
-        this peer does not hold the one that is.
+        Return the inner step of the checkpoint from which more than half of the peers resume (common_checkpoint.py). If
+        this peer joins late, return the step of its own newest checkpoint. Return None if there is no checkpoint.
+
+        held: inner step -> hash of the slow weights, for each checkpoint that this peer has; None if this peer cannot
+            choose a checkpoint.
+
+        Raises UserError if peers are missing (the message names them), if more than half of the peers do not have a
+        checkpoint in common, or if this peer does not have the common checkpoint.
         """
         self._presence.form()
         self._formed = True
@@ -187,14 +193,17 @@ class SwarmGather(SwarmExchange):
         self.node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
-        """Return whether a majority has decided a round. Raises StateTransferRequired if it is too far behind."""
+        """Return whether a majority has decided a round.
+
+        Raises StateTransferRequired if this peer is too far behind.
+        """
         try:
             return self._rounds.decided(self._place(round))
         except LogTruncated:
             raise StateTransferRequired(self.recover) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Copy the state if a peer wants it. It is hashed and served in the network thread, alongside training."""
+        """Copy the state if a peer needs it. The network thread hashes and serves it while training continues."""
         place = self._place(round)
         self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
@@ -217,10 +226,10 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the messages of the roster's peers, without those that are lost or do not arrive.
+        """Return the messages of the roster's peers, without those of peers that are lost or send nothing in time.
 
-        At the start every peer waits for `timeout_s`, because some take long to build the model and all must begin with
-        the same weights.
+        In the first meeting every peer waits up to `timeout_s`, because some peers take long to build the model, and
+        all must begin with the same weights.
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
@@ -228,7 +237,7 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the state in chunks, from all givers at once. All peers wait for the takers. Raises QuorumLost."""
+        """Transfer the state in chunks from all givers in parallel. All peers wait for takers. Raises QuorumLost."""
         if not way.takers:
             return b""
         content = b""
@@ -267,7 +276,7 @@ class SwarmGather(SwarmExchange):
         return self.node.trust.refusals.counters()
 
     def linger(self) -> None:
-        """Wait until the other peers have received the message of the last meeting, for LINGER_S at most."""
+        """Wait until the other peers have received the message of the last meeting, but at most for LINGER_S."""
         self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:
@@ -280,7 +289,7 @@ class SwarmGather(SwarmExchange):
             self._rounds.resume(hard_state)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
+        """Fetch the state of the other peers, however long this takes, and report progress. Raises QuorumLost."""
         self._on_status("out of step with the other peers: taking over the state of the run")
         work = self.state_transfer.install_state(
             lambda: self._names().values(),
@@ -302,7 +311,7 @@ class SwarmGather(SwarmExchange):
         )
 
     def _names(self) -> dict[str, str]:
-        """Return peer id -> name of all peers that may take part: known to this peer, or in a roster of the run."""
+        """Return peer id -> name of all peers that may take part: those known to this peer and those in the roster."""
         return self.members.known | {id_of(name): name for name in self._rounds.roster}
 
     def _counts_on(self, peer_id: str) -> bool:

@@ -1,12 +1,13 @@
-"""Gossip between the peers of a swarm: peers pair up when they are ready. No collective, no barrier.
+"""Gossip between the peers of a swarm: peers pair up when they are ready. No collectives, no barriers.
 
-Each round a peer meets one random other peer. If no peer is ready within a fraction of its inner time, it takes a
-solo step. This module makes an Exchange of `outerloop.swarm.gossip`: rounds in runner.py, pairing in pairing.py, and
-in handshake.py how both peers of a pair end the same way. The two peers of a pair may be in rounds with different
-numbers; each contribution carries its sender's round.
+In each round a peer exchanges messages with one random other peer. If no other peer becomes ready within a fraction of
+the time that this peer spends on inner steps, it takes a solo step. This module provides an Exchange that is based on
+`outerloop.swarm.gossip`: runner.py runs rounds, pairing.py forms pairs, and handshake.py ensures that a pair's round
+has the same outcome on both peers. The two peers of a pair may be in rounds with different numbers; each contribution
+contains the round of its sender.
 
-The members are the peers that were present at the start. A peer that dies is met no more and costs its current partner
-one timeout. At the end each peer averages the weights that it fetched itself (final_gather.py).
+The members are the peers that were present at the start. A peer that dies costs its current partner one timeout and is
+not chosen again. At the end each peer averages the weights that it has fetched itself (final_gather.py).
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class GossipOptions(NodeOptions):
-    """Options of SwarmGossip, besides those of the base class.
+    """Options of SwarmGossip, in addition to those of the base class.
 
     pairing           "random": with any ready peer; "scheduled": drawn from the seed, the same in every run
-    seed              of scheduled pairs; must be equal on all peers
-    patience          how long to wait for a partner, as a fraction of this peer's inner time
-    least_patience_s  ... and at least
-    most_patience_s   ... and at most
-    deadline_s        a pair that takes longer is dropped; also how long to wait for a scheduled partner
+    seed              seed of scheduled pairs; must be equal on all peers
+    patience          how long to wait for a partner, as a fraction of the time that this peer spends on inner steps
+    least_patience_s  lower limit of this waiting time
+    most_patience_s   upper limit of this waiting time
+    deadline_s        a pair that takes longer is dropped; also the waiting time for a scheduled partner
     meeting_s         how long finished peers wait for the others before the final average
 
     Raises:
-        UserError: if `pairing` is anything else.
+        UserError: if `pairing` is neither "random" nor "scheduled".
     """
 
     pairing: str = "random"
@@ -65,7 +66,7 @@ class GossipOptions(NodeOptions):
 class SwarmGossip(SwarmExchange):
     """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
 
-    Takes the fields of GossipOptions by name.
+    Takes the fields of GossipOptions as keyword arguments.
     """
 
     info = Capabilities(agrees=False, waits_for_all=False, lockstep=False, measures_transfer=True, concurrent=True)
@@ -115,7 +116,7 @@ class SwarmGossip(SwarmExchange):
         self._clock.begin()
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Record each other peer whose payload was unusable, and exclude it as a partner for some rounds."""
+        """Record the peers whose payloads were unusable, and exclude them as partners for some rounds."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self.node.spawn(self._strike(round, reasons))
 
@@ -130,7 +131,7 @@ class SwarmGossip(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the shares of all members that arrived in time, fetched by this peer, including its own share."""
+        """Return the shares that this peer has fetched in time, one per member, including its own share."""
         self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self.node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)

@@ -1,4 +1,4 @@
-"""Waiting for the other peers of a swarm, with progress reports: for a round, and for the state of the run."""
+"""Wait for a round or for the state of the run, and report progress."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 
 
 class PatientPending(SwarmPending):
-    """A round under way, for which `wait` reports what it is waiting for.
+    """A round under way; `wait` reports what it is waiting for.
 
-    waits_for   returns in one line why the round has no outcome yet
-    take_over   becomes `StateTransferRequired.state`
+    waits_for   returns one line that states why the round has no outcome yet
+    take_over   the value for `StateTransferRequired.state`
     """
 
     def __init__(
@@ -74,9 +74,9 @@ def progress_to(on_status: OnStatus) -> Callable[[int, int], None]:
 def state_from_others(
     getting: Future[Result], *, silent_s: Callable[[], float], patience_s: float, on_status: OnStatus
 ) -> Result:
-    """Return the result of `getting`, however long it takes, as long as peers send anything about the run.
+    """Return the result of `getting`, however long it takes, as long as peers send messages about the run.
 
-    `silent_s` returns for how long no peer has. Raises QuorumLost if that is more than `patience_s`.
+    `silent_s` returns the seconds since the last such message. Raises QuorumLost if they exceed `patience_s`.
     """
     pause_s = TELL_S
     try:

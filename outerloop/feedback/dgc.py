@@ -3,13 +3,13 @@
     u ← m u + Δ;    x = v + u                                    momentum correction
     v ← x − x̂;      u ← u where x̂ = 0, else 0                    momentum factor masking; x̂: this peer's decoded payload
 
-A value that waits for many rounds is sent with the momentum that it would have gathered meanwhile. Masking stops this
-momentum once the value has been sent, so that it does not push along a direction that is out of date. The paper sends
-exact values, for which v is 0 where something was sent; a coarser codec leaves its error there. A value that is sent as
-0 counts as not sent.
+A value that waits for many rounds is sent with the momentum that it would have accumulated in these rounds. Masking
+resets this momentum once the value has been sent, so that it does not push in a direction that is out of date. The
+paper sends exact values, so that v becomes 0 for every value that was sent; with a coarser codec, v becomes the
+rounding error. A value that is sent as 0 counts as not sent.
 
-For sparse codecs: with a dense one every value is masked, and there is no momentum. The paper's warm-up of the sparsity
-is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
+For sparse codecs: with a dense codec every value is masked, so that there is no momentum. The paper's warm-up of the
+sparsity is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DGC:
     """Error feedback on the sum of momentum steps. Two tensors per parameter, created at its first landing.
 
     Args:
-        momentum: m, at least 0 and below 1. The paper: 0.9.
+        momentum: m, at least 0 and below 1. The paper uses 0.9.
 
     Raises:
         UserError: if `momentum` is out of range.

@@ -2,8 +2,8 @@
 
     x = Δ + β e;    e ← x − x̂        x̂: this peer's decoded payload
 
-The residual e holds both the sparsification and the quantization error. With β = 1 nothing is lost: over all rounds,
-the sum of all Δ equals the sum of all x̂ plus e. β < 1 forgets stale directions and acts like outer momentum.
+The residual e contains both the sparsification error and the quantization error. With β = 1 nothing is lost: over all
+rounds, the sum of all Δ equals the sum of all x̂ plus e. β < 1 forgets stale directions and acts like outer momentum.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ErrorFeedback:
         return slow
 
     def residual_spec(self) -> ResidualSpec | None:
-        """Describe the residual to the kernels; None for a subclass, whose arithmetic may differ."""
+        """Return the description of the residual for the kernels; None for a subclass, whose arithmetic may differ."""
         if type(self) is not ErrorFeedback:
             return None
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)
@@ -59,7 +59,7 @@ class ErrorFeedback:
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> StoredResidual:
-        """Return the same for writing; before the first landing the residual is zeros of the shape of `like`."""
+        """Return the stored residual for writing. Before the first landing, create it as zeros shaped like `like`."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)
         return self.at_launch(name)

@@ -3,10 +3,10 @@
     x = Δ;    θ ← φ − β (x − x̂)        x̂: this peer's decoded payload
 
 The next Δ = φ − θ then includes β (x − x̂), so the payload is the same as with `ef`, but no residual is stored. The
-difference is where the inner steps start: `ef` resets the fast weights to φ and keeps the residual separately; here a
-worker continues from its own progress. Fast weights differ between peers; slow weights stay equal. Suited to sparse
-codecs, where most of a worker's progress waits for many rounds. Fast weights should be float32, since they hold the
-residual.
+difference is where the inner steps start: `ef` resets the fast weights to φ and stores the residual separately; with
+this feedback, a worker continues from its own progress. Fast weights differ between peers; slow weights stay equal.
+Suited to sparse codecs, with which most of a worker's progress waits for many rounds. Fast weights should be float32,
+because they contain the residual.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from outerloop.types import Tensors, UserError
 
 
 class LocalError:
-    """Error feedback that holds x − x̂ only during a landing; kernels write it to memory reused at each landing.
+    """Error feedback that stores x − x̂ only during a landing; kernels write it to memory reused at each landing.
 
     Args:
-        beta: share of the values not sent that stays in the fast weights, 0 .. 1; 1 forgets nothing.
+        beta: share of the unsent values that stays in the fast weights, 0 .. 1; with 1 nothing is forgotten.
 
     Raises:
         UserError: if `beta` is outside 0 .. 1.
@@ -48,15 +48,15 @@ class LocalError:
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ − β (x − x̂), computed in the memory of x − x̂: allocating new pages would cost more than the sum."""
+        """Return φ − β (x − x̂), computed in the memory of x − x̂; to allocate new memory would take more time."""
         return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
 
     def residual_spec(self) -> ResidualSpec:
-        """Describe to the kernels a residual that is not read, and is written for `begin`."""
+        """Return the description for the kernels: the residual is not read, but is written for `begin`."""
         return ResidualSpec(self.at_launch, self.at_landing, begin_memory=self.space)
 
     def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return no residual, no scales, no decay."""
+        """Return that there is no residual to read: no tensor, no scales, decay 0."""
         return None, None, 0.0
 
     def at_landing(self, name: str, like: Tensor) -> tuple[Tensor, None, float]:
@@ -67,7 +67,7 @@ class LocalError:
         return self.unsent[name], None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: between two landings the fast weights hold everything."""
+        """Return an empty state, because between two landings the fast weights contain all unsent values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
     h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: this peer's decoded payload;  e ← 0 after every T-th round
 
-For low-bit dense codecs (4 bits and more). Averaging smooths the error of a quantizer, but does not make up for values
-that were never sent: with a sparse codec use `ef`.
+For dense codecs with few bits (4 or more). Averaging smooths the error of a quantizer, but does not compensate for
+values that were never sent: with a sparse codec use `ef`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class LoCo:
     """Error feedback with a moving average of the error per parameter.
 
     Args:
-        beta: weight of the old error, at least 0 and below 1. Public code: 0.8.
-        reset_every: T, landed rounds of a parameter between two resets. Public code: 1024 steps.
+        beta: weight of the old error, at least 0 and below 1. The authors' source code uses 0.8.
+        reset_every: T, landed rounds of a parameter between two resets. The authors' source code uses 1024 steps.
         bits: bits per value of the stored error, 8 or 32.
 
     Raises:

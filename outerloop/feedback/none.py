@@ -26,7 +26,7 @@ class NoFeedback:
         return slow
 
     def residual_spec(self) -> ResidualSpec:
-        """Describe to the kernels that there is no residual."""
+        """Return the description for the kernels: there is no residual."""
         nothing = None, None, 0.0
         return ResidualSpec(lambda name: nothing, lambda name, like: nothing)
 

@@ -1,6 +1,7 @@
 """Storage of a residual between rounds: float32, or 8 bits per value (kernels/eight_bit.py).
 
-8 bits: each block of 256 values shares one float32 scale, max |e| / 127, so a value is off by at most half a scale.
+With 8 bits, each block of 256 values shares one float32 scale, max |e| / 127. The rounding error of a value is at most
+half a scale.
 
 N values, B blocks, L values per block.
 """
@@ -25,11 +26,11 @@ class Float32:
         self.stored: Tensors = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor put under this name; None if there is none."""
+        """Return the last tensor stored under this name; None if there is none."""
         return self.stored.get(name)
 
     def put(self, name: str, x: Tensor) -> None:
-        """Keep x (any shape)."""
+        """Store x (any shape)."""
         self.stored[name] = x
 
     def in_place(self, name: str) -> tuple[Tensor | None, None]:
@@ -62,13 +63,13 @@ class EightBit:
         self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor put under this name, rounded to 8 bits; None if there is none."""
+        """Return the last tensor stored under this name, rounded to 8 bits; None if there is none."""
         if name not in self.stored:
             return None
         return from_eight_bit(*self.stored[name])
 
     def put(self, name: str, x: Tensor) -> None:
-        """Keep x (any shape), rounded to nearest."""
+        """Store x (any shape), rounded to nearest."""
         self.stored[name] = *to_eight_bit(x), x.shape
 
     def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
@@ -90,7 +91,7 @@ class EightBit:
         return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.stored.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, or the same as tensors made by `dense`."""
+        """Load what `state_dict` returned. An entry may also be a float tensor, as returned by `dense`."""
         self.clear()
         for name, residual in state.items():
             if isinstance(residual, Tensor):

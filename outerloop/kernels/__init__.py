@@ -1,6 +1,7 @@
-"""Arithmetic of the hot path: torch operators with compiled kernels. Each is defined in plain torch.
+"""Arithmetic of the hot path: torch operators with compiled kernels. Each operator is defined in plain torch.
 
-The dispatcher calls the compiled kernel that is registered for the device (cpu/, triton/), else the definition.
+Torch's dispatcher calls the compiled kernel that is registered for the device (cpu/, triton/). If there is none, it
+calls the definition.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""Describe what determines the rounding of a machine. Only for arithmetic that is not bit-exact by definition.
+"""Describe the properties of a machine that determine how it rounds. Only for arithmetic that is not bit-exact.
 
 Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
-number of threads. As far as known, machines with equal descriptions round equally; other machines may not.
+number of threads. As far as we know, machines with equal descriptions produce equal results; others may not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def described() -> str:
 
 
 def processor() -> str:
-    """Return architecture, vendor, family and model, as far as the system reports them."""
+    """Return the processor's architecture, vendor, family and model, as far as the system reports them."""
     try:
         lines = [line.partition(":") for line in CPU_INFO.read_text().splitlines()]
         reported = {key.strip(): value.strip() for key, _, value in reversed(lines)}

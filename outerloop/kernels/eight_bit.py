@@ -1,11 +1,11 @@
-"""Definition of a residual with 8 bits per value (LoCo, arXiv 2407.04480), and of reading and writing it.
+"""Definition of a residual with 8 bits per value (LoCo, arXiv 2407.04480), and of how it is read and written.
 
     scale = max |x| / 127 of 256 consecutive values;  code = round(x / scale), half to even;  x̂ = code · scale
 
-No code exceeds ± 127: the error of the quotient is far below one half. If a scale would be denormal, the codes are
-smaller. NaN becomes code 0, because the conversion of NaN to an integer depends on the machine.
+No code exceeds ± 127, because the rounding error of x / scale is far below one half. If a scale would be denormal, the
+codes are smaller. NaN becomes code 0, because the conversion of NaN to an integer depends on the machine.
 
-A tensor is cut in memory order; the last block is padded with zeros.
+A tensor is cut into blocks in memory order; the last block is padded with zeros.
 N values, B blocks, L values per block.
 """
 
@@ -16,15 +16,15 @@ from torch import Size, Tensor
 from torch.nn.functional import pad
 
 BLOCK = 256
-"""Values that share a scale."""
+"""Number of values that share a scale."""
 TOP = 127.0
 """The largest code."""
 
 
 def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Convert (N finite values, any shape) to code (B, L) int8 and scale (B, 1) float32.
+    """Convert N finite values of any shape to codes (B, L) int8 and scales (B, 1) float32.
 
-    Divides by tensors: for division by a number, a GPU multiplies by the reciprocal, which rounds differently.
+    All divisors are tensors: to divide by a number, a GPU multiplies by the reciprocal, which rounds differently.
     """
     x_BL = pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     size_B1 = x_BL.abs().amax(1, keepdim=True)
@@ -39,12 +39,12 @@ def from_eight_bit(code_BL: Tensor, scale_B1: Tensor, shape: Size) -> Tensor:
 
 
 def read_residual(residual: Tensor, scale: Tensor | None, shape: Size) -> Tensor:
-    """Return a residual as float32: unchanged, or computed from codes and their scales."""
+    """Return a residual as float32: unchanged if `scale` is None, else decoded from its codes and scales."""
     return residual if scale is None else from_eight_bit(residual, scale, shape)
 
 
 def write_residual(x: Tensor, residual: Tensor, scale: Tensor | None) -> None:
-    """Write x into a residual in place, the inverse of `read_residual`."""
+    """Write x into a residual in place: the inverse of `read_residual`."""
     if scale is None:
         residual.copy_(x)
         return

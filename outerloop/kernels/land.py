@@ -1,16 +1,16 @@
 """The landing pass: average all payloads and update all state in one sweep.
 
-The state is residual, momentum, slow and fast weights.
+The state consists of the residual, the momentum, the slow weights and the fast weights.
 
     ḡ = Σ_p v_p / P, or divided by the number of peers whose value of the coordinate is not 0 ("senders")
-    e ← (slow − fast) + e · β − own v                                           error feedback; own v as sent
+    e ← (slow − fast) + e · β − own v                                           error feedback; own v: as sent
     b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
     fast ← slow
 
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
-Every product and every sum is rounded to float32 separately, in this order and over peers in name order, so that all
-machines get the same bits. The function in this file is the definition, in plain torch.
-N values, P peers, M kept in all.
+Every product and every sum is rounded to float32 separately, in the order of these equations, and peers are added in
+name order, so that all machines get the same bits. The function in this file is the definition, in plain torch.
+N values, P peers, M kept values in total.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Landing(NamedTuple):
 
     own: the row of this peer among the payloads, or -1 to leave the residual unchanged.
     beta: decay of the residual.
-    chunk, k: `k` kept of every `chunk` values, as `Rows`.
-    by_senders: divide by the number of peers whose value is not 0 instead of by all; 0 counts as not sent.
-    lr, mu, nesterov: η, μ and the variant of torch's SGD.
+    chunk, k: `k` of every `chunk` values are kept; see `Rows`.
+    by_senders: divide by the number of peers whose value is not 0 instead of by the number of all peers.
+    lr, mu: η and μ of torch's SGD.
+    nesterov: whether to use the Nesterov variant.
     """
 
     own: int
@@ -58,11 +59,12 @@ def land(
     sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Land one tensor in place. Return (1,) float64, the sum of ḡ².
+    """Apply one round to one tensor in place. Return the sum of ḡ², (1,) float64.
 
-    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. With `scale` the residual is
-    codes: (B, 256) int8 and (B, 1) float32. position (P, M) int32 and value (P, M) float32 as returned by `select`.
-    sent: M float32, the values that this peer sent, if row `own` of value was changed since; else None.
+    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. If `scale` is given, the residual
+    consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. position (P, M) int32 and
+    value (P, M) float32: what `select` returned at each peer. sent: M float32, the values that this peer sent, if
+    value[own] was changed after sending; else None.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])

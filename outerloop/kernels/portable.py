@@ -1,16 +1,16 @@
 """Arithmetic with bit-identical results on every machine.
 
 IEEE 754 defines the sum, product, quotient and square root of floats to the last bit. So a formula computed with one
-such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following operations do not, and must not
-be used for state that replicas share (the replacement is named where there is one):
+such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following operations may give different
+bits and must not be used for state that replicas share. An arrow points to the replacement, if there is one.
 
-    add(alpha=), addcmul, addcdiv, lerp    one rounding where the machine has fused multiply-add, two elsewhere
-    sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS:
-                                           aggregate/exact_norms.py
-    tensor / number                        a GPU multiplies by the reciprocal: `divide`
-    sqrt of tensors                        MKL's on a CPU, whose last bit may differ: `square_root`
-    sum of Python floats                   compensated from Python 3.12 on: `exact_sum`
-    pow, cos, exp, log                     the last bit depends on the C library: `power`, `cosine`, `geometric`
+    add(alpha=), addcmul, addcdiv, lerp    one rounding on machines with fused multiply-add, two on others
+    sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS
+                                           -> aggregate/exact_norms.py
+    tensor / number                        a GPU multiplies by the reciprocal -> `divide`
+    sqrt of tensors                        a CPU uses MKL's, whose last bit may differ -> `square_root`
+    sum of Python floats                   a compensated sum from Python 3.12 on -> `exact_sum`
+    pow, cos, exp, log                     the last bit depends on the C library -> `power`, `cosine`, `geometric`
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torch import Tensor
 
 DECIMAL = Context(prec=40)
 COSINE_TERMS = 12
-"""Terms of the Taylor series: the first omitted one is below 1e-19 at π/2."""
+"""Number of terms of the Taylor series: the first omitted term is below 1e-19 at π/2."""
 
 
 def divide(x: Tensor, by: float) -> Tensor:
-    """Return x / by (any shape, the dtype of x), rounded once, by a tensor on the device of x."""
+    """Return x / by, rounded once (any shape, the dtype of x). The divisor becomes a tensor on the device of x."""
     return x / x.new_full((), by)
 
 
 def square_root(x: Tensor) -> Tensor:
-    """Return √x (any shape, float32 or float64), rounded once: by numpy (the CPU's instruction) or by CUDA."""
+    """Return √x, rounded once (any shape, float32 or float64). numpy (the CPU's instruction) or CUDA computes it."""
     if not x.is_cpu:
         return x.sqrt()
     root = torch.empty_like(x)
@@ -43,7 +43,7 @@ def square_root(x: Tensor) -> Tensor:
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """Return the sum of floats, rounded once; infinite if it overflows float64."""
+    """Return the sum of floats, rounded once; infinity if it overflows float64."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -51,7 +51,7 @@ def exact_sum(values: Iterable[float]) -> float:
 
 
 def power(base: float, exponent: int) -> float:
-    """Return base^exponent for an exponent of at least 0, by squaring: off by at most `exponent` roundings."""
+    """Return base^exponent for an exponent >= 0, by squaring, with the error of at most `exponent` roundings."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -62,7 +62,7 @@ def power(base: float, exponent: int) -> float:
 
 
 def cosine(half_turns: float) -> float:
-    """Return cos(π · half_turns) for half_turns of 0 .. 1, off by less than 1e-15."""
+    """Return cos(π · half_turns) for half_turns within 0 .. 1, with an error below 1e-15."""
     if half_turns > 0.5:
         return -cosine(1.0 - half_turns)
     square, result = (math.pi * half_turns) * (math.pi * half_turns), 1.0
@@ -74,7 +74,7 @@ def cosine(half_turns: float) -> float:
 def geometric(first: int, last: int, step: int, steps: int) -> int:
     """Return the whole number nearest to first · (last / first)^(step / steps), for positive first and last.
 
-    Forty digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number ends in one half.
+    40 digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number has the fraction ½.
     """
     share = DECIMAL.divide(step, steps)
     factor = DECIMAL.exp(DECIMAL.multiply(DECIMAL.ln(DECIMAL.divide(last, first)), share))

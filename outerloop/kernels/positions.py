@@ -1,23 +1,25 @@
-"""Definition of the Rice and Elias-Fano codes of kept positions in plain torch, and their custom ops.
+"""Definition of the Rice and Elias-Fano codes of kept positions in plain torch, and their operators.
 
 Positions are relative to their chunk and ascend strictly in every row. Streams and numbers start with their lowest bit.
-With p a position and p' the one before it, a row of K positions below L is encoded as
+With p a position and p' the position before it, a row of K positions below L is encoded as
 
     Rice         for every p, with the gap g = p - p' - 1 (p' = -1 at first):  g >> b zeros, a one, the b low bits of g
     Elias-Fano   for every p its l low bits;  then for every p: (p >> l) - (p' >> l) zeros (p' = 0 at first), a one;
                  then zeros, until the high parts contain (L - 1) >> l zeros in total
 
-Rice rows are concatenated without separators in lanes of a fixed number of rows. Lanes can be read in parallel:
+Rice rows are concatenated without separators in lanes of a fixed number of rows, which can be read in parallel:
 
-    size in bytes of every lane (u16, low byte first), then the lanes; each starts at a byte and is padded with zeros
+    size in bytes of every lane (u16, low byte first), then the lanes
 
-Each Elias-Fano row starts at a byte and is padded with zeros; its size depends on `Rows` only.
+Each Rice lane and each Elias-Fano row starts at a byte boundary and is padded with zeros. The size of an Elias-Fano row
+depends on `Rows` only.
 
-These definitions run if no faster kernel is registered for the device. A decode op takes the bytes of P >= 1 peers for
-one tensor and returns (position_PM, good_P). good is false for bytes that encode never returns; the positions are then
-meaningless.
+These definitions run if no faster kernel is registered for the device. A decode operator takes the bytes of P >= 1
+peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder never returns; the
+positions of peer p are then meaningless.
 
-M kept in all, C chunks, L values per chunk, K kept per chunk, R lanes, E kept per lane, T bits, B bytes, P peers.
+M kept values in total, C chunks, L values per chunk, K kept per chunk, R lanes, E kept per lane, T bits, B bytes,
+P peers.
 """
 
 from __future__ import annotations
@@ -33,24 +35,24 @@ from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.kernels.select import Rows
 
 LANE = 1024
-"""Minimum number of kept values per lane: its u16 and its last, half-empty byte cost 0.02 bits per value."""
+"""Minimum number of kept values per lane: the lane's size (u16) and padding then cost 0.02 bits per value."""
 
 
 def gaps(position_M: Tensor, k: int) -> Tensor:
-    """Return how many positions are skipped before each one in its row, (M,) int64; negative if not ascending."""
+    """Return how many positions are skipped before each kept one in its row, (M,) int64; negative if not ascending."""
     before_M = position_M.long().roll(1)
     before_M[::k] = -1
     return position_M - before_M - 1
 
 
 def are_valid(position_M: Tensor, rows: Rows) -> Tensor:
-    """Return whether every row ascends strictly and stays inside its chunk, as a 0-d bool."""
+    """Return whether every row ascends strictly and stays inside its chunk, as a 0-d bool tensor."""
     whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
     return (gaps(position_M, rows.k) >= 0).all() & (whole_M < rows.chunk).all() & (rest_M < rows.rest).all()
 
 
 def check_valid(good: Tensor | bool) -> None:
-    """Raise ValueError unless `good`: an encoder received positions that no selection returns."""
+    """Raise ValueError unless `good`. It is false if an encoder received positions that no selection returns."""
     if not good:
         raise ValueError("positions must ascend strictly inside their chunk")
 
@@ -59,11 +61,12 @@ def check_valid(good: Tensor | bool) -> None:
 
 
 def rice_bits(rows: Rows) -> int:
-    """Return b, the smallest with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
+    """Return the smallest b with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
 
-    Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. There one
-    more low bit pays exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). Computed by one division and products,
-    so that all machines find the same b: 5 for 64 of 4096, 4 for 128, at most 14, and 0 if 38 % or more are kept.
+    Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. For this
+    distribution, one more low bit makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). b is
+    computed by one division and products, so that all machines find the same b: 5 if 64 of 4096 are kept, 4 if 128 of
+    4096 are kept, at most 14, and 0 if 38 % or more are kept.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -72,7 +75,7 @@ def rice_bits(rows: Rows) -> int:
 
 
 def lane_rows(rows: Rows) -> int:
-    """Return the number of rows per lane: enough to keep 1024 values."""
+    """Return the number of rows per lane: as many as are needed for LANE kept values."""
     return -(-LANE // rows.k)
 
 
@@ -82,19 +85,22 @@ def lane_count(rows: Rows) -> int:
 
 
 def rice_max_bytes(rows: Rows) -> int:
-    """Return the largest size of a code in bytes: a row has at most (skipped positions) >> b zeros."""
+    """Return the largest size of an encoded tensor in bytes: a row has at most (skipped positions) >> b zeros."""
     b = rice_bits(rows)
     zeros = rows.whole * ((rows.chunk - rows.k) >> b) + ((rows.rest - rows.kept_of_rest) >> b)
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
 def rice_min_bytes(rows: Rows) -> int:
-    """Return the smallest size of a code in bytes: the lane sizes in front."""
+    """Return a lower bound of the size of an encoded tensor in bytes: the lane sizes at the beginning."""
     return 2 * lane_count(rows)
 
 
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
-    """Return the lane sizes stored in front, (R,) int64; None unless they add up to the bytes and are in range."""
+    """Return the lane sizes that `byte_B` begins with, (R,) int64.
+
+    Returns None unless the total size is possible and equals the sum of the lane sizes.
+    """
     min_bytes = rice_min_bytes(rows)
     if not min_bytes <= byte_B.numel() <= rice_max_bytes(rows):
         return None
@@ -145,7 +151,7 @@ def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode the lanes to (M,) int64 gaps, and whether every lane ends in its last byte, padded with zeros."""
+    """Decode the lanes to gaps, (M,) int64. Also return whether every lane ends in its last byte, padded with zeros."""
     b, entries, end_R = rice_bits(rows), lane_rows(rows) * rows.k, 8 * size_R.cumsum(0)
     bit_T = pad(unpack_codes(byte_B, 1, 8 * byte_B.numel()), (0, 2))
     one_T, next_T = rice_codes(bit_T, b)
@@ -158,9 +164,9 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """For a code that starts at each bit, return the bit of its one and the start of the next code.
+    """Return for each bit: if a code started at this bit, where its one would be and where the next code would start.
 
-    Both are the last, extra bit if they do not exist.
+    If they do not exist, both are the index of the last bit, which is not part of the stream.
     """
     nowhere = len(bit_T) - 1
     one_T = torch.where(bit_T > 0, upto(len(bit_T), bit_T), nowhere).flip(0).cummin(0).values.flip(0)
@@ -168,7 +174,7 @@ def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
 
 
 def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
-    """Return start, next[start], next[next[start]], ..., (R, E), by doubling: log2 E steps for all lanes."""
+    """Return start, next[start], next[next[start]] and so on, (R, E). Doubling needs log2 E steps for all lanes."""
     start_RE = start_R[:, None]
     while start_RE.shape[1] < entries:
         start_RE = torch.cat([start_RE, next_T[start_RE]], dim=1)
@@ -185,18 +191,18 @@ def elias_fano_bits(rows: Rows) -> int:
 
 
 def elias_fano_bytes(length: int, kept: int, low: int) -> int:
-    """Return the bytes of a row that keeps `kept` of `length` values."""
+    """Return the size in bytes of a row that keeps `kept` of `length` values."""
     return (kept * (low + 1) + ((length - 1) >> low) + 7) // 8
 
 
 def blocks(rows: Rows) -> list[tuple[int, int, int]]:
-    """Return (rows, length, kept) of the full chunks and of the ragged chunk, without empty ones."""
+    """Return (number of rows, length, kept) of the full chunks and of the ragged last chunk, without empty blocks."""
     both = [(rows.whole, rows.chunk, rows.k), (1, rows.rest, rows.kept_of_rest)]
     return [block for block in both if block[0] * block[1]]
 
 
 def block_bytes(rows: Rows) -> list[int]:
-    """Return the bytes of each block."""
+    """Return the size in bytes of each block."""
     return [number * elias_fano_bytes(length, kept, elias_fano_bits(rows)) for number, length, kept in blocks(rows)]
 
 
@@ -240,7 +246,7 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
-    """Decode rows of equal shape to (C * K,) int32 and whether all have the required number of ones and zeros."""
+    """Decode rows of equal shape to (C * K,) int32. Also return whether each has the right number of ones and zeros."""
     bit_CT = unpack_codes(byte_B, 1, 8 * byte_B.numel()).view(number, -1)
     low_CT, high_CT = bit_CT[:, : kept * low], bit_CT[:, kept * low :]
     low_CK = (low_CT.reshape(number, kept, low).long() << upto(low, byte_B)).sum(2)
@@ -249,11 +255,11 @@ def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, lo
     return position_CK.view(-1).int(), (high_CT.sum(1) == kept).all()
 
 
-# --- for both ---
+# --- for both codes ---
 
 
 def upto(count: int, like: Tensor) -> Tensor:
-    """Return 0, 1 .. count - 1 on the device of `like`."""
+    """Return the tensor 0, 1 .. count - 1 on the device of `like`."""
     return torch.arange(count, device=like.device)
 
 

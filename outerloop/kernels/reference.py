@@ -1,6 +1,6 @@
-"""Select, quantize and pack in plain torch: the definition that every faster kernel must match.
+"""Selection, quantization and packing in plain torch: the definition that every faster kernel must match.
 
-C chunks, L chunk length, K kept per chunk, M values in all, G groups.
+C chunks, L chunk length, K kept per chunk, M values in total, G groups.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor
 def topk_rows(x_CL: Tensor, k: int) -> Tensor:
     """Return the positions of the k largest magnitudes of each row, ascending. Ties go to the lowest position.
 
-    (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only the k-th magnitude is used.
-    All larger values are kept, then equal values from the left. Magnitudes are compared as integers: the bits of a
-    float32 without its sign. The order is the same, with NaN above infinity.
+    (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only its k-th magnitude is used.
+    All larger values are kept, then values equal to it from the left. Magnitudes are compared as integers: the bits of
+    a float32 without its sign. The order is the same, with NaN above infinity.
     """
     size_CL = x_CL.float().abs().view(torch.int32)
     kth_C1 = size_CL.topk(k, dim=1).values[:, -1:]
@@ -30,9 +30,9 @@ def topk_rows(x_CL: Tensor, k: int) -> Tensor:
 def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize to two bits per value and two magnitudes per row: (G, L) -> code (G, L) uint8, level (G, 2) bfloat16.
 
-    code = 2 * (x < 0) + (|x| > mean of |x|); level = mean of the |x| with magnitude bit 0, and with magnitude bit 1.
+    code = 2 * (x < 0) + (|x| > mean of |x|). level = (mean of the |x| with lower bit 0, mean of the |x| with 1).
     Means are computed in float64, so that no float32 input overflows and the order of summation does not matter.
-    A row without a value above its mean (all equal) gets the lower level twice.
+    If no value of a row is above its mean (all are equal), both levels are the same.
     """
     size_GL = x_GL.abs().double()
     high_GL = size_GL > size_GL.mean(1, keepdim=True)
@@ -46,13 +46,13 @@ def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_split_decode(code_GL: Tensor, level_G2: Tensor) -> Tensor:
-    """Look up the values of codes: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
+    """Return the values of codes: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
     size_GL = level_G2.float().gather(1, (code_GL & 1).long())
     return torch.where(code_GL >= 2, -size_GL, size_GL)
 
 
 def pack_bits(value_M: Tensor, bits: int) -> Tensor:
-    """Pack M integers below 2**bits into ceil(M * bits / 8) uint8; the first value is in the lowest bits."""
+    """Pack M integers below 2**bits into ceil(M * bits / 8) bytes, uint8; the first value is in the lowest bits."""
     place = torch.arange(bits, device=value_M.device)
     bit = ((value_M.view(-1, 1).int() >> place) & 1).to(torch.uint8).view(-1)
     byte_B8 = torch.nn.functional.pad(bit, (0, -bit.numel() % 8)).view(-1, 8)
@@ -74,7 +74,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 
 def pack_codes(code_N: Tensor, bits: int) -> Tensor:
-    """Pack codes of 1, 2, 4 or 8 bits: the same bytes as `pack_bits`, without expanding codes to single bits."""
+    """Pack codes of 1, 2, 4 or 8 bits into the same bytes as `pack_bits`, without expanding codes to single bits."""
     per_byte = 8 // bits
     code_B = torch.nn.functional.pad(code_N.to(torch.uint8), (0, -code_N.numel() % per_byte)).view(-1, per_byte)
     return (code_B << code_places(bits, code_N.device)).sum(1, dtype=torch.uint8)
@@ -89,14 +89,14 @@ def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def code_places(bits: int, device: torch.device) -> Tensor:
-    """Return the first bit of each code within a byte."""
+    """Return the index of the first bit of each code within a byte."""
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
 def pack_gaps(position_M: Tensor, count: int) -> Tensor:
-    """Encode ascending positions below `count` as uint8 gaps, with `count` as the last one, to detect truncation.
+    """Encode ascending positions below `count` as gaps, uint8. `count` is appended as a position to detect truncation.
 
-    A gap is the number g of skipped positions: g // 255 bytes of 255, then a byte of g % 255.
+    A gap is the number g of skipped positions. It is encoded as g // 255 bytes with value 255, then one byte g % 255.
     """
     end_1 = position_M.new_tensor([count])
     gap_M = torch.cat([position_M, end_1]).diff(prepend=position_M.new_tensor([-1])) - 1
@@ -107,7 +107,7 @@ def pack_gaps(position_M: Tensor, count: int) -> Tensor:
 
 
 def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
-    """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless 0 .. at_most positions end at `count`."""
+    """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless M <= at_most and the last gap ends at `count`."""
     if byte_B.dtype != torch.uint8 or byte_B.dim() != 1 or not 1 <= byte_B.numel() <= at_most + 1 + count // 255:
         raise ValueError(f"{byte_B.numel()} bytes of gaps for at most {at_most} of {count} positions")
     last_B = byte_B != 255
@@ -123,7 +123,10 @@ def to_scale(size_G: Tensor) -> Tensor:
 
 
 def nonzero_scale(scale_G: Tensor) -> Tensor:
-    """Return divisors: (G,) bfloat16 -> (G, 1) float32, 1 where the scale is 0, so that tiny values get code 0."""
+    """Convert scales to divisors: (G,) bfloat16 -> (G, 1) float32.
+
+    A scale of 0 becomes 1, so that the tiny values of its group get code 0.
+    """
     scale_G1 = scale_G.float()[:, None]
     return torch.where(scale_G1 > 0, scale_G1, 1.0)
 
@@ -140,7 +143,7 @@ def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """Invert `uniform_rows`. Raises ValueError on the one code without a level."""
+    """Invert `uniform_rows`. Raises ValueError if a code is 2^bits - 1, the only one without a level."""
     top = 2 ** (bits - 1) - 1
     if (code_GL > 2 * top).any():
         raise ValueError(f"a code is above {2 * top}")
@@ -168,7 +171,7 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """Look up the values of codes: (G, L) float32."""
+    """Return the values of codes: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32."""
     size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]

@@ -2,13 +2,13 @@
 
     x = (slow − fast) + residual · β;    kept = the k largest of |x| in each chunk, ties to the lowest position
 
-The residual is float32, or int8 with scales as defined in `eight_bit`; then every chunk but the last is a multiple of
-its blocks.
+The residual is float32, or int8 with scales as defined in `eight_bit`. In the latter case the length of every chunk but
+the last is a multiple of the block length.
 
-The functions in this file are the definition, in plain torch; `cpu/select.py` is the same pass in one sweep.
-N values, C chunks, L chunk length, K kept per chunk, M kept in all.
+The functions in this file are the definition, in plain torch; `cpu/select.py` does the same in one sweep.
+N values, C chunks, L chunk length, K kept per chunk, M kept values in total.
 
-A tensor is cut into chunks in memory order; the last may be shorter.
+A tensor is cut into chunks in memory order; the last chunk may be shorter.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from outerloop.kernels.reference import topk_rows
 
 @dataclass(frozen=True)
 class Rows:
-    """The division of `count` values into chunks. A full chunk keeps `k` values, the ragged last one the same share.
+    """The division of `count` values into chunks. A full chunk keeps `k` values, a shorter last chunk the same share.
 
-    Kept values of all chunks are concatenated: those of row r start at r * k.
+    The kept values of all chunks are concatenated; those of chunk r start at index r * k.
     """
 
     count: int
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def rest(self) -> int:
-        """Length of the ragged last chunk, or 0."""
+        """Length of the last chunk if it is shorter than the others, else 0."""
         return self.count % self.chunk
 
     @property
@@ -51,17 +51,17 @@ class Rows:
 
     @property
     def kept_of_rest(self) -> int:
-        """Number kept of the ragged chunk: k / chunk of its length, rounded up."""
+        """Number of values kept of a shorter last chunk: k / chunk of its length, rounded up."""
         return -(-self.k * self.rest // self.chunk)
 
     @property
     def kept(self) -> int:
-        """Number kept of all chunks."""
+        """Number of values kept of all chunks together."""
         return self.whole * self.k + self.kept_of_rest
 
 
 def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
-    """Split (N,) into the full rows (C, length) and the ragged last row (1, rest), if any. Views without padding."""
+    """Split (N,) into views: the full rows (C, length) and, if there is one, the shorter last row (1, rest)."""
     whole = x_N.numel() // length * length
     rows = [x_N[:whole].view(-1, length), x_N[whole:].view(1, -1)]
     return [row for row in rows if row.numel()]
@@ -74,7 +74,7 @@ def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tens
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:
-    """Return (slow − fast) + residual · β in float32, each product and sum rounded; None terms are left out."""
+    """Return (slow − fast) + residual · β in float32, each product and sum rounded; terms that are None are omitted."""
     x = slow if fast is None else slow - fast.float()
     return x if residual is None else x + residual * beta
 
@@ -85,9 +85,10 @@ def select(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Select the kept values. Return their positions in their chunks, the values, and the sum of (slow − fast)².
 
-    All inputs have N values, contiguous: slow and residual float32, fast float32 or bfloat16. With `scale` the residual
-    is codes: (B, 256) int8 and (B, 1) float32. Returns (M,) int32 ascending inside each chunk, (M,) float32, and (1,)
-    float64. If a chunk contains NaN or infinity, at least one is kept.
+    All inputs are contiguous and have N values: slow and residual float32, fast float32 or bfloat16. If `scale` is
+    given, the residual consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. The results are
+    (M,) int32, ascending inside each chunk, (M,) float32, and (1,) float64. If a chunk contains NaN or infinity, at
+    least one such value is kept.
     """
     rows = Rows(slow.numel(), chunk, k)
     residual_N = None if residual is None else read_residual(residual, scale, slow.shape)
@@ -105,12 +106,12 @@ def _(
 
 
 def topk_positions(x_N: Tensor, rows: Rows) -> Tensor:
-    """Return the positions of the largest magnitudes of every chunk, by `rows`: (M,) int32, ascending in a chunk."""
+    """Return the positions in their chunk of the largest magnitudes: (M,) int32, ascending inside each chunk."""
     picked = [topk_rows(x_CL, replace(rows, count=x_CL.shape[1]).kept) for x_CL in split_rows(x_N, rows.chunk)]
     return torch.cat([x_N.new_zeros(0, dtype=torch.int32), *(index_CK.view(-1).int() for index_CK in picked)])
 
 
 def absolute(position_M: Tensor, rows: Rows) -> Tensor:
-    """Convert positions in chunks to (M,) int64 positions in the tensor."""
+    """Convert positions in chunks to positions in the tensor, (M,) int64."""
     row_M = (torch.arange(rows.kept, device=position_M.device) // rows.k).clamp(max=max(0, rows.chunks - 1))
     return position_M.long() + row_M * rows.chunk

@@ -1,9 +1,9 @@
-"""Descriptions of parts of the outer loop whose arithmetic the kernels can do in their place.
+"""Descriptions of parts of the outer loop whose arithmetic the kernels can perform instead.
 
-Compressor, feedback, aggregate and method may each have a method with the name and the arguments of one of the last
-four functions in this file, which returns a description. If all four parts return one, `kernels.select` and
-`kernels.land` run a round of the described tensors (core/pipeline/fused.py). If one lacks the method or returns None,
-the parts are called themselves, in the dense pipeline. A subclass that computes something else must return None.
+Each of the four parts (compressor, feedback, aggregate, outer method) may have a method that returns a description of
+its arithmetic: `sparse_codec`, `residual_spec`, `aggregate_rule`, `sgd_spec`. If all four return a description,
+`kernels.select` and `kernels.land` run a round of the described tensors (core/pipeline/fused.py). If one part lacks the
+method or returns None, the dense pipeline calls the parts. A subclass that computes something else must return None.
 
 M kept values of a tensor, P peers.
 """
@@ -20,15 +20,15 @@ from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext, Parts, Tensors
 
 StoredResidual = tuple[Tensor | None, Tensor | None, float]
-"""The residual of one tensor, which kernels read and write in place; its scales if it has 8 bits; its decay β."""
+"""Residual, scales and decay β of a tensor. Kernels change the residual in place. Only 8-bit residuals have scales."""
 
 
 class SparseCodec(Protocol):
-    """A codec whose selection is that of `kernels.select`.
+    """A codec that selects the same values as `kernels.select`.
 
     encode(x, context) = pack(position, value, rows_at(x.numel(), context), context)      position, value = select(x)
 
-    `k`: number kept of each `chunk` values after any warm-up.
+    `k`: number of values kept of each `chunk` values, once any warm-up is over.
     """
 
     chunk: int
@@ -49,13 +49,13 @@ class SparseCodec(Protocol):
 
 @dataclass(frozen=True)
 class ResidualSpec:
-    """A feedback with x = Δ + β e and e ← x − x̂.
+    """A feedback that computes x = Δ + β e and e ← x − x̂.
 
     at_launch: parameter name -> the residual to read.
     at_landing: (parameter name, slow weights) -> the residual to write, allocated if there was none.
     block: number of consecutive values that share a scale, 1 without scales.
-    begin_memory: parameter name -> the memory that `at_landing` reuses for what `begin` subtracts from the slow
-        weights; None if inner steps begin from the slow weights.
+    begin_memory: parameter name -> the tensor that `begin` subtracts from the slow weights; `at_landing` reuses its
+        memory. None if inner steps begin from the slow weights.
     """
 
     at_launch: Callable[[str], StoredResidual]
@@ -66,9 +66,10 @@ class ResidualSpec:
 
 @dataclass(frozen=True)
 class AggregateRule:
-    """An aggregate that is a sum divided by the number of peers, or of those whose value is not 0.
+    """An aggregate that divides a sum by a number of peers.
 
-    factors: norms of P messages -> the factor of each message, applied before the sum; None if all are 1.
+    by_senders: divide by the number of peers whose value of the coordinate is not 0, instead of by the number of all.
+    factors: norms of P messages -> the factor of each message, applied before the sum; None if all factors are 1.
     """
 
     by_senders: bool
@@ -88,7 +89,7 @@ class SGDStep:
 class SGDSpec:
     """A method that applies the aggregate of pseudo-gradients to the slow weights by plain SGD.
 
-    step: name of the first tensor of a fragment -> the settings of its next update, which is counted.
+    step: name of the first tensor of a fragment -> the settings of its next update; each call counts as an update.
     momentum_of: slow weights of one parameter -> their momentum, zeros before the first update.
     """
 

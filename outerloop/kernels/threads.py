@@ -1,6 +1,6 @@
 """Run compiled loops on as many cores as torch has threads: split by rows, or by whole tensors.
 
-The loops release the GIL. The result of a row depends on that row only, so the number of threads changes nothing.
+The loops release the GIL. The result of a row depends on that row only, so it is the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ GRAIN = 1 << 16
 
 
 class ThreadState(threading.local):
-    """Thread-local state. exclusive: do not split loops of this thread, as the other threads process other tensors."""
+    """Thread-local state.
+
+    exclusive: run the loops of this thread on this thread only, because the others process other tensors.
+    """
 
     exclusive = False
 
@@ -31,7 +34,10 @@ STATE = ThreadState()
 
 
 def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
-    """Call loop(start, stop) on several threads, so that 0 .. rows is covered once. The rows hold `values` values."""
+    """Call loop(start, stop) on several threads, so that 0 .. rows is covered once.
+
+    values: number of values in all rows together. It limits the number of threads.
+    """
     threads = 1 if STATE.exclusive else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
     if threads <= 1:
         return loop(0, rows)
@@ -44,9 +50,9 @@ def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -
 
 
 def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
-    """Apply `parallel_rows` to all rows of several loops together.
+    """Apply `parallel_rows` to the rows of several loops as if they were one loop.
 
-    Each loop has `rows` rows with `values` values in total.
+    Each loop has `rows` rows, which contain `values` values in total.
     """
 
     def run_part(first: int, stop: int) -> None:
@@ -60,8 +66,9 @@ def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, va
 def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
     """Return work(item) of all items in order. Each thread processes whole items, which stay in its core's cache.
 
-    values: the number of values of each item. Items so large that their thread would finish last are processed
-    first, one by one, with shared loops. Once all are done, raises the error of the first item that failed.
+    values: the number of values of each item. Items so large that a single thread would finish last are processed
+    first, one after another, and all threads share the loops of each. If items fail, the error of the first of them is
+    raised after all items were processed.
     """
     threads = 1 if STATE.exclusive else torch.get_num_threads()
     if threads == 1:
@@ -103,12 +110,15 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
 
 
 def set_threads(cores: int) -> None:
-    """Fix the number of cores of this thread, whatever other threads set. Torch adopts a setting when queried."""
+    """Fix the number of torch threads for the calling thread, whatever other threads set later.
+
+    The query is needed because torch adopts the setting only then.
+    """
     torch.set_num_threads(cores)
     torch.get_num_threads()
 
 
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of threads that work alongside the caller; it is kept until the process ends."""
+    """Return the pool of `threads` - 1 threads that work in addition to the caller; kept until the process ends."""
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="outerloop-kernel")

@@ -15,7 +15,7 @@ from outerloop.kernels.select import split_rows, split_rows_of_levels
 
 @operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Encode (N,) float32 to code ceil(N / 4) uint8, level (G, 2) bfloat16."""
+    """Encode (N,) float32 to codes, ceil(N / 4) uint8, and levels, (G, 2) bfloat16."""
     coded = [mean_split(x_GL) for x_GL in split_rows(x, group)]
     code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
     return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])

@@ -1,4 +1,4 @@
-"""Compile the loops of the CPU ahead of their first use. `python -m outerloop.kernels.warm`, about ten seconds, once.
+"""Compile the CPU loops before their first use. Run `python -m outerloop.kernels.warm` once; it takes about 10 s.
 
 The machine code is stored in the user's cache folder: see cpu/compiled.py.
 """

@@ -1,10 +1,11 @@
-"""Average the weights that were sent, keep the others (SPARTA: a random share of the weights every step).
+"""Average the weights that were sent, and keep the others (SPARTA: a random share of the weights every step).
 
     φ_i ← θ_i + (mean_j θ̂_j − θ̂_i)         θ̂_j: worker j's decoded payload
 
-For a coordinate that was sent, every worker gets the mean. For one that was not, θ̂ is zero on all workers and each
-keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ from worker to worker; their
-mean moves only by training. A worker whose payload did not count keeps its φ, and with it its progress φ − θ.
+A coordinate that was sent becomes the mean on every worker. For a coordinate that was not sent, θ̂ is zero on all
+workers, and each worker keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ from
+worker to worker; their mean changes only by training. A worker whose payload was not included keeps its φ, so that its
+progress φ − θ is sent in a later round.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Average:
         """Do nothing: there is nothing to allocate."""
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return θ, and remember it until the round lands."""
+        """Return θ, and store it until the round lands."""
         sent = {name: fast.clone() for name, fast in read.items()}
         self.sent |= sent  # a fragment may launch while another one is in flight
         return sent
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Set φ ← θ + (mean − own) for the parameters in `own`; the others do not move."""
+        """Set φ ← θ + (mean − own) for the parameters in `own`; the others do not change."""
         for name, sent in own.items():
             slow[name].copy_(self.sent[name]).add_(mean[name] - sent)
 

@@ -1,11 +1,11 @@
-"""One step of torch.optim.SGD, each product and sum rounded separately: the same bits on every machine.
+"""One step of torch.optim.SGD. Each product and sum is rounded separately: the same bits on every machine.
 
     g ← ḡ + x · λ                                               λ: weight decay
     b ← b · μ + g · (1 − d);   b ← g in the first step          d: dampening
     x ← x − (g + b · μ) · η  (Nesterov),   x − b · η,   or without momentum  x − g · η
 
-torch's own step computes these with `add(alpha=)`, which is one fused multiply-add on AVX2 and two roundings elsewhere.
-kernels/land.py does the same with sparse contributions.
+torch's own step computes these with `add(alpha=)`, which rounds once on AVX2 (fused multiply-add) and twice elsewhere.
+kernels/land.py computes the same step from sparse contributions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def sgd(x: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any
     Args:
         x: slow weights.
         gradient: ḡ, of the shape and dtype of x.
-        state: torch's state of x: "momentum_buffer", None or missing before the first step with momentum.
-        group: torch's parameter group of x, with its settings.
+        state: optimizer state of x as torch stores it: "momentum_buffer", None or missing before the first step with
+            momentum.
+        group: parameter group of x in the torch optimizer, which contains the settings.
     """
     g = gradient + x * group["weight_decay"] if group["weight_decay"] else gradient
     if group["momentum"]:

@@ -1,14 +1,15 @@
 """NoLoCo (arXiv 2506.10911): gossip in pairs with momentum and a pull towards the partner, without a collective.
 
-For worker i; the means are over its partners j of the round, including i itself:
+For worker i; the means are over i itself and its partners j of the round:
 
     inside:    δ_i ← α δ_i + β mean_j(θ_j − φ_j) + γ (mean_j φ_j − φ_i);     φ_i ← φ_i + δ_i
     outside:   δ_i ← α δ_i + β mean_j(θ_j − φ_j);                φ_i ← φ_i + δ_i + γ (mean_j φ_j − φ_i)
 
-With γ = β inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i): it is enough to send θ, which halves the bytes.
+If γ = β and the pull is inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i). Then only θ needs to be sent: half the bytes.
 
-The difference between the replicas of a pair shrinks only for 0 < γ < 2 (1 − α²) inside, and for 0 < γ < 2 outside at
-any α. Inside with α = 0.9 and γ = 0.7 it grows by 1.1x per round, although the paper's range allows these values.
+The difference between the replicas of a pair shrinks only if 0 < γ < 2 (1 − α²) when the pull is inside, and only if
+0 < γ < 2, for any α, when it is outside. Inside with α = 0.9 and γ = 0.7, the difference grows by a factor of 1.1 per
+round, although the paper's range allows these values.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class NoLoCo:
     """Heavy-ball momentum with a consensus term. Slow weights differ from worker to worker.
 
     Args:
-        alpha: momentum α. Paper: 0.5.
-        beta: outer learning rate β. Paper: 0.7.
-        gamma: consensus strength γ; None: β.
-        consensus: "inside" the momentum as in the paper, or "outside" it.
+        alpha: momentum α. The paper uses 0.5.
+        beta: outer learning rate β. The paper uses 0.7.
+        gamma: consensus strength γ; None: the same as β.
+        consensus: whether the pull is "inside" the momentum, as in the paper, or "outside" it.
 
     Raises:
-        UserError: if the replicas would drift apart with these settings; the message has the inequality.
+        UserError: if the replicas would drift apart with these settings; the message states the inequality.
     """
 
     reads: Literal["weights"] = "weights"
@@ -59,7 +60,7 @@ class NoLoCo:
         self.delta = {name: torch.zeros_like(x) for name, x in slow.items()}
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return θ, in the parameter's shape; with γ ≠ β or consensus outside, θ and φ stacked: (2, *shape)."""
+        """Return θ, in the parameter's shape. If γ ≠ β or consensus is outside, return θ and φ stacked: (2, *shape)."""
         if self.weights_only:
             return {name: fast.clone() for name, fast in read.items()}
         return {name: torch.stack([fast.to(slow[name].dtype), slow[name]]) for name, fast in read.items()}

@@ -1,15 +1,15 @@
-"""Use any torch optimizer as the outer optimizer; steps of SGD and AdamW are equal bit for bit on every machine.
+"""Use any torch optimizer as the outer optimizer. Steps of SGD and AdamW have the same bits on every machine.
 
     ḡ = aggregate_p Δ̂_p;   φ ← optimizer(φ, ḡ)          Δ = φ − θ  (reads = "weights"),  or ∇ (reads = "gradients")
 
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η 0.7, μ 0.9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
-SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
-DDP: reads = "gradients", H = 1: the averaged gradient of one step goes through AdamW, Muon or another inner optimizer,
-and no worker takes inner steps.
+SparseLoCo (arXiv 2508.15706) and plain averaging (LocalSGD): plain SGD, η 1.
+DDP: reads = "gradients", H = 1. The optimizer (AdamW, Muon or another inner optimizer) receives the averaged gradient
+of one step, and no worker takes inner steps.
 
-SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, with torch's own state, so checkpoints are compatible
-with torch's optimizers. Every other optimizer takes torch's own step, whose last bits depend on the machine: then
-replicas stay equal only on equal hardware (`portable` is False).
+exact_sgd.py and exact_adamw.py compute the steps of SGD and AdamW. They use torch's own state, so checkpoints are
+compatible with torch's optimizers. For every other optimizer torch's own step is called, whose last bits depend on the
+machine. Replicas then stay equal only on equal hardware (`portable` is False).
 
 The contribution of a peer is the pseudo-gradient Δ = φ − θ, or the gradients of a single step.
 """
@@ -33,13 +33,15 @@ from outerloop.types import Tensors, UserError
 
 
 class Differences:
-    """The half of a method that runs before the exchange. With equal means the slow weights of all peers stay equal.
+    """The half of a method that runs before the exchange: what a peer contributes.
+
+    Because all peers get the same mean, their slow weights stay equal.
 
     Args:
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
 
     Raises:
-        UserError: if `reads` is neither of these.
+        UserError: if `reads` is neither "weights" nor "gradients".
     """
 
     shared = True
@@ -58,7 +60,7 @@ class Differences:
 
 
 Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
-"""rule(slow weights, gradient, torch's state of the weights, torch's parameter group) updates the weights in place."""
+"""rule(slow weights, gradient, optimizer state of these weights, parameter group) updates the weights in place."""
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
 """Settings of these optimizers that the rules do not support."""
@@ -68,14 +70,14 @@ class OuterOptimizer(Differences):
     """A method that puts the pseudo-gradient into `.grad` and takes one torch optimizer step on the slow weights.
 
     Args:
-        optimizer: list of (name, tensor) pairs -> torch optimizer over them; Muon needs the names.
+        optimizer: list of (name, tensor) pairs -> torch optimizer of these tensors; Muon needs the names.
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
         lr_factor: round (from 0) -> factor of the optimizer's learning rate; None keeps it constant.
-        momentum_factor: the same for its momentum.
+        momentum_factor: round (from 0) -> factor of the optimizer's momentum; None keeps it constant.
         clip_norm: largest global L2 norm of the mean; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither of these.
+        UserError: if `reads` is neither "weights" nor "gradients".
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class OuterOptimizer(Differences):
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
-        """Build the optimizer over these tensors, which it updates in place."""
+        """Create the optimizer of these tensors, which it will update in place."""
         self.optimizer = self.make(list(slow.items()))
         for key, factor in self.factors.items():
             if factor is not None and key not in self.optimizer.defaults:
@@ -107,7 +109,7 @@ class OuterOptimizer(Differences):
         }
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Take one optimizer step on the parameters in `mean`; the others do not move."""
+        """Take one optimizer step on the parameters in `mean`; the others do not change."""
         if self.clip_norm is not None:
             factor = clip_factor(mean, self.clip_norm)
             mean = {name: m * factor for name, m in mean.items()}
@@ -128,11 +130,11 @@ class OuterOptimizer(Differences):
                     self.rule(x, x.grad, self.optimizer.state[x], group)
 
     def probe(self) -> Optimizer:
-        """Return the optimizer over one small matrix, from which its settings can be read."""
+        """Return an optimizer of one small matrix, from which the optimizer's settings can be read."""
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
     def sgd_spec(self) -> SGDSpec | None:
-        """Describe an update to the kernels if it is plain SGD of pseudo-gradients, else return None."""
+        """Return the description of an update for the kernels if it is plain SGD of pseudo-gradients, else None."""
         probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
@@ -153,7 +155,7 @@ class OuterOptimizer(Differences):
         return state["momentum_buffer"]
 
     def updates(self, first: str) -> int:
-        """Return the number of updates so far of the fragment whose first tensor this is, and count this one."""
+        """Return the number of earlier updates of the fragment whose first tensor this is, and count a new update."""
         self.rounds[first] = self.rounds.get(first, 0) + 1
         return self.rounds[first] - 1
 
@@ -175,14 +177,14 @@ class OuterOptimizer(Differences):
 
 
 def rule_of(optimizer: Optimizer) -> Rule | None:
-    """Return the rule that computes this optimizer's step, or None if torch's own step is used."""
+    """Return the rule that computes this optimizer's step, or None if torch's own step must be used."""
     if any(group.get(setting) for group in optimizer.param_groups for setting in NOT_IN_RULES):
         return None
     return RULES.get(type(optimizer))
 
 
 def clip_factor(tensors: Tensors, max_norm: float) -> float:
-    """Return the factor that clips tensors to a global L2 norm of `max_norm`; 1 if they are not longer than that.
+    """Return the factor that clips tensors to a global L2 norm of `max_norm`; 1 if their norm is not larger.
 
     The result has the same bits on every machine.
     """

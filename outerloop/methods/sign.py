@@ -1,8 +1,8 @@
-"""Step by the sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same length.
+"""Step by the sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same amount.
 
     φ ← φ · (1 − η λ) − sign(ḡ) · η
 
-DeMo: reads = "gradients", H = 1, with feedback β = 0.999 and a DCT top-k compressor in front.
+DeMo uses reads = "gradients", H = 1, error feedback with β = 0.999, and top-k compression of DCT coefficients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Sign(Differences):
         lr_factor: round (from 0) -> factor of η; None keeps it constant.
 
     Raises:
-        UserError: if `reads` is neither of these.
+        UserError: if `reads` is neither "weights" nor "gradients".
     """
 
     momentum = 0.0

@@ -1,12 +1,12 @@
-"""Check all of an outer method's state received from another machine, before any of it is loaded.
+"""Check the whole state of an outer method that was received from another machine, before any part of it is loaded.
 
 counts       {name of one of the slow weights: rounds}                           integers, 0 .. MOST_ROUNDS
 several      {"parts": [torch, ...]}                                             the state of inner/muon.py
 torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}     the state of OuterOptimizer
-  group      equal to the local one; only settings that change with the rounds may differ, and must be finite numbers
-  tensor     finite; for SGD and AdamW in the parameter's shape and dtype, except the scalar step;
+  group      equal to the local group, except that settings which change with the rounds may be any finite numbers
+  tensor     finite; for SGD and AdamW of the parameter's shape and dtype, except "step", which is a scalar;
              for any other optimizer not larger than the parameter
-  v          of AdamW (exp_avg_sq): not negative, since the step takes its square root
+  v          (exp_avg_sq of AdamW) not negative, because its square root is computed
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Tensors
 
 MOST_ROUNDS = 1 << 40
-"""More rounds than any run has."""
+"""Upper limit of counts of rounds: more than any run has."""
 REAL = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32}
-"""Allowed dtypes of a tensor without a fixed dtype: the others have no order, or lack operations."""
+"""Allowed dtypes of a tensor whose dtype is not prescribed. Other dtypes have no order, or lack operations."""
 SCALAR = "step"
 KEYS = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.AdamW: {SCALAR, "exp_avg", "exp_avg_sq"}}
-"""The state keys per parameter of the optimizers that have a rule (outer_optimizer.RULES)."""
+"""Optimizer that has a rule (outer_optimizer.RULES) -> keys of its state per parameter."""
 
 
 def check_method(method: Any, received: Any, slow: Tensors) -> None:
     """Check that a received state fits this method. Raises ValueError, KeyError or TypeError naming the wrong part."""
     own = method.state_dict()
     if not isinstance(received, dict) or received.keys() != own.keys():
-        raise ValueError(f"the outer method's state is a map of {', '.join(sorted(own))}")
+        raise ValueError(f"the outer method's state must be a map with the keys {', '.join(sorted(own))}")
     for key, value in received.items():
         if key == "optimizer" and isinstance(method, OuterOptimizer):
             free = {key for key, factor in method.factors.items() if factor}
@@ -62,7 +62,7 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
         return
     groups = own["param_groups"]
     if not isinstance(received, dict) or received.keys() != {"state", "param_groups"}:
-        raise ValueError("the outer optimizer's state is a map of state and param_groups")
+        raise ValueError("the outer optimizer's state must be a map with the keys state and param_groups")
     if not isinstance(received["param_groups"], list) or len(received["param_groups"]) != len(groups):
         raise ValueError(f"the outer optimizer must have {len(groups)} parameter groups")
     for group, own_group in zip(received["param_groups"], groups, strict=True):
@@ -77,7 +77,7 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
 
 
 def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: set[str]) -> None:
-    """Check the states of an optimizer that consists of several."""
+    """Check the state of an optimizer that consists of several optimizers."""
     if not isinstance(received, dict) or received.keys() != {"parts"} or len(received["parts"]) != len(optimizers):
         raise ValueError(f"the outer optimizer must consist of {len(optimizers)} optimizers")
     for optimizer, state in zip(optimizers, received["parts"], strict=True):
@@ -87,7 +87,7 @@ def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: s
 def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
     """Check the settings of one parameter group."""
     if not isinstance(received, dict) or received.keys() != own.keys():
-        raise ValueError("a group of the outer optimizer has other settings than the local one")
+        raise ValueError("a parameter group of the outer optimizer does not have the same settings as the local one")
     for key, expected in own.items():
         value = received[key]
         if key in free:
@@ -102,7 +102,8 @@ def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
 def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> None:
     """Check the state of one parameter x.
 
-    `keys`: the allowed keys; all tensors but the step have the shape of x. None: any keys, for other optimizers.
+    keys: the allowed keys; all tensors but "step" must have the shape of x. None, for optimizers without a rule: any
+        keys are allowed.
     """
     if not isinstance(state, dict) or not (keys is None or state.keys() <= keys):
         raise ValueError(f"the outer optimizer may keep only {', '.join(sorted(keys or ())) or 'a map'} of {name}")
@@ -139,7 +140,7 @@ def check_plain(value: Any, what: str, *, allowed: bool) -> None:
 
 
 def check_like(received: Any, own: Any, what: str) -> None:
-    """Check that a map name -> tensor has the names, dtypes and shapes of the local one."""
+    """Check that a map name -> tensor has the names, dtypes and shapes of the local map `own`."""
     if not isinstance(received, dict) or not isinstance(own, dict) or received.keys() != own.keys():
         raise ValueError(f"{what} is for other parameters")
     for name, x in own.items():

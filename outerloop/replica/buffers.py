@@ -1,11 +1,11 @@
 """Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average them over all peers.
 
-    averaged:   b ← (1/P) Σ_p b_p        b_p: what peer p held at launch; summed in float64, in peer-name order
+    averaged:   b ← (1/P) Σ_p b_p        b_p: buffer of peer p at launch; summed in float64, in peer-name order
 
 Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
-aggregate touches them: a running variance must not overshoot. A peer whose message did not count keeps its own buffers,
-which belong to its own weights. Integer buffers, and buffers that the model's state_dict omits, are constants or
-counters and stay local.
+aggregate is applied to them, because a running variance must not overshoot. A peer whose message was not included keeps
+its own buffers, which belong to its own weights. Integer buffers, and buffers that the model's state_dict omits, are
+constants or counters and stay local.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
 BUFFER_FRAGMENT = 0
-"""The fragment whose messages carry the buffers."""
+"""The fragment whose messages contain the buffers."""
 
 
 class Buffers:
     """The float buffers of one model.
 
-    `mean`: name -> the values that all replicas share since the last landing; empty if buffers stay local.
-    `paths`: name without wrappers -> name in the model.
-
     Args:
-        model: its buffers are read at launch, and written in place at landing.
+        model: the model; its buffers are read at launch, and written in place at landing.
         kind: "local" or "averaged"; the same on all peers.
+
+    Attributes:
+        mean: name -> the mean at the last landing, which all replicas share; empty if buffers stay local.
+        paths: name without wrappers -> name in the model.
 
     Raises:
         UserError: for another kind.
@@ -64,20 +65,20 @@ class Buffers:
         return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
-        """Return the mean of what all peers sent, in peer-name order. Raises InvalidMessage; changes nothing."""
+        """Return the mean of all peers' buffers, summed in peer-name order. Raises InvalidMessage. Changes nothing."""
         names = self.schema(messages[0].header.fragment)
         return {name: mean_buffer([checked_buffer(m, name, self.mean[name]) for m in messages]) for name in names}
 
     @torch.no_grad()
     def land(self, mean: Tensors, *, included: bool) -> None:
-        """Remember the mean, and write it to the model if this peer's message `included`."""
+        """Store the mean, and write it to the model if this peer's message was `included`."""
         for name, b in mean.items():
             self.mean[name].copy_(b)
             if included:
                 self.buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last mean; the model's own buffers are in the model's state."""
+        """Return the last mean. The current buffers are part of the model's own state."""
         return dict(self.mean)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

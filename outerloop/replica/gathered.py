@@ -1,12 +1,12 @@
-"""Present an island to other islands as whole tensors: the leader holds the outer state, the other ranks assist.
+"""Present an island to other islands as full tensors: the leader holds the outer state, the other ranks assist.
 
     leader reads:    every rank gathers one parameter after another; only the leader keeps the result
     leader writes:   the leader's full tensors are sent one after another; every rank keeps its shard
 
 So islands of different sizes can exchange rounds, and an island of many ranks can exchange with a single process. Only
-the leader holds slow weights, residual and momentum, unsharded. If all islands are sharded in the same way, lanes
-(island.py) need neither the gathering nor the memory. The other ranks follow: after every inner step they serve the
-leader until it lets them continue.
+the leader holds slow weights, residual and momentum, unsharded. The other ranks follow: after every inner step they
+serve the leader until it lets them continue. If all islands are sharded in the same way, lanes (island.py) are better,
+because they need neither the gathering nor the memory.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from outerloop.types import LeaderFailed, Tensors, UserError
 
 
 class Gathered(Island):
-    """The parameters as full tensors, on the leader. What is read is a copy.
+    """The parameters as full tensors, on the leader. All tensors that are read are copies.
 
     Args:
-        model: under `fully_shard`, or a copy of it in every process (DDP).
+        model: a model under `fully_shard`, or with a copy in every process (DDP).
         ranks: all processes of the island.
-        state_device: of the leader's outer state, if it is not the model's.
+        state_device: device of the leader's outer state; None: the model's device.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -45,20 +45,20 @@ class Gathered(Island):
         self.ranks, self.is_sharded = ranks, False
 
     def read_parameter(self, name: str) -> Tensor:
-        """Return a parameter in the model's own precision, whole."""
+        """Return a full parameter in the model's own dtype."""
         return self.read_raw([name])[name]
 
     def layouts(self) -> dict[str, str]:
-        """Return the shapes only; how an island is sharded does not concern other islands."""
+        """Return the shapes only, because other islands need not be sharded in the same way."""
         return {name: f"{list(p.shape)}" for name, p in self.params.items()}
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Return fast weights or gradients as float32 or wider, whole."""
+        """Return full fast weights or gradients as float32 or wider."""
         self.send_command("gather", names=list(names), what=what)
         return {name: to_float32(x) for name, x in self.gather(names, what).items()}
 
     def read_raw(self, names: Iterable[str]) -> Tensors:
-        """Return fast weights in the model's own precision, whole."""
+        """Return full fast weights in the model's own dtype."""
         names = list(names)
         self.send_command("gather", names=names, what="weights")
         return self.gather(names, "weights")
@@ -69,15 +69,15 @@ class Gathered(Island):
         self.scatter(slow, merge_local)
 
     def add(self, tensors: Tensors, *, alpha: float) -> None:
-        """Compute θ ← θ + times · x on every rank."""
+        """Compute θ ← θ + alpha · x on every rank."""
         current = self.read_raw(tensors)
         self.write({name: torch.add(current[name], x, alpha=alpha) for name, x in tensors.items()}, merge_local=0.0)
 
     @contextmanager
     def followers_serving(self) -> Iterator[None]:
-        """Have the other ranks serve meanwhile.
+        """Run the block while the other ranks serve this rank.
 
-        Afterwards they continue with inner steps, or raise because this rank did.
+        Afterwards they continue with inner steps, or raise an error if the block has raised one.
         """
         try:
             yield
@@ -87,12 +87,12 @@ class Gathered(Island):
         self.send_command("continue")
 
     def run_on_followers(self, work: str, **details: Any) -> None:
-        """Have the other ranks do their part of this work; on those ranks this method does nothing."""
+        """Make the other ranks do their part of this work. On those ranks this method does nothing."""
         if self.ranks.is_leader:
             self.send_command(work, **details)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return the tensors, which are whole already, on the CPU."""
+        """Return the tensors, which are already full tensors, on the CPU."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
 
     def send_command(self, command: str, **details: Any) -> None:
@@ -101,7 +101,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def gather(self, names: Iterable[str], what: str) -> Tensors:
-        """Gather full tensors. All ranks call it; the leader gets the tensors, the other ranks nothing."""
+        """Gather full tensors. All ranks must call this. Returns the tensors on the leader, nothing on other ranks."""
         gathered = {}
         for name in names:
             full = full_tensor(self.params[name], of_gradient=what == "gradients")
@@ -111,7 +111,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def scatter(self, tensors: Tensors, merge_local: float) -> None:
-        """Write tensors to the model. All ranks call it; only the leader's `tensors` have meaningful values."""
+        """Write tensors to the model. All ranks must call this. Only the values of the leader's `tensors` are used."""
         for name, x in tensors.items():
             p = self.params[name]
             part = shard_like(x, p) if hasattr(p, "device_mesh") else self.ranks.broadcast_tensor(x.to(p.device))
@@ -119,7 +119,7 @@ class Gathered(Island):
 
 
 class Follower:
-    """The stand-in for an outer loop on a rank that does not lead. It is attached in the same way."""
+    """Takes the place of the outer loop on ranks that are not the leader. It is attached in the same way."""
 
     notifies_updates = False
 
@@ -127,16 +127,16 @@ class Follower:
         self.island = island
 
     def before_update(self) -> float:
-        """Return 0: nothing reads the weights meanwhile."""
+        """Return 0 s, because nothing reads the weights between two calls of `after_inner_step`."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Serve the leader, and return no reports."""
+        """Serve the leader. Return no reports."""
         self.serve()
         return []
 
     def serve(self) -> None:
-        """Take part in what the leader reads and writes until it lets this rank continue. Raises as `recv_command`."""
+        """Take part in the leader's reads and writes until it lets this rank continue. Raises like `recv_command`."""
         while self.recv_command()["do"] != "continue":
             pass
 
@@ -150,9 +150,9 @@ class Follower:
         self.close()
 
     def recv_command(self) -> dict[str, Any]:
-        """Return the leader's next command; a command to read or write has already been carried out.
+        """Receive the leader's next command, carry it out if it is to read or write, and return it.
 
-        Raises UserError if the leader has raised one, LeaderFailed if it has raised anything else.
+        Raises UserError if the leader has raised a UserError, LeaderFailed if it has raised another error.
         """
         command = json.loads(self.island.ranks.broadcast(b""))
         if command["do"] == "gather":

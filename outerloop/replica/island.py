@@ -1,6 +1,6 @@
 """One replica as plain tensors: the interface between a model and the outer loop.
 
-If the model is under `fully_shard`, a process holds a shard of every parameter, and this is what the outer loop sees.
+If the model is under `fully_shard`, a process holds a shard of every parameter, and the outer loop uses these shards.
 Each process is a lane, which exchanges with the processes that hold the same shards in the other islands. No full
 tensor is built; slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a
 separate tensor, so chunks, scales and norms are those of the shard. A shard may be empty.
@@ -30,14 +30,15 @@ def run_inline(work: Callable[..., Result], *args: Any) -> Result:
 
 
 class Island:
-    """The trainable parameters of one model, by name. Tied parameters appear once, frozen ones not at all.
+    """The trainable parameters of one model, by name. Tied parameters appear once; frozen parameters do not appear.
 
     Args:
-        model: on its device.
-        state_device: of the outer state, if it is not the model's: "cpu".
-        compute: calls work(*args) in the thread that computes for this model, and returns the result.
+        model: the model, on its final device.
+        state_device: device of the outer state, such as "cpu"; None: the model's device.
+        compute: function that calls work(*args) in the thread that computes for this model, and returns the result.
 
-    `is_sharded`: True if the model is under `fully_shard`, even with one process: processes then exchange their shards.
+    Attributes:
+        is_sharded: whether the model is under `fully_shard`, even with one process. Processes then exchange shards.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -52,15 +53,15 @@ class Island:
         self.model, self.params = model, trainable_parameters(model)
         if not self.params:
             raise UserError(
-                f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
+                f"{type(model).__name__} has no trainable parameter: set requires_grad on those that should be trained"
             )
         device = next(iter(self.params.values())).device
         self.state_device = None if state_device == torch.device(device.type) else state_device
 
     def check_parameters(self) -> None:
-        """Check that no trainable parameter was added or replaced, since it would not be exchanged.
+        """Check that no trainable parameter was added or replaced: it would not be exchanged.
 
-        Raises UserError naming it.
+        Raises UserError that names the parameter.
         """
         reshard(self.model)
         for name, p in trainable_parameters(self.model).items():
@@ -77,7 +78,7 @@ class Island:
         return self.state_device is None
 
     def local_shard(self, name: str) -> Tensor:
-        """Return a parameter as this process holds it, in the model's memory: whole, or a shard."""
+        """Return the part of a parameter that this process holds, all of it or a shard, in the model's memory."""
         return to_local(self.params[name].detach())
 
     def to_state_device(self, x: Tensor) -> Tensor:
@@ -85,30 +86,30 @@ class Island:
         return x if self.state_device is None else copy_to(x, device=self.state_device)
 
     def read_parameter(self, name: str) -> Tensor:
-        """Return a parameter in its own precision, on the device of the outer state: whole, or this lane's shard."""
+        """Return a parameter, or this lane's shard of it, in its own dtype on the device of the outer state."""
         return self.to_state_device(self.local_shard(name))
 
     def layouts(self) -> dict[str, str]:
-        """Return what lanes that exchange must have in common, by name: shapes, and which shard of them this is."""
-        # the kernels skip tensors that are not contiguous, which are rounded differently: such lanes may not exchange
+        """Return parameter name -> what lanes that exchange must have in common: shape, shard, and contiguity."""
+        # The kernels skip tensors that are not contiguous, and the dense pipeline rounds them differently.
         return {
             name: describe_layout(p) + ("" if self.local_shard(name).is_contiguous() else ", not contiguous")
             for name, p in self.params.items()
         }
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Return fast weights or gradients as float32 or wider; a view if the model's precision and device allow it."""
+        """Return fast weights or gradients as float32 or wider; views if the model's dtype and device allow it."""
         if what == "weights":
             return {name: to_float32(self.read_parameter(name)) for name in names}
         return {name: to_float32(self.to_state_device(gradient(self.params[name]))) for name in names}
 
     def read_raw(self, names: Iterable[str]) -> Tensors:
-        """Return fast weights in the model's own precision."""
+        """Return fast weights in the model's own dtype."""
         return {name: self.read_parameter(name) for name in names}
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:
-        """Compute θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
+        """Compute θ ← merge_local · θ + (1 − merge_local) · φ in place. If merge_local is 0, this is a plain copy."""
         for name, x in slow.items():
             fast = self.local_shard(name)
             if merge_local:
@@ -118,7 +119,7 @@ class Island:
 
     @torch.no_grad()
     def add(self, tensors: Tensors, *, alpha: float) -> None:
-        """Compute θ ← θ + times · x, in place, rounded once to the model's precision."""
+        """Compute θ ← θ + alpha · x in place, rounded once to the model's dtype."""
         for name, x in tensors.items():
             fast = self.local_shard(name)
             fast.add_(x.to(fast.device), alpha=alpha)
@@ -126,7 +127,7 @@ class Island:
 
     @contextmanager
     def temporary_weights(self, tensors: Tensors) -> Iterator[None]:
-        """Put other weights (φ, for example) into the model temporarily, to evaluate or export."""
+        """Put other weights (such as φ) into the model for the duration of the block, to evaluate or export them."""
         fast = {name: x.clone() for name, x in self.read_raw(tensors).items()}
         self.write(tensors, merge_local=0.0)
         try:
@@ -135,32 +136,35 @@ class Island:
             self.write(fast, merge_local=0.0)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return sharded tensors whole and on the CPU, on ranks that `keep` them. A collective in lanes."""
+        """Return sharded tensors as full tensors on the CPU, on ranks that `keep` them. In lanes, a collective."""
         return full_tensors(slow, self.params, keep=keep)
 
     def run_on_followers(self, work: str, **details: Any) -> None:
-        """Have the other ranks do this work. Here a no-op: all ranks do it independently, or there are no others."""
+        """Do nothing. `Gathered` overrides this to make the other ranks do this work.
+
+        In other islands all ranks do the work independently, or there is only one rank.
+        """
 
     @contextmanager
     def followers_serving(self) -> Iterator[None]:
-        """Surround what the outer loop does after an inner step; here a no-op."""
+        """Surround the work of the outer loop after an inner step. Does nothing; `Gathered` overrides it."""
         yield
 
 
 def trainable_parameters(model: Module) -> dict[str, Parameter]:
-    """Return trainable parameters by the names that they have without wrappers; tied ones once."""
+    """Return trainable parameters by the names that they have without wrappers; tied parameters appear once."""
     return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradient(p: Tensor) -> Tensor:
-    """Return the gradient, or zeros if this step did not reach the parameter."""
+    """Return this process's part of the gradient, or zeros if the last step did not reach the parameter."""
     return to_local(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 
 def copy_to(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return a contiguous copy on a device.
 
-    A CPU copy of a GPU tensor is page-locked, so that copying it back is direct.
+    A CPU copy of a GPU tensor is page-locked, so that copying it back to the GPU needs no intermediate copy.
     """
     pinned = device.type == "cpu" and (x.is_cuda or x.is_pinned())
     return torch.empty(x.shape, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)

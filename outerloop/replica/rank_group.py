@@ -1,4 +1,4 @@
-"""Communicate among the processes of one island, or those that hold the same shard. The first process leads."""
+"""Communicate among the processes of one island, or those that hold the same shard. The first is the leader."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import distributed as dist
 class RankGroup:
     """Messages within an island, over the same process group as the inner steps.
 
-    All calls come from the same thread, so messages are never mixed up. While the leader waits for a round, the other
-    ranks wait for its message; the timeout of the group must be longer than that wait.
+    All calls must come from the same thread, so that messages are not mixed up. While the leader waits for a round, the
+    other ranks wait for its message; the timeout of the group must be longer than this wait.
 
     Args:
-        group: None: only this process.
-        tag: of point-to-point messages, which are kept apart from messages with other tags.
+        group: the processes; None: only this process.
+        tag: tag of point-to-point messages, which separates them from messages with other tags.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, *, tag: int = 0) -> None:
@@ -30,11 +30,11 @@ class RankGroup:
 
     @property
     def supports_tags(self) -> bool:
-        """True if another thread may communicate via `with_tag`: over gloo; nccl has no tags."""
+        """True if another thread may communicate via `with_tag`. Only gloo supports this, since nccl has no tags."""
         return self.device == torch.device("cpu")
 
     def with_tag(self) -> Self:
-        """Return the same group for another thread: all its messages except `all_reduce` are point-to-point."""
+        """Return the same group for use by another thread: except for `all_reduce`, it only sends point to point."""
         return type(self)(self.group, tag=1)
 
     def broadcast(self, data: bytes) -> bytes:
@@ -51,7 +51,7 @@ class RankGroup:
         return content.cpu().numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return every rank's bytes in rank order on the leader, nothing on other ranks."""
+        """Return every rank's bytes in rank order on the leader, and an empty list on other ranks."""
         if self.is_leader:
             return [data, *(self.recv(rank) for rank in range(1, self.size))]
         self.send(data, 0)
@@ -92,7 +92,7 @@ class RankGroup:
         return total.tolist()
 
     def broadcast_tensor(self, x: Tensor) -> Tensor:
-        """Broadcast the leader's tensor; other ranks pass one of the same shape and dtype, which is overwritten."""
+        """Broadcast the leader's tensor. Other ranks pass a tensor of equal shape and dtype, which is overwritten."""
         x = x.contiguous()
         if self.group is not None:
             dist.broadcast(x, group=self.group, group_src=0)

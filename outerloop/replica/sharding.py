@@ -1,6 +1,6 @@
-"""Describe how a model is sharded: which processes hold it, and which part this one has.
+"""Describe how a model is sharded: which processes hold it, and which part this process has.
 
-The only module that uses DTensor.
+This is the only module that uses DTensor.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 from outerloop.types import Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
-"""Process groups of models whose meshes have no group of all their processes (HSDP): made once per model, not per save.
-"""
+"""Model -> group of all processes of its mesh, for meshes that have no such group (HSDP). Created once per model."""
 FORWARD_WRAPPERS = ("_orig_mod", "_forward_module")
-"""Attributes under which torch.compile and Lightning Fabric hold the module that they wrap."""
+"""Attributes in which torch.compile and Lightning Fabric store the module that they wrap."""
 WRAPPERS = (*FORWARD_WRAPPERS, "_checkpoint_wrapped_module")
-"""Components that wrappers add to names: the above, and activation checkpointing."""
+"""Components that wrappers add to names: FORWARD_WRAPPERS, and the component of activation checkpointing."""
 
 
 def unwrap_forward(model: Module) -> Module:
-    """Return the module, which may be inside DDP, without wrappers of torch.compile, Lightning Fabric, DataParallel."""
+    """Return the module inside any wrappers of torch.compile, Lightning Fabric and DataParallel, but not of DDP."""
     names = ("module",) if isinstance(model, DataParallel) else FORWARD_WRAPPERS
     inner = next((model._modules[name] for name in names if model._modules.get(name) is not None), None)
     return model if inner is None else unwrap_forward(inner)
@@ -38,7 +37,7 @@ def unwrap_forward(model: Module) -> Module:
 def unwrap(model: Module) -> Module:
     """Return the model inside any wrappers of DDP, DataParallel, torch.compile and Lightning Fabric.
 
-    Its parameter names are those of an island of one process.
+    Its parameters then have the same names as in an island of one process.
     """
     model = unwrap_forward(model)
     return unwrap(model.module) if isinstance(model, DistributedDataParallel) else model
@@ -50,10 +49,10 @@ def plain_name(name: str) -> str:
 
 
 def reshard(model: Module) -> None:
-    """Reshard modules under `fully_shard` that have kept gathered parameters, as after a forward pass without backward.
+    """Reshard modules under `fully_shard` that still hold gathered parameters.
 
-    An evaluation leaves them like that. Afterwards their parameters are the shards again; the gathered copies would
-    hide changes of the shards.
+    Modules hold them after a forward pass without backward, as in an evaluation. The gathered copies would hide changes
+    of the shards.
     """
     for module in model.modules():
         reshard_module: Any = getattr(module, "reshard", None)
@@ -82,7 +81,7 @@ def num_processes(model: Module) -> int:
 
 
 def replica_group(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes that hold the same tensors as this one; None if each process holds something different.
+    """Return the processes that hold the same tensors as this process; None if there is no other such process.
 
     These are all ranks of a DDP model, or the copies of a shard in HSDP.
     """
@@ -94,16 +93,16 @@ def replica_group(model: Module) -> dist.ProcessGroup | None:
 
 
 def shard_group(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes that together hold one copy of the model, one shard each, this one included.
+    """Return the processes, including this one, that together hold one copy of the model, each of them one shard.
 
-    Raises UserError.
+    Returns None if the model is not sharded. Raises UserError if it is sharded along several dimensions of its mesh.
     """
     mesh, placements = mesh_and_placements(model)
     sharded_dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if len(sharded_dims) > 1:
         raise UserError(
-            f"the model is sharded along {len(sharded_dims)} dimensions of its mesh; a swarm allows one, as fully_shard"
-            " makes it, with or without copies of the shards: set exchange=distributed, or shard it once"
+            f"the model is sharded along {len(sharded_dims)} dimensions of its mesh; a swarm allows one, as created by"
+            " fully_shard, with or without copies of the shards: set exchange=distributed, or shard along one dimension"
         )
     return mesh.get_group(sharded_dims[0]) if sharded_dims else None
 
@@ -114,32 +113,32 @@ def is_sharded(model: Module) -> bool:
 
 
 def num_shards(model: Module) -> int:
-    """Return the number of processes that hold different parts of the model: 1 if a process holds all of it."""
+    """Return the number of processes that hold different parts of the model; 1 if every process holds all of it."""
     mesh, placements = mesh_and_placements(model)
     return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
 
 
 def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
-    """Return the mesh of a model's processes and the placements of its first parameter; None and () if plain."""
+    """Return the mesh of a model's processes and the placements of its first parameter; (None, ()) if not sharded."""
     reshard(model)
     p = next(model.parameters(), None)
     return getattr(p, "device_mesh", None), getattr(p, "placements", ())
 
 
 def to_local(x: Tensor) -> Tensor:
-    """Return this lane's part of a DTensor, which shares its memory; other tensors unchanged.
+    """Return this lane's part of a DTensor, which shares the DTensor's memory. Return other tensors unchanged.
 
-    A DTensor is recognized by its method: importing the class takes a second, which processes without shards save.
+    A DTensor is recognized by its method, because importing the class would take a second even without shards.
     """
     return x.to_local() if hasattr(x, "to_local") else x
 
 
 def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
-    """Return a parameter or its gradient as a separate contiguous tensor of the global shape.
+    """Return a copy of a parameter or its gradient as a contiguous tensor of the global shape.
 
-    A collective if it is sharded.
+    This is a collective if the parameter is sharded.
 
-    If a process already holds all of it, as in a mesh of one process, `full_tensor` returns that tensor, not a copy.
+    The copy is explicit because DTensor.full_tensor returns the tensor itself if this process already holds all of it.
     """
     if of_gradient and p.grad is None:
         return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
@@ -151,9 +150,9 @@ def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
 
 @torch.no_grad()
 def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
-    """Return tensors that are sharded as these parameters, whole and on the CPU, on processes that `keep` them.
+    """Return tensors that are sharded like these parameters as full CPU tensors, on processes that `keep` them.
 
-    A collective if they are sharded: one tensor after another is gathered.
+    This is a collective if they are sharded: one tensor after another is gathered.
     """
     gathered = {}
     for name, x in slow.items():
@@ -165,9 +164,9 @@ def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> 
 
 
 def shard_like(x: Tensor, p: Any) -> Tensor:
-    """Return this process's part of a full tensor that the first process has, sharded as p is.
+    """Return this process's part of the first process's full tensor x, sharded as p is.
 
-    A collective if p is sharded.
+    This is a collective if p is sharded.
     """
     if not hasattr(p, "device_mesh"):
         return x
@@ -175,7 +174,7 @@ def shard_like(x: Tensor, p: Any) -> Tensor:
 
 
 def to_global(x: Tensor, p: Any) -> Tensor:
-    """Turn a tensor with the shape of this process's part of p into one of the global shape, on the device of p."""
+    """Convert this process's part of a tensor that is sharded like p to a DTensor of the global shape."""
     if not hasattr(p, "device_mesh"):
         return x
     from_local = import_module("torch.distributed.tensor").DTensor.from_local
@@ -183,9 +182,9 @@ def to_global(x: Tensor, p: Any) -> Tensor:
 
 
 def describe_layout(p: Tensor) -> str:
-    """Return "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and how it is sharded.
+    """Return the global shape and how it is sharded: "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2".
 
-    Copies are ignored.
+    Copies of shards are not mentioned.
     """
     mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
     shards = [

@@ -1,4 +1,4 @@
-"""Measure what outer state takes besides the slow weights, on a trial tensor: parts do not declare their size."""
+"""Measure on a trial tensor how much outer state is stored for the slow weights, as parts do not declare it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outerloop.protocols import Feedback, OuterMethod
 from outerloop.replica.sharding import to_local
 
 SIDE = 64
-"""Values along a side of the trial matrix, which consists of whole blocks of an 8-bit residual."""
+"""Number of rows and columns of the trial matrix, which consists of whole blocks of an 8-bit residual."""
 
 
 def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:
@@ -32,7 +32,7 @@ def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
 
 
 def tree_bytes(tree: Any) -> int:
-    """Return the bytes of all tensors in nested dictionaries and iterables; for a sharded tensor, this rank's part."""
+    """Return the size in bytes of all tensors in nested dictionaries and iterables. Only this rank's shards count."""
     if isinstance(tree, Tensor):
         return to_local(tree.detach()).nbytes
     if isinstance(tree, dict):

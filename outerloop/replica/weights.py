@@ -16,8 +16,8 @@ class Replica:
     """The fast weights θ and slow weights φ of a model. φ starts as a copy of θ.
 
     Args:
-        model: its trainable parameters are θ; updated in place.
-        dtype: of φ, as wide as the model's or wider.
+        model: the model, updated in place; its trainable parameters are θ.
+        dtype: dtype of φ, at least as wide as the dtype of θ.
         island: gives access to the model; None: `Island(model)`.
     """
 

@@ -1,15 +1,15 @@
 """Exchange the whole model every H inner steps, where H depends on how far the peers' payloads agree.
 
-    ρ > ρ_high:  H ← min(H_max, H + max(1, ⌊H / 4⌋))       peers move in the same direction: fewer rounds are enough
+    ρ > ρ_high:  H ← min(H_max, H + max(1, ⌊H / 4⌋))       peers move in the same direction: fewer rounds are needed
     ρ < ρ_low:   H ← max(H_min, H − max(1, ⌊H / 4⌋))       peers have drifted apart: more rounds are needed
     round r + 1 launches H steps after round r
 
-ρ is the agreement of the payloads of round r (aggregate/similarity.py), after the gradient diversity of Yin et al.
-(arXiv 1706.05699): workers that step in the same direction do redundant work, and steps that have nothing in common
-mostly cancel in the mean. AdaComm (arXiv 1810.08313) also changes H during a run, but by the loss, which differs from
-peer to peer. ρ depends only on the round's payloads, so all peers compute the same H without exchanging it.
+ρ is the agreement of the payloads of round r (aggregate/similarity.py). It is based on the gradient diversity of Yin et
+al. (arXiv 1706.05699): workers that step in the same direction do redundant work, and steps that have nothing in common
+mostly cancel in the mean. AdaComm (arXiv 1810.08313) also changes H during a run, but according to the loss, which
+differs from peer to peer. ρ depends only on the round's payloads, so all peers compute the same H independently.
 
-The state is only the last landed round, the step after which it launched, and H; earlier rounds are not kept.
+The state consists of the last landed round, the step after which it launched, and H; earlier rounds are not stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
 
 LARGEST = 1 << 40
-"""More rounds or inner steps than any run has."""
+"""Upper limit of counts of rounds and inner steps: more than any run has."""
 
 
 class Adaptive(EveryH):
@@ -65,17 +65,17 @@ class Adaptive(EveryH):
         self.landed, self.left_after = -1, 0
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
-        """Return the round that launches after this step, if any. Rounds before the last landed one are not known."""
+        """Return the round that launches after this step, if any; no round earlier than the last landed one."""
         rounds, rest = divmod(step - self.left_after, self.sync_every)
         number = self.landed + rounds
         return (Round(number),) if not rest and number >= max(0, self.landed) else ()
 
     def inner_steps(self, rounds: int) -> int:
-        """Return the inner steps until the last of `rounds` rounds lands, if H does not change."""
+        """Return the number of inner steps until the last of `rounds` rounds lands, if H does not change."""
         return self.left_after + (rounds - 1 - self.landed) * self.sync_every + self.delay
 
     def observe(self, round: Round, agreement: float | None) -> str:
-        """Adapt H to a landed round with this ρ (None: undefined). Return a log line if H changed, else ""."""
+        """Adapt H to the agreement ρ of a landed round (None: undefined). Return a log line if H changed, else ""."""
         before = self.sync_every
         self.left_after += (round.number - self.landed) * before
         self.landed = round.number

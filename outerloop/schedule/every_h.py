@@ -1,8 +1,8 @@
 """Exchange the whole model every H inner steps (DiLoCo, arXiv 2311.08105).
 
-With a delay τ a round launched after step (r + 1) H lands τ steps later: the inner loop does not wait for the network.
-With `early` τ is the maximum: each peer lands a round once its bytes have arrived.
-With τ = H each round lands when the next one launches, which is useful only with eager updates (arXiv 2502.12996).
+With a delay τ, a round launched after step (r + 1) H lands τ steps later, so the inner loop does not wait for the
+network. With `early`, τ is the maximum: each peer lands a round once the round's bytes have arrived. With τ = H, each
+round lands when the next one launches, which is useful only with eager updates (arXiv 2502.12996).
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ class EveryH:
         return list(names)
 
     def inner_steps(self, rounds: int) -> int:
-        """Return the inner steps until the last of `rounds` rounds lands: rounds · H + τ."""
+        """Return the number of inner steps until the last of `rounds` rounds lands: rounds · H + τ."""
         return rounds * self.sync_every + self.delay

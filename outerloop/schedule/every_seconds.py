@@ -2,9 +2,10 @@
 
     round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
 
-The seconds are counted as H steps of S / H each, however long a peer's own inner steps take; delay, learning rates and
-checkpoints count these steps. A round lands on all peers together, and each then restarts its clock, so clocks need not
-agree. Peers then contribute different numbers of samples to a round: aggregate=weighted takes these into account.
+S seconds are counted as H steps of S / H seconds each, however long a peer's own inner steps take. Delay, learning
+rates and checkpoints use these counted steps. A round lands on all peers at the same time, and each peer then restarts
+its clock, so clocks need not agree. Peers contribute different numbers of samples to a round: aggregate=weighted takes
+them into account.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class EverySeconds(EveryH):
     """A schedule of one fragment, the whole model, by wall-clock time.
 
     Args:
-        seconds: S. An inner step should be far shorter: the other peers wait until a running one is finished.
-        sync_every: H, number of counted steps into which S is divided.
+        seconds: S. An inner step should be far shorter, because the other peers wait for a step that is running.
+        sync_every: H, the number of counted steps into which S is divided.
         delay: τ, counted steps between launch and landing, 0 .. H.
 
     Raises:

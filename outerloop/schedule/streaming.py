@@ -2,10 +2,10 @@
 
     fragment p launches after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
 
-The peak bandwidth falls by a factor of P, and the exchange overlaps with τ inner steps. Layers are strided: the l-th
-layer (l = 0, 1, ... in the order of their numbers, which may have gaps, as in nn.Sequential) belongs to fragment
-l mod P, so that every fragment has early and late layers. Parameters before the first layer belong to the first
-fragment, those after it that are in no layer to the last.
+The peak bandwidth decreases by a factor of P, and the exchange overlaps with τ inner steps. Layers are strided: layer l
+(l = 0, 1, ... in the order of the layer numbers, which may have gaps, as in nn.Sequential) belongs to fragment l mod P,
+so that every fragment has early and late layers. Parameters before the first layer belong to the first fragment.
+Parameters that come after it and are in no layer belong to the last fragment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Streaming:
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
 
     def due(self, inner_step: int) -> DueRounds:
-        """Return the rounds due after this step, by the equation above. Steps are counted from 1."""
+        """Return the rounds due after this step, by the equation in the module docstring. Steps are counted from 1."""
         return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
@@ -63,7 +63,7 @@ class Streaming:
         )
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """Return the parameters of fragment `index`, in model order. Raises UserError if P exceeds the layers."""
+        """Return the parameters of fragment `index`, in model order. Raises UserError if P exceeds the layer count."""
         layers = len(ranks_of(names))
         if self.fragments > max(1, layers):
             raise UserError(
@@ -74,7 +74,7 @@ class Streaming:
         return [name for name in names if homes[name] == index]
 
     def inner_steps(self, rounds: int) -> int:
-        """Return the inner steps until the last of `rounds` rounds lands: rounds · H + τ."""
+        """Return the number of inner steps until the last of `rounds` rounds lands: rounds · H + τ."""
         return rounds * self.sync_every + self.delay
 
 

@@ -2,8 +2,8 @@
 
     {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
 
-Canonical: equal trees give equal bytes on every peer, so that a joining peer can fetch each piece from a different one.
-Dictionaries are sorted by key; tuples come back as lists. Nothing in the bytes is executed.
+The encoding is canonical: equal trees give equal bytes on every peer, so that a joining peer can fetch each piece from
+a different peer. Dictionaries are sorted by key; tuples become lists. Nothing in the bytes is executed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 TREE = "tree"
-"""Name of the entry that holds the tree, as JSON in uint8. The names of the tensors are numbers."""
+"""Name of the entry that contains the tree, as JSON in uint8. The names of the tensors are numbers."""
 
 
 def pack(tree: Any) -> bytes:
@@ -31,7 +31,7 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the tree. Raises ValueError if the bytes were not made by `pack`."""
+    """Return the tree. Raises ValueError if the bytes are not a result of `pack`."""
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
@@ -41,7 +41,10 @@ def unpack(data: bytes) -> Any:
 
 
 def to_json(tree: Any, tensors: list[Tensor]) -> Any:
-    """Return the tree as JSON allows it: {"map": pairs} for a dictionary, {"tensor": its number} for a tensor."""
+    """Convert the tree to JSON values: a dictionary to {"map": pairs}, a tensor to {"tensor": its number}.
+
+    Tensors are appended to `tensors`.
+    """
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return {"tensor": len(tensors) - 1}

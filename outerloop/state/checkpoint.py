@@ -1,9 +1,9 @@
 """Store all state that evolves on disk: write it atomically, verify it when reading, keep the last valid generations.
 
-    checkpoints/step-00000300/worker-0.pt      one worker's whole state after inner step 300
-    checkpoints/step-00000300/island-0/        of a sharded island: the shards of its ranks
-    checkpoints/step-00000300/worker-0.json    length and hash of that file and of every shard file
-    checkpoints/step-00000300/sealed           written last, by the parent, once the metrics up to here are on disk
+    checkpoints/step-00000300/worker-0.pt      one worker's complete state after inner step 300
+    checkpoints/step-00000300/island-0/        for a sharded island: the shards of its ranks
+    checkpoints/step-00000300/worker-0.json    length and hash of worker-0.pt and of every shard file
+    checkpoints/step-00000300/sealed           written last, by the parent process, after the metrics up to this step
 
 A generation (one step folder) is valid if it is sealed and every hash is right. A kill -9 during a save leaves the
 previous generation intact. A resumed run uses the newest valid generation.
@@ -28,7 +28,7 @@ from outerloop.state.durable import sync_folder
 KEEP = 2
 """Number of generations kept; the second is the fallback if the first is corrupt."""
 PIECE_BYTES = 1 << 20
-"""Files are read in pieces of this size for hashing, since the shards of an island may not fit in memory."""
+"""Size of the pieces in which files are read for hashing, because the shards of an island may not fit in memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 """Names of the folders of generations."""
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
@@ -38,11 +38,11 @@ TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 def save(
     run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None, slow_hash: str = ""
 ) -> None:
-    """Write one worker's state of one step: data, then its length and hash, and those of the files in `shards`.
+    """Write one worker's state of one step, then the lengths and hashes of this file and of the files in `shards`.
 
     Args:
         shards: a folder of this generation that is already written.
-        slow_hash: of the slow weights in it, in hex; peers compare it to find out whether they hold the same
+        slow_hash: hash of the slow weights in the state, in hex, by which peers find out whether they have the same
             generation.
     """
     data = pack(state)
@@ -74,7 +74,7 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the state in a file. Tensors and plain values only: nothing in the file is executed."""
+    """Return the state in a file. It may contain only tensors and plain values; nothing in the file is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -92,20 +92,23 @@ def on_device(state: Any, device: torch.device) -> Any:
 def wrap_parts(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of an outer loop with every part but the slow weights wrapped in a tuple of length one.
 
-    torch.distributed.checkpoint only loads keys that the target state already has, and a new outer loop has no
-    residual, no momentum and no rounds in flight. It treats a tuple as one value, which is saved and loaded whole.
+    torch.distributed.checkpoint loads only keys that the target state already has, and a new outer loop has no
+    residual, no momentum and no rounds in flight. A tuple is treated as one value, which is saved and loaded whole.
     """
     unwrapped = ("slow", "inner_step", "samples")
     return {key: part if key in unwrapped else (part,) for key, part in state.items()}
 
 
 def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was given to `wrap_parts`; a state that was not wrapped is returned unchanged."""
+    """Invert `wrap_parts`. A state that was not wrapped is returned unchanged."""
     return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
 
 
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
-    """Return the newest step whose files are all valid, or None, and a line for each damaged file skipped."""
+    """Return the newest step whose files are all valid, or None, and one line for each damaged file.
+
+    Only damaged files of the steps that were skipped are listed.
+    """
     skipped: list[str] = []
     for step in sealed(run_dir):
         damage = [line for worker in range(workers) if (line := find_damage(run_dir, step, worker))]
@@ -116,18 +119,17 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 
 
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
-    """Return the steps up to `newest` from which one worker can resume, and the hash of its slow weights at each."""
+    """Return step -> hash of the slow weights, for each step up to `newest` from which this worker can resume."""
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     valid = [step for step in steps[:KEEP] if not find_damage(run_dir, step, worker)]
     return {step: read_fingerprints(run_dir, step, worker).get("slow_hash", "") for step in valid}
 
 
 def seal(run_dir: Path, step: int) -> None:
-    """Mark a step as complete: every local worker's state and the metrics up to it are written.
+    """Mark a step as complete, then remove old generations.
 
-    Then remove old generations.
-
-    Sealed generations of later steps are removed too: they are from before the run went back to an earlier step.
+    Call this when every local worker's state and the metrics up to this step are written. Sealed generations of later
+    steps are removed too: they were written before the run went back to an earlier step.
     """
     write_atomically(generation(run_dir, step) / "sealed", b"")
     for later in [other for other in sealed(run_dir) if other > step]:
@@ -154,7 +156,7 @@ def generations(run_dir: Path) -> list[int]:
 
 
 def find_damage(run_dir: Path, step: int, worker: int) -> str:
-    """Return which of one worker's files of one step cannot be used; empty if all can."""
+    """Return a line that names a damaged file of one worker and step; empty if all its files are valid."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
         expected = read_fingerprints(run_dir, step, worker)
@@ -175,7 +177,7 @@ def is_valid(path: Path, expected: dict[str, Any]) -> bool:
 
 
 def discard_after(run_dir: Path, step: int | None) -> None:
-    """Remove the generations newer than `step` (None: all), whole or not: they are about to be written again."""
+    """Remove all generations newer than `step` (None: all), complete or not, because they will be written again."""
     for later in [other for other in generations(run_dir) if step is None or other > step]:
         shutil.rmtree(generation(run_dir, later))
 
@@ -187,7 +189,7 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
 
 
 def fingerprint(file: BinaryIO) -> dict[str, Any]:
-    """Return the length and hash of a file, by which damage is detected."""
+    """Return the length and hash of a file, which are used to detect damage."""
     size, content = 0, xxhash.xxh3_128()
     while piece := file.read(PIECE_BYTES):
         size += len(piece)
@@ -218,7 +220,7 @@ def remove_temporary(run_dir: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it holds either the old or the new content, even after a power cut."""
+    """Write a file so that it contains either all of the old or all of the new content, even after a power failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -227,6 +229,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk it would take the space that the caller waits for
+        temporary.unlink(missing_ok=True)  # on a full disk it would occupy the space that the caller waits for
         raise
     sync_folder(path.parent)

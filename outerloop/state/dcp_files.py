@@ -1,7 +1,7 @@
 """Write and read torch.distributed.checkpoint folders without executing code: a JSON index, and plain values only.
 
-torch unpickles its index and every non-tensor value (optimizer settings), which can execute code. Writer and Reader
-replace the index by that of dcp_index.py. Planner loads the values with `weights_only=True`, which executes nothing.
+torch unpickles its index and every non-tensor value (optimizer settings), which can execute code. Writer and Reader use
+the index of dcp_index.py instead. Planner loads the values with `weights_only=True`, which executes nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Writer(FileSystemWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         folder = Path(self.path)
-        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # it described the overwritten files
+        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # it describes files that have been overwritten
         super().finish(metadata, results)
         dcp_index.write(folder, metadata)
 
 
 class Reader(FileSystemReader):
-    """A reader of a folder whose index has been checked. Raises UserError if there is none or it is invalid."""
+    """A reader of a folder whose index has been checked. Raises UserError if the index is missing or invalid."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -53,6 +53,6 @@ class Planner(DefaultLoadPlanner):
             reason = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
             raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {reason}") from error
         rewritten = io.BytesIO()
-        torch.save(plain, rewritten)  # torch unpickles these bytes without checks, so give it bytes written here
+        torch.save(plain, rewritten)  # torch unpickles its input without checks, so it gets these bytes, not the file's
         rewritten.seek(0)
         super().load_bytes(read_item, rewritten)

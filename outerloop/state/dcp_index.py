@@ -1,13 +1,13 @@
-"""Locate the content of a sharded checkpoint: a JSON index, written next to torch's index and read in its place.
+"""Locate the content of a sharded checkpoint with a JSON index, written next to torch's index and read instead of it.
 
     index.json   {"format": 1, "entries": {name: {"dtype", "shape", "chunks": [{"offsets", "sizes", <place>}, ...]}
                                                  or, of a plain value, {<place>}}}
     <place>      "file": name in the folder, "start": first byte, "bytes": length
 
-torch's index is a pickle, which can execute code when it is read. Folders without index.json (of older versions, or of
-other programs) are read by dcp_pickle.py, which executes nothing. Either way the index is checked against the files
-before any of them is read: it names only files of this folder, places are within their files and do not overlap, and
-the chunks of a tensor cover each of its values once and are no larger than their bytes.
+torch's index is a pickle, which can execute code when it is read. Indices of folders without index.json (written by
+older versions or other programs) are read by dcp_pickle.py, which executes nothing. In both cases the index is checked
+before any other file is read: it names only files of this folder, places are within their files and do not overlap, and
+the chunks of a tensor cover each of its values exactly once and are no larger than their places.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from outerloop.types import UserError, printable
 INDEX, TORCH_INDEX = "index.json", ".metadata"
 FORMAT = 1
 MAX_SIZE = 1 << 62
-"""Upper bound of a size, an offset or a length; torch counts in int64."""
+"""Upper bound of a size, an offset or a length, because torch uses int64 for them."""
 Sizes = Mapping[str, int]
 """Name of a file in the folder -> its size in bytes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The location of a chunk or a plain value, under torch's attribute names."""
+    """The location of a chunk or a plain value, with the attribute names that torch uses."""
 
     relative_path: str
     offset: int
@@ -76,7 +76,7 @@ def read(folder: Path) -> Metadata:
 
 
 def index_of_metadata(metadata: Any) -> dict[str, Any]:
-    """Return the index of torch's metadata, or of the records that stand for it."""
+    """Convert torch's metadata, or the equivalent records of dcp_pickle.py, to an index."""
     places = {(index.fqn, chunk_offsets(index)): info for index, info in metadata.storage_data.items()}
     return {
         "format": FORMAT,
@@ -97,22 +97,22 @@ def index_entry(name: str, entry: Any, places: Mapping[Any, Any]) -> dict[str, A
 
 
 def chunk_offsets(index: Any) -> tuple[int, ...] | None:
-    """Return the first corner of a chunk; None for a plain value."""
+    """Return the offsets of a chunk in its tensor; None for a plain value."""
     offset = getattr(index, "offset", None)
     return None if offset is None else tuple(offset)
 
 
 def index_place(info: Any) -> dict[str, Any]:
-    """Return where something is stored. Raises ValueError if it was written through an extension of torch."""
+    """Return the place of an entry in the index. Raises ValueError if it was written through an extension of torch."""
     if getattr(info, "transform_descriptors", None):
         raise ValueError("it was written through an extension, such as compression")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 
 def parse_index(index: Any, sizes: Sizes) -> Metadata:
-    """Return torch's metadata of an index.
+    """Convert an index to torch's metadata.
 
-    Raises ValueError, KeyError, TypeError or AttributeError if it is invalid.
+    Raises ValueError, KeyError, TypeError or AttributeError if the index is invalid.
     """
     if index["format"] != FORMAT:
         raise ValueError(f"its format is {index['format']!r}, and this version reads {FORMAT}")
@@ -149,8 +149,8 @@ def parse_chunk(chunk: Any, shape: torch.Size) -> ChunkStorageMetadata:
 def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
     """Return whether no value of the tensor is in two of its chunks.
 
-    Sweeps along the axis with the most distinct chunk starts, and compares each chunk with those that have not ended
-    yet.
+    Sweeps along the axis on which chunks have the most distinct offsets, and compares each chunk with the earlier
+    chunks that have not ended yet.
     """
     non_empty = [chunk for chunk in chunks if math.prod(chunk.sizes)]
     if len(non_empty) < 2:
@@ -172,9 +172,9 @@ def overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
 
 
 def refuse_overlap(places: Iterable[Place]) -> None:
-    """Check that no two places share bytes of a file, since few bytes could then request any amount of memory.
+    """Check that no two places share bytes of a file. Raises ValueError.
 
-    Raises ValueError.
+    Otherwise a file of few bytes could make a reader allocate any amount of memory.
     """
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
     for first, second in itertools.pairwise(ordered):
@@ -183,7 +183,7 @@ def refuse_overlap(places: Iterable[Place]) -> None:
 
 
 def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
-    """Return where something of at least `min_bytes` bytes is stored. Raises ValueError if it cannot be there."""
+    """Return the place of an entry of at least `min_bytes` bytes. Raises ValueError if the place is not possible."""
     start, length = parse_sizes([place["start"], place["bytes"]])
     if place["file"] not in sizes:
         raise ValueError(f"{place['file']!r} is not a file in this folder")
@@ -201,7 +201,7 @@ def parse_dtype(name: Any) -> torch.dtype:
 
 
 def parse_sizes(values: Any) -> torch.Size:
-    """Return a list of sizes or offsets as torch.Size. Raises ValueError if it is not one."""
+    """Return a list of sizes or offsets as torch.Size. Raises ValueError if `values` is not such a list."""
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value < MAX_SIZE for value in values):
         raise ValueError(f"{values!r} are not sizes")
     return torch.Size(values)

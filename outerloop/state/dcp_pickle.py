@@ -1,8 +1,8 @@
 """Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing anything in it.
 
-A pickle names functions and classes, and calls them as it is read. Here every class name that torch writes resolves to
-an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records with the
-same checks as JSON.
+A pickle names functions and classes, which are called when it is read. In this file every class name that torch writes
+resolves to an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records
+and applies the same checks as to a JSON index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = "torch.distributed.checkpoint.filesystem"
 
 
 class Record:
-    """A stand-in for an object in the pickle: the arguments of its class, and its attributes."""
+    """Takes the place of an object in the pickle. Stores the arguments of its class, and its attributes."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -52,22 +52,22 @@ ADMITTED: dict[tuple[str, str], type] = {
     ("pathlib._local", "PosixPath"): Record,
     ("pathlib._local", "WindowsPath"): Record,
 }
-"""(module, name) -> the class that replaces it. dtypes are admitted too, as they are."""
+"""(module, name) -> the class that replaces it. dtypes are allowed in addition, without replacement."""
 
 ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
-"""Pickle operations that make an array of bytes or take one from outside."""
+"""Pickle operations that create an array of bytes or use one from outside the pickle."""
 
 
 def refuse_array(unpickler: pickle.Unpickler) -> None:
-    """Refuse an array of bytes: its memory is allocated as the pickle requests, before its bytes have been read.
+    """Refuse an array of bytes. Raises UnpicklingError.
 
-    Raises UnpicklingError.
+    A pickle states the size of such an array, and the memory is allocated before its bytes have been read.
     """
     raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
 
 
-class Inert(pickle._Unpickler):  # the C version allocates room for 2^32 objects if a file of ten bytes requests it
-    """An unpickler that only knows the names above."""
+class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 objects if a file of ten bytes requests it
+    """An unpickler that accepts only the names in ADMITTED, and dtypes."""
 
     dispatch: ClassVar[Any] = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
 
@@ -81,8 +81,8 @@ class Inert(pickle._Unpickler):  # the C version allocates room for 2^32 objects
 
 
 def records(data: bytes) -> Any:
-    """Return the object of a `.metadata` as records. Raises ValueError for any other bytes."""
+    """Return the object in a `.metadata` file as records. Raises ValueError if `data` is not such a file."""
     try:
         return Inert(io.BytesIO(data)).load()
-    except Exception as error:  # pickle raises whatever its bytes lead to
+    except Exception as error:  # malformed pickle data can raise any exception
         raise ValueError(str(error) or type(error).__name__) from error

@@ -1,7 +1,7 @@
-"""Make directories that survive a power cut.
+"""Create directories that survive a power failure.
 
-fsync of a file is not enough: the directory entries of the file and of each parent must be synced too, after they were
-made.
+fsync of a file is not enough: the directory entries of the file and of each parent directory must be synced too, after
+they were created.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> Path:
-    """Make a directory with its parents, and sync the entries of all parents that this user may open.
+    """Create a directory with its parents, and sync all parents that this user may open. Return the directory.
 
-    Returns the directory. Parents that existed before are synced too: the process that made them may not have done so.
-    A parent that this user may not open was made by another user.
+    Parents that existed before are synced too, because the process that created them may not have done so. A parent
+    that this user may not open was created by another user.
     """
     path.mkdir(parents=True, exist_ok=True)
     for parent in path.absolute().parents:

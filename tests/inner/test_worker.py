@@ -59,7 +59,7 @@ def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
         worker.agree_on_start()
 
     for error in outcomes(work):
-        assert isinstance(error, UserError) and "holds its weights in another order" in str(error)
+        assert isinstance(error, UserError) and "stores its weights in another memory layout" in str(error)
 
 
 @pytest.mark.parametrize("call", ["agree_on_start", "finish"])

@@ -1,6 +1,6 @@
 """AXIS index: how the kept positions of a sparse payload are encoded. One code per file.
 
-The checks that the codes share refuse invalid bytes before and after decoding.
+`decoded` contains the checks that all codes share: invalid bytes are rejected before or after decoding.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from outerloop.kernels.select import Rows
 def decoded(
     decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
 ) -> Tensor:
-    """Decode (B,) uint8 of P peers to (P, M) int32. `decode` marks valid bytes. Raises ValueError unless all are."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. `decode` also returns whether each peer's bytes are valid.
+
+    Raises ValueError if the bytes of a peer are invalid.
+    """
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
-            raise ValueError(f"positions as {byte_B.dtype} of shape {tuple(byte_B.shape)}, not as a row of bytes")
+            raise ValueError(f"positions are {byte_B.dtype} of shape {tuple(byte_B.shape)}, expected a row of uint8")
     position_PM, good_P = decode(list(bytes_P), rows.count, rows.chunk, rows.k)
     for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
         if not good:
@@ -32,15 +35,18 @@ def decoded(
 
 
 class Index(Protocol):
-    """A code for the kept positions of every chunk. Canonical: equal positions give equal bytes, and vice versa."""
+    """A code for the kept positions of every chunk.
+
+    It must be canonical: equal positions give equal bytes, and different valid bytes decode to different positions.
+    """
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless M = rows.kept ascend strictly in their chunk."""
+        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
         ...
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
         """Decode the bytes of P peers, (B,) uint8 each, to (P, M) int32.
 
-        Raises ValueError on bytes that `encode` does not return for any positions.
+        Raises ValueError on bytes that `encode` never returns.
         """
         ...

@@ -1,10 +1,11 @@
-"""Elias-Fano code of kept positions: 8 bits each at 64 of 4096, with sizes known in advance.
+"""Elias-Fano code of kept positions: 8 bits per position if 64 of 4096 are kept, with sizes known in advance.
 
     low = floor(log2(chunk / k)) low bits of every position, unchanged; the high parts as unary gaps:
     (position >> low) - (position before >> low) zeros, a one;  zeros up to k + ((chunk - 1) >> low) bits
 
-k (low + 1) + ((chunk - 1) >> low) bits per row, padded to bytes: 9 % above the entropy bound at 64 of 4096, 10 % at
-128. Any row can be read without the rows before it. The layout is in kernels/positions.py (Elias 1974; Fano 1971).
+A row takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of 4096 are
+kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in
+kernels/positions.py (Elias 1974; Fano 1971).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from outerloop.kernels.select import Rows
 
 
 class EliasFano:
-    """Elias-Fano index: half a bit per entry more than Rice, but sizes do not depend on the positions."""
+    """Elias-Fano index: half a bit more per position than Rice, but sizes do not depend on the positions."""
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
         """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""

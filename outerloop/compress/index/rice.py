@@ -1,17 +1,17 @@
-"""Golomb-Rice code of the gaps between kept positions. 7.52 bits each at 64 of 4096, 2 % above the entropy bound.
+"""Golomb-Rice code of the gaps between kept positions: 7.52 bits per position, 2 % above entropy, at 64 of 4096.
 
     gap = position - position before - 1  ->  gap >> b zeros, a one, the b low bits of gap
 
-b is computed from (chunk, k). Bits per entry of uniformly random positions, including all overhead, next to the
-entropy bound log2 C(4096, k) / k:
+b is computed from (chunk, k). The table shows the bits per position for uniformly random positions and chunk 4096,
+including all overhead, and the entropy bound log2 C(4096, k) / k:
 
     k        8      16     32     64     128    256    512    1024
     Rice   10.34   9.44   8.49   7.52   6.52   5.49   4.43   3.30
     bound  10.09   9.23   8.32   7.36   6.38   5.38   4.34   3.24
 
-Rows are grouped into lanes of about 1024 entries. The sizes of the lanes come first, so that lanes can be decoded in
-parallel. Sizes depend on the positions. For the layout and the choice of b see kernels/positions.py (Rice
-1979; Kiely 2004).
+Rows are grouped into lanes of about 1024 positions. The sizes of the lanes come first, so that lanes can be decoded in
+parallel. Sizes depend on the positions. kernels/positions.py describes the layout and the choice of b (Rice 1979; Kiely
+2004).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outerloop.kernels.select import Rows
 
 
 class Rice:
-    """Rice index: the smallest code if at most half is kept. From 38 % on, b = 0 and a row is a bit mask."""
+    """Rice index: the smallest of the codes if at most half is kept. If 38 % or more are kept, a row is a bit mask."""
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
         """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""

@@ -1,8 +1,8 @@
 """Refuse combinations of parts that cannot work, and warn about doubtful ones, with the settings to use instead.
 
-Nothing here refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
-`lockstep`, `measures_transfer`, `remembers`), and codecs, feedbacks and methods are tried on a small gaussian tensor
-(trials.py). A part may declare what it `requires` of another one.
+No check refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
+`lockstep`, `measures_transfer`, `remembers`), and codecs, feedbacks and methods are tried on a small Gaussian tensor
+(trials.py). A part may also declare which properties it `requires` of another part.
 """
 
 from __future__ import annotations
@@ -33,18 +33,16 @@ from outerloop.protocols import (
 from outerloop.types import Capabilities, UserError
 
 LOSSY = 0.3
-"""Relative L2 error of a codec on gaussian values above which it needs feedback: 4 bits give 0.1 to 0.2, 2 bits 0.35.
-"""
+"""A codec needs feedback if its relative L2 error on Gaussian values is larger: 4 bits give 0.1 to 0.2, 2 bits 0.35."""
 FAITHFUL = 0.05
-"""Relative L2 error above which a codec is unsuitable for weights: 8 bits give 0.007, 4 bits 0.13 of the weights' norm.
-"""
+"""A codec is unsuitable for weights if its relative L2 error is larger: 8 bits give 0.007, 4 bits 0.13."""
 RECALLED = 0.3
-"""Fraction of the unsent values that a feedback must offer again to compensate for a lossy codec.
+"""Fraction of the unsent values that a feedback must add to the next round to compensate for a lossy codec.
 
-A moving average of the error with weight 0.8 for the old one offers 0.2.
+A moving average of the error in which the old error has weight 0.8 adds 0.2.
 """
 TRIED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
-"""Property that a part may require without any part declaring it -> its trial."""
+"""Property that no part declares, but that a part may require -> the trial that determines it."""
 
 
 def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
@@ -52,7 +50,8 @@ def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, s
     lines = []
     if method.shared and lossiness(compress) > LOSSY and recalled(feedback) < RECALLED:
         lines.append(
-            "the compressor drops most of its input, and this feedback offers too little of that again: set feedback=ef"
+            "the compressor drops most of its input, and this feedback adds too little of it to later rounds:"
+            " set feedback=ef"
         )
     if method.momentum >= 0.9 and schedule.sync_every < 100 and not schedule.step_s:
         lines.append(
@@ -97,7 +96,7 @@ def refuse(
 
 
 def refuse_fragments(schedule: Schedule, names: Sequence[str]) -> None:
-    """Check that a schedule can cut a model with these parameter names. Raises UserError."""
+    """Check that a schedule can divide a model with these parameter names into fragments. Raises UserError."""
     for index in range(schedule.fragments):
         schedule.fragment(index, names)
 
@@ -158,7 +157,7 @@ def of_some_weights(compress: Compressor, feedback: Feedback, exchange: Capabili
 def of_gradients(
     method: OuterMethod, feedback: Feedback, schedule: Schedule, merge_local: float | str
 ) -> Iterator[str]:
-    """Yield the reasons why a method that uses the gradient of every step cannot work with what happens in between."""
+    """Yield the reasons why a method that uses the gradient of every step cannot work with the other parts."""
     if schedule.sync_every != 1 or schedule.delay or schedule.step_s:
         yield "this method uses the gradient of every single step: set schedule=every_h schedule.sync_every=1"
     if in_fast_weights(feedback):
@@ -193,7 +192,7 @@ def of_eager(
 ) -> Iterator[str]:
     """Yield the reasons why eager updates cannot work with another part.
 
-    Eager updates replace this peer's part of the mean by a newer one.
+    Eager updates replace this peer's contribution to the mean by a newer one.
     """
     if not exchange.waits_for_all:
         yield (
@@ -212,8 +211,8 @@ def of_eager(
         )
     if feedback.remembers:
         yield (
-            "eager updates replace what was sent a round ago, and it is not yet known what this feedback will remember"
-            " of that round: set feedback=none, or eager=false schedule.delay=0"
+            "eager updates replace the contribution to the previous round before it is known what this feedback will"
+            " store of it: set feedback=none, or eager=false schedule.delay=0"
         )
     if not method.shared or not adds_up(method):
         yield (
@@ -262,7 +261,7 @@ def of_evolving(method: OuterMethod, exchange: Capabilities) -> Iterator[str]:
 
 
 def of_requirements(parts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reasons why a part is not what another one requires."""
+    """Yield a reason for each requirement of a part that another part does not meet."""
     for part in parts.values():
         for need in getattr(part, "requires", ()):
             if fact(parts[need.axis], need.fact) != need.value:
@@ -270,5 +269,5 @@ def of_requirements(parts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fact(part: Any, name: str) -> object:
-    """Return a property of a part, which is tried or declared; None if there is no such property."""
+    """Return a property that is found by a trial or declared by the part; None if there is no such property."""
     return TRIED[name](part) if name in TRIED else getattr(part, name, None)

@@ -1,6 +1,7 @@
-"""Find properties of codecs, feedbacks and methods by trying them on a small gaussian tensor.
+"""Find properties of codecs, feedbacks and methods by trying them on a small Gaussian tensor.
 
-A codec is often made of others, so what it does is tried, not declared. No function changes the part.
+A codec often consists of other codecs, so its properties are not declared but found by trials. No function changes the
+part that it tries.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from outerloop.types import CodecContext
 
 
 def lossiness(compress: Compressor) -> float:
-    """Return the relative L2 error on 8192 gaussian values, after any warm-up."""
+    """Return the relative L2 error on 8192 Gaussian values, after any warm-up."""
     x, context = probe()
     return float((x - compress.decode(compress.encode(x, context), x.shape, context)).norm() / x.norm())
 
 
 def sparse(compress: Compressor) -> bool:
-    """Return whether most values are decoded as zero."""
+    """Return whether most values become zero when they are encoded and decoded."""
     x, context = probe()
     return float((compress.decode(compress.encode(x, context), x.shape, context) == 0).float().mean()) > 0.5
 
 
 def aligned(compress: Compressor) -> bool:
-    """Return whether all peers send the same coordinates of what is aggregated, so that no 0 means "not sent"."""
+    """Return whether all peers send the same coordinates, so that a decoded 0 never means "not sent"."""
     x, context = probe()
     codec = codec_of(compress, x.shape)
     decode = codec.coefficients if isinstance(codec, Transforming) else codec.decode
@@ -53,7 +54,7 @@ def redraws(compress: Compressor) -> bool:
 
 
 def recalled(feedback: Feedback) -> float:
-    """Return the fraction of entirely unsent values that is offered again, by the feedback or via the fast weights."""
+    """Return the fraction of unsent values that the feedback adds to the next round, itself or via the fast weights."""
     x, trial = probe()[0], copy.deepcopy(feedback)
     trial.keep("trial", x, torch.zeros_like(x))
     fast = trial.begin("trial", torch.zeros_like(x))
@@ -61,21 +62,21 @@ def recalled(feedback: Feedback) -> float:
 
 
 def in_fast_weights(feedback: Feedback) -> bool:
-    """Return whether inner steps start from values other than the slow weights after something was not sent."""
+    """Return whether inner steps start from values other than the slow weights after values were not sent."""
     x, trial = probe()[0], copy.deepcopy(feedback)
     trial.keep("trial", x, torch.zeros_like(x))
     return bool(trial.begin("trial", torch.zeros_like(x)).any())
 
 
 def adds_up(method: OuterMethod) -> bool:
-    """Return whether the step of a sum of two means is the sum of their steps, up to rounding, at any length."""
+    """Return whether the step for a sum of two means is the sum of their steps, up to rounding, for any norm."""
     x = 1e6 * probe()[0]
     step, other, both = moved(method, x), moved(method, x.flip(0)), moved(method, x + x.flip(0))
     return torch.allclose(step + other, both, rtol=1e-4, atol=float(1e-4 * both.norm() / both.numel() ** 0.5))
 
 
 def moved(method: OuterMethod, mean: Tensor) -> Tensor:
-    """Return slow weights that were zero, after one update with this mean. Does not change the method."""
+    """Return slow weights after one update with this mean, starting from zeros. Does not change the method."""
     trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(mean)}
     trial.init(slow)
     trial.update(slow, {"trial": mean}, {})
@@ -83,5 +84,5 @@ def moved(method: OuterMethod, mean: Tensor) -> Tensor:
 
 
 def probe() -> tuple[Tensor, CodecContext]:
-    """Return gaussian values as a matrix, and the context of a round late in a run."""
+    """Return a matrix of Gaussian values, and the context of a round late in a run."""
     return torch.randn(64, 128, generator=torch.Generator().manual_seed(0)), CodecContext(round=10**9, seed=0)

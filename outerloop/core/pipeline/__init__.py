@@ -1,6 +1,6 @@
-"""Run the tensor side of a round.
+"""Run the tensor computations of a round.
 
-Each tensor of a fragment goes through the fused pipeline if it can, else the dense.
+Each tensor of a fragment goes through the fused pipeline if that pipeline supports it, else through the dense pipeline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outerloop.types import Contribution, Parts, Round, Tensors
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The input of a launch: fast weights in the model's own precision, or gradients; and buffers."""
+    """The input of a launch: buffers, and fast weights in the model's own dtype or gradients."""
 
     read: Tensors
     buffers: dict[str, Parts]
@@ -35,8 +35,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DecodedRound:
-    """The messages of a round in peer-name order, their decoded sparse updates of fused tensors, and their norms if
-    measured.
+    """The decoded messages of a round.
+
+    messages: in peer-name order.
+    kept: the decoded sparse updates of fused tensors.
+    norms: L2 norm of each message; empty if norms were not measured.
     """
 
     messages: list[wire.Message]
@@ -48,8 +51,10 @@ class DecodedRound:
 class AggregatedRound:
     """The result of aggregating a round.
 
-    `messages`: in peer-name order. `mean`: the aggregate of dense tensors. `kept`: all peers' sparse updates of fused
-    tensors. `buffers`: the mean of buffers.
+    messages: in peer-name order.
+    mean: the aggregate of dense tensors.
+    kept: all peers' sparse updates of fused tensors, which are not aggregated yet.
+    buffers: the mean of buffers.
     """
 
     messages: list[wire.Message]
@@ -58,24 +63,24 @@ class AggregatedRound:
     buffers: Tensors
 
     def to(self, device: torch.device) -> AggregatedRound:
-        """Return a copy whose tensors that will be landed are on this device."""
+        """Return a copy whose tensors are on this device; the messages are not moved."""
         kept = {name: k.to(device) for name, k in self.kept.items()}
         return AggregatedRound(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
 
 class RoundPipeline:
-    """Computes what a round does to one replica: to slow and fast weights, residual and method state.
+    """Computes the changes of a round to one replica: to slow and fast weights, residual and method state.
 
     Args:
-        island: the fast weights.
+        island: gives access to the fast weights.
         slow: the slow weights by parameter name; updated in place.
-        buffers: of the same model.
+        buffers: buffers of the same model.
         method, feedback, aggregate: the axes.
         codec: encodes the tensors of this peer and decodes those of all peers.
         peer: this peer's name.
-        delay, sync_every: of the schedule, in inner steps.
+        delay, sync_every: delay and sync_every of the schedule, in inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
-        concurrent: True if inner steps continue between `copy` and `launch`.
+        concurrent: whether inner steps continue between `copy` and `launch`.
     """
 
     def __init__(
@@ -107,7 +112,7 @@ class RoundPipeline:
         self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
 
     def snapshot(self, fragment: int, names: Sequence[str]) -> Snapshot:
-        """Return these tensors of the model as they are now, in the model's own memory if they can be read in place."""
+        """Return these tensors of the model as they are now: the model's own memory if they can be read in place."""
         weights = self.reads == "weights"
         read = self.island.read_raw(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
@@ -115,8 +120,8 @@ class RoundPipeline:
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with copies of the tensors that may change before their last use.
 
-        The copies reuse the memory of the previous round's copies: these are no longer needed, and allocating new pages
-        costs more than copying.
+        The copies reuse the memory of the previous round's copies, which are no longer needed: to allocate new memory
+        would cost more than the copying.
         """
         read, copied = snapshot.read, self.copied(snapshot.read)
         for name in copied:
@@ -125,9 +130,9 @@ class RoundPipeline:
         return Snapshot(read | {name: self.copies[name].copy_(read[name]) for name in copied}, snapshot.buffers)
 
     def launch(self, round: Round, snapshot: Snapshot, *, leads: bool) -> LocalUpdate:
-        """Compute the difference, add feedback, compress; keep the order of the snapshot.
+        """Compute the difference, add feedback, and compress. Parts are in the order of the snapshot.
 
-        Changes no lasting state.
+        Changes no state that outlives the call.
         """
         read = snapshot.read
         fused, rest = self.split(read)
@@ -142,19 +147,19 @@ class RoundPipeline:
         )
 
     def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the tensors whose fast weights a landing needs as they were at the launch."""
+        """Return the names of tensors whose fast weights at the launch are needed by the landing."""
         if self.carry:
             return names
         return self.split(names)[0] if self.fused.on_copy else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the tensors that are copied at a launch: fast weights that are read in place."""
+        """Return the names of tensors that are copied at a launch. Only fast weights that are read in place are."""
         if self.reads == "gradients" or not self.island.in_place:
             return ()
         return names if self.concurrent else self.landing_needs(names)
 
     def decode(self, received: Iterable[Contribution], like: Tensors, *, measured: bool) -> DecodedRound:
-        """Check what all peers sent, and decode the fused tensors. Raises InvalidMessage; changes nothing."""
+        """Check all peers' messages, and decode the fused tensors. Raises InvalidMessage. Changes nothing."""
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.codec.unpack(contribution, like) for contribution in in_order]
         kept = self.fused.combine(messages, self.split(like)[0])
@@ -175,9 +180,9 @@ class RoundPipeline:
         return AggregatedRound(messages, mean, kept, self.buffers.combine(messages))
 
     def sent(self, combined: AggregatedRound, like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor what all peers sent, in peer-name order.
+        """Yield for each tensor the contributions of all peers, in peer-name order.
 
-        Values that are zero at all peers may be omitted.
+        Coordinates at which all peers have zero may be omitted.
         """
         number = combined.messages[0].header.round
         yield from self.fused.sent(number, combined.kept, like)
@@ -197,9 +202,9 @@ class RoundPipeline:
         return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
 
     def land(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
-        """Update residual, slow and fast weights, and buffers; return Σ ḡ². `fast_at_launch` is consumed.
+        """Update residual, slow and fast weights, and buffers. Return Σ ḡ². Overwrites `fast_at_launch`.
 
-        `included`: whether the round includes this peer's message.
+        included: whether the round includes this peer's message.
         """
         if included:
             squares = self.land_with_own(combined, update, fast_at_launch)
@@ -211,10 +216,10 @@ class RoundPipeline:
     def land_with_own(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
         """Land a round that includes this peer's message.
 
-        carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
+        With "carry", θ ← φ + (θ − θ at the launch), so that no inner step since the launch is lost or counted twice.
         """
         if self.carry:
-            self.island.add(fast_at_launch, alpha=-1)  # until it is written, θ holds only the progress since the launch
+            self.island.add(fast_at_launch, alpha=-1)  # θ now contains only the progress since the launch
         kept, on_copy = combined.kept, self.fused.on_copy
         fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.read_raw(kept)
         squares = self.update_slow(combined, update, fast, included=True)
@@ -225,8 +230,8 @@ class RoundPipeline:
     def land_without_own(self, combined: AggregatedRound, update: Tensors) -> float:
         """Land a round that was decided without this peer's message.
 
-        The residual stays, and the fast weights move with the slow ones, so that the next Δ = φ − θ equals this one up
-        to rounding.
+        The residual stays, and the fast weights change by the same amount as the slow weights, so that Δ = φ − θ stays
+        the same up to rounding.
         """
         fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
@@ -235,18 +240,18 @@ class RoundPipeline:
         return squares
 
     def update_slow(self, combined: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
-        """Update the slow weights, and the residual if the round `included` this peer's message; return Σ ḡ².
+        """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ ḡ².
 
-        `fast`: the fast weights of fused tensors, which the kernels set to the slow ones.
+        fast: the fast weights of fused tensors, which the kernels set to the slow weights.
         """
         slow = {name: self.slow[name] for name in combined.kept}
         squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)
         return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """Write the values that the next inner steps start from into the model, after an update of these slow weights.
+        """Write the values from which the next inner steps start into the model, after these slow weights were updated.
 
-        `carry`: add them to what the model holds instead of replacing it.
+        carry: whether to add them to the values in the model instead of replacing these.
         """
         begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
@@ -263,14 +268,14 @@ class RoundPipeline:
     def takes(self, name: str, slow: Tensor) -> bool:
         """Return whether a tensor goes through the kernels, which need contiguous memory.
 
-        Peers compare this when they meet.
+        It must be the same on all peers, which compare memory layouts when they meet.
         """
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:
-        """Tensors that launches and landings keep from one round to the next, besides residual and momentum."""
+        """Tensors that launches and landings keep from one round to the next, in addition to residual and momentum."""
         return self.copies, self.fused.begin_memory or {}
 
     @property

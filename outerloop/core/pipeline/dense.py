@@ -2,8 +2,8 @@
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
-Norms, agreement and aggregate all refer to the same kind of tensor: to values, or to the coefficients of an orthonormal
-transform.
+Norms, agreement and aggregate are all computed from the same kind of tensor: from values, or from the coefficients of
+an orthonormal transform.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from outerloop.types import Parts, Tensors
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """One pipeline's part of a message, and what a landing needs.
+    """One pipeline's part of a message, and the tensors that a landing needs.
 
-    `update`: the input of the compressor, x = Δ + feedback. `squares`: Σ Δ². `fast_at_launch`: copies of θ.
+    update: the input of the compressor, x = Δ + feedback.
+    squares: Σ Δ².
+    fast_at_launch: copies of θ.
     """
 
     parts: dict[str, Parts]
@@ -39,10 +41,10 @@ class LocalUpdate:
 
 
 class DensePipeline:
-    """The reference definition of a round; takes every tensor.
+    """The reference definition of a round; supports every tensor.
 
-    `slow`: this peer's slow weights. If the method sends weights, norms are computed of their differences from these,
-    and these differences are what is scaled down (aggregate/distance_screen.py).
+    slow: this peer's slow weights. If the method sends weights, the difference of a contribution from `slow` is
+        measured and scaled down, not the contribution itself (aggregate/distance_screen.py).
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class DensePipeline:
         self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
-        """Compute the difference, add feedback, compress. Changes no lasting state."""
+        """Compute the difference, add feedback, and compress. Changes no state that outlives the call."""
         delta = self.method.outgoing(slow, read)
         update = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
         parts = {name: self.codec.encode(number, name, x, leads=leads) for name, x in update.items()}
@@ -75,11 +77,13 @@ class DensePipeline:
         samples: list[int],
         norms: list[float],
     ) -> Tensors:
-        """Return ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage; changes nothing.
+        """Return ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage. Changes nothing.
 
         Payloads of coefficients (DCT) are aggregated as coefficients, and only the aggregate is transformed back.
-        `factors`, `samples`: the factor of each message, and its weight. `norms`: of each whole message after scaling,
-        if the aggregate needs them.
+
+        factors: factor of each message.
+        samples: number of samples of each message.
+        norms: norm of each whole message after scaling, if the aggregate needs norms.
         """
 
         def sent(name: str, x: Tensor) -> list[Tensor]:
@@ -97,7 +101,7 @@ class DensePipeline:
     def land(
         self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
     ) -> float:
-        """Update the slow weights, and the residual if the round `included` this peer's message; return Σ ḡ²."""
+        """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ ḡ²."""
         own = {}
         if included:
             [message] = [m for m in messages if m.header.peer == self.peer]
@@ -127,7 +131,7 @@ class DensePipeline:
         ]
 
     def sum_of_squares(self, name: str, sent: Tensor, *, of: int) -> float:
-        """Return Σ x² of one contribution to one tensor; infinite if float64 cannot hold it."""
+        """Return Σ x² of one contribution to one tensor; infinity if float64 overflows."""
         if name not in self.centre:
             return sum_of_squares(sent, of=of)
         apart = sent.double() - self.centre[name].double()
@@ -137,7 +141,7 @@ class DensePipeline:
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
     """Return x, which was computed from these slow weights.
 
-    Raises FloatingPointError naming the parameter if not finite.
+    Raises FloatingPointError that names the parameter if x is not finite.
     """
     if all_finite(x):
         return x

@@ -1,14 +1,19 @@
 """Run a whole round in two kernels without dense intermediates: `kernels.select` at launch, `kernels.land` at landing.
 
-Covers SparseLoCo and its relatives: the top-k of pseudo-gradient plus residual, or with the unsent values left in the
-fast weights; averaged over peers or senders; clipped to the median norm or not; SGD on the slow weights. The axes say
-so themselves (kernels/specs.py). Everything else goes through the dense pipeline. The choice depends on settings,
-shapes and memory order, which peers compare when they meet (Island.layouts), never on the machine. So all peers round
-in the same way.
+Supports SparseLoCo and its variants:
 
-For the residual, the landing kernel computes Δ = φ − θ again, with θ as it was at the launch. If inner steps come in
-between, or if the fast weights do not become the slow ones, the kernel works on a copy of that θ (`on_copy`), and the
-model is written afterwards.
+    compress     top-k of the pseudo-gradient
+    feedback     a residual that is added to the pseudo-gradient, or unsent values that stay in the fast weights
+    aggregate    the mean over peers or senders, clipped to the median norm or not
+    method       SGD on the slow weights
+
+The axes declare by a description (kernels/specs.py) that they belong to these. Everything else goes through the dense
+pipeline. The choice depends on settings, shapes and memory order, which peers compare when they meet (Island.layouts),
+never on the machine. So all peers round in the same way.
+
+For the residual, the landing kernel computes Δ = φ − θ again, with the θ of the launch. If inner steps take place
+between launch and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of
+that θ (`on_copy`), and the model is written afterwards.
 
 P peers, M kept values of a tensor.
 """
@@ -46,7 +51,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """Sparse updates of one tensor from P peers: positions and values (P, M), and factors (P, 1), None if all are 1."""
+    """Sparse updates of one tensor from P peers: positions and values, (P, M), and factors, (P, 1).
+
+    `factor` is None if all factors are 1.
+    """
 
     position: Tensor
     value: Tensor
@@ -59,14 +67,14 @@ class SparseUpdates:
 
 
 class FusedPipeline:
-    """Takes tensors whose codec has the selection of the kernels, and whose weights are in float32 or bfloat16.
+    """Takes tensors whose codec selects values like the kernels, and whose weights are in float32 or bfloat16.
 
     Args:
         dense: the pipeline of all other tensors, with the same axes.
-        on_copy: `land` gets copies of the fast weights as they were at the launch.
-        slow_moves: the slow weights change between launch and landing, which the landing kernel does not support.
+        on_copy: whether `land` receives copies of the fast weights at the launch, not the current fast weights.
+        slow_moves: whether slow weights change between launch and landing, which the landing kernel does not support.
 
-    `fits` is False if the kernels do not compute what the axes do; then this pipeline takes no tensor.
+    The attribute `fits` is False if the kernels do not support the axes; then this pipeline takes no tensor.
     """
 
     def __init__(self, dense: DensePipeline, *, on_copy: bool, slow_moves: bool = False) -> None:
@@ -78,7 +86,7 @@ class FusedPipeline:
     def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
         """Return whether this pipeline takes a tensor whose fast weights have this dtype.
 
-        It takes no empty tensors, and none whose chunks do not consist of whole blocks of the residual.
+        It takes no empty tensors, and only tensors whose chunks consist of whole blocks of the residual.
         """
         codec = sparse_codec(self.codec.compress, slow.shape) if self.fits else None
         return (
@@ -91,13 +99,13 @@ class FusedPipeline:
 
     @property
     def begin_memory(self) -> Tensors | None:
-        """The memory of what `begin` subtracts from the slow weights; None if inner steps begin from these."""
+        """The memory that `ResidualSpec.begin_memory` describes; None if inner steps begin from the slow weights."""
         return self.residual.begin_memory if self.fits else None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
         """Compute difference, feedback and selection in one pass, then encode the kept values.
 
-        Changes no lasting state.
+        Changes no state that outlives the call.
         """
 
         def encode(name: str) -> tuple[Parts, float]:
@@ -112,7 +120,7 @@ class FusedPipeline:
         return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
-        """Return positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
+        """Return positions and values of all peers in name order. Raises InvalidMessage. Changes nothing."""
 
         def decode(name: str) -> SparseUpdates:
             return SparseUpdates(*decode_kept(self.codec, self.codec_of(like[name]), messages, name, like[name]))
@@ -120,7 +128,7 @@ class FusedPipeline:
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
+        """Yield for each tensor P peers' contributions, (U,) float32 each, at the U coordinates that any peer chose."""
         for name, k in kept.items():
             rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
@@ -134,9 +142,9 @@ class FusedPipeline:
     def scaled(
         self, kept: dict[str, SparseUpdates], factors: list[float], norms: list[float]
     ) -> dict[str, SparseUpdates]:
-        """Return the updates scaled by each message's factor, and by the aggregate's factor if it clips.
+        """Return the updates scaled by each message's factor and, if the aggregate clips, by the aggregate's factor.
 
-        `norms`: of each message after scaling, if the aggregate needs them.
+        norms: norm of each message after scaling, if the aggregate needs norms.
         """
         if kept and self.rule.factors:
             factors = [factor * more for factor, more in zip(factors, self.rule.factors(norms), strict=True)]
@@ -156,10 +164,10 @@ class FusedPipeline:
         *,
         included: bool,
     ) -> float:
-        """Update momentum, slow and fast weights in one pass, and the residual if `included`; return Σ ḡ².
+        """Update momentum, slow and fast weights and, if `included`, the residual in one pass. Return Σ ḡ².
 
-        `included`: whether the round includes this peer's message. Then `fast` are the weights as they were at the
-        launch.
+        fast: the fast weights; if `included`, those of the launch.
+        included: whether the round includes this peer's message.
         """
         if not combined:
             return 0.0
@@ -167,7 +175,7 @@ class FusedPipeline:
         own = senders.index(self.peer) if included else -1
         step = self.sgd.step(next(iter(combined)))
         residual, like = self.residual, {name: slow[name] for name in combined}
-        # Allocated here, not by the threads, so that new tensors are created in the order of names.
+        # Not allocated by the threads, so that new tensors are created in the order of names.
         stored = {
             name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
         }
@@ -191,7 +199,7 @@ class FusedPipeline:
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
-    """Return work(name) for all of these tensors. CPUs divide them among threads; a GPU runs the kernels one by one."""
+    """Return name -> work(name) for these tensors. On a CPU threads share the tensors; on a GPU they run one by one."""
     names = list(like)
     if all(x.is_cpu for x in like.values()):
         return dict(zip(names, parallel_map(work, names, [x.numel() for x in like.values()]), strict=True))
@@ -201,7 +209,7 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 def decode_kept(
     codec: UpdateCodec, sparse: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return positions and values (P, M) of a tensor. Raises InvalidMessage naming peer and tensor."""
+    """Return positions and values of a tensor, (P, M) each. Raises InvalidMessage that names peer and tensor."""
     context = codec.context(messages[0].header.round, name)
     rows = sparse.rows_at(like.numel(), context)
     try:

@@ -1,7 +1,8 @@
 """Convert tensors to the flat arrays that compiled loops take. bfloat16, which numpy lacks, becomes uint16.
 
-Also vector operations of compiled loops, without stores that could stall. float32 magnitudes are compared by their
-bits, as integers: the order is the same, and NaN is above all.
+This file also defines vector operations for compiled loops, written so that the processor never stalls on a store.
+Magnitudes of float32 values are compared by their bits, as integers: the order is the same, and NaN is above all
+numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from torch import Tensor
 from outerloop.kernels.cpu.compiled import compiled
 
 EMPTY = np.empty(0, np.float32)
-"""Stands for an optional array that is absent."""
+"""Array that compiled loops receive in place of an optional array that is absent."""
 CACHE_LINE = 16
 """Number of float32 values in a cache line."""
 
 
 def as_array(x: Tensor | None) -> Any:
-    """Return a view of a contiguous tensor: (N,) float32, or uint16 for bfloat16; NOTHING for None."""
+    """Return a contiguous tensor as a flat view, (N,): uint16 for bfloat16, else its dtype. Return EMPTY for None."""
     if x is None:
         return EMPTY
     flat = x.detach().view(-1)
@@ -32,17 +33,20 @@ def as_array(x: Tensor | None) -> Any:
 
 
 def convert(source: Any, target: Any) -> None:
-    """Set target[: source.size] = source; narrowing rounds to nearest even. Only for compiled code."""
+    """Set target[: source.size] = source. float32 -> bfloat16 rounds to nearest even. Only for compiled code."""
     raise NotImplementedError
 
 
 def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return values start .. start + n as float32, to read: a view, or widened in `buffer`. Only for compiled code."""
+    """Return source[start : start + n] as float32, read-only: a view, or a copy in `buffer`. Only for compiled code."""
     raise NotImplementedError
 
 
 def element_pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
-    """Return the pointer to array[index], for an intrinsic. `kind`: the array's numba type; `what`: the LLVM type."""
+    """Return a pointer to array[index]. `kind`: numba type of the array; `what`: LLVM type that the pointer points to.
+
+    For use in intrinsics.
+    """
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
 
@@ -65,7 +69,7 @@ def prefetch(typing_context, array, index):
 
 @overload(convert)
 def convert_of(source, target):
-    """Choose the implementation of `convert` by the types of source and target."""
+    """Choose the implementation of `convert` by the dtypes of source and target."""
 
     def copy(source, target):
         for i in range(source.size):
@@ -89,7 +93,7 @@ def convert_of(source, target):
 
 @overload(float_row)
 def float_row_of(source, start, n, buffer):
-    """Choose the implementation of `float_row` by the type of the source."""
+    """Choose the implementation of `float_row` by the dtype of the source."""
 
     def view(source, start, n, buffer):
         return source[start : start + n]
@@ -103,7 +107,10 @@ def float_row_of(source, start, n, buffer):
 
 @compiled
 def prefetch_inputs(inputs, start, stop):
-    """Prefetch the existing values start .. stop of (slow, fast, residual); the latter two may be NOTHING."""
+    """Prefetch inputs[:][start : stop], as far as these values exist. `inputs`: slow, fast, residual.
+
+    `fast` and `residual` may be EMPTY.
+    """
     slow, fast, residual = inputs
     for i in range(start, min(stop, slow.size), CACHE_LINE):
         prefetch(slow, i)
@@ -115,7 +122,7 @@ def prefetch_inputs(inputs, start, stop):
 
 @compiled
 def sum_of_squares(x, n):
-    """Return Σ x² of the first n values. 64 parallel float32 sums: vectorized, and accurate enough for a metric."""
+    """Return Σ x² of the first n values, as 64 parallel float32 sums: vectorized, and accurate enough for a metric."""
     lanes = np.zeros(64, np.float32)
     whole = n // 64
     for block in range(whole):
@@ -154,9 +161,9 @@ def offering(vectors: int) -> Any:
 
     @intrinsic
     def offer(typing, slow, fast, held, i, beta, x, square, best, j):
-        """Compute x = (slow − fast) + held · β from i on. All arrays are float32, except that `best` is int32.
+        """Compute x = (slow − fast) + held · β from index i on. `best` is int32, all other arrays are float32.
 
-        Adds (slow − fast)² to square[:64], and sets best[j : j + 64] to the maximum of itself and |x|.
+        Adds (slow − fast)² to square[:64], and sets best[j : j + 64] to the maximum of its old values and |x|.
         """
 
         def generate(context, builder, signature, args):
@@ -190,7 +197,7 @@ offer_one, offer_together = offering(1), offering(TOGETHER)
 
 @intrinsic
 def add_counted(typing, sums, i, value):
-    """Add value to sums[2i], and 1 to sums[2i + 1] unless the value is 0, with one load and one store."""
+    """Add `value` to sums[2i] and, unless it is 0, add 1 to sums[2i + 1], with one load and one store."""
 
     def generate(context, builder, signature, args):
         index, value = builder.shl(args[1], ir.IntType(64)(1)), args[2]
@@ -206,7 +213,7 @@ def add_counted(typing, sums, i, value):
 
 @intrinsic
 def reaching(typing, bits, i, bound):
-    """Return a uint64 whose bit j states whether float32 number j in bits[i : i + 64] has a magnitude >= bound."""
+    """Return a uint64 whose bit j is set if the magnitude of float32 number j in bits[i : i + 64] is >= bound."""
 
     def generate(context, builder, signature, args):
         values = builder.load(element_pointer(context, builder, signature.args[0], args[0], args[1], INTS), align=4)

@@ -1,8 +1,9 @@
 """Compile loops with numba, without the GIL, and cache their machine code for later processes.
 
-numba only checks cached code against the function's own file, although functions of other files are inlined: after an
-edit of those, it would keep using the old code. So the name of the cache folder contains a hash of all files of this
-package. Folders of other hashes are kept, since other checkouts may use them. They can be deleted at any time.
+numba checks cached code only against the file of the function itself, although functions of other files are inlined
+into it. After an edit of such a file, numba would keep using the old code. So the name of the cache folder contains a
+hash of all files of this package. Folders with other hashes are kept, because other checkouts may use them. They can be
+deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numba import config, njit
 
 
 def source_digest(package: Path) -> str:
-    """Return a hash, 16 hex digits, of the names and contents of the Python files in a folder."""
+    """Return a hash of the names and contents of the Python files in a folder, as 16 hex digits."""
     content = xxhash.xxh3_64()
     for file in sorted(package.glob("*.py")):
         code = file.read_bytes()
@@ -45,7 +46,7 @@ FOLDER = writable_folder()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a loop: compile it, or load it from the cache, when first called with arguments of given types."""
+    """Decorate a loop: compile it, or load it from the cache, at the first call with each combination of types."""
     before, config.CACHE_DIR = config.CACHE_DIR, str(FOLDER or "")
     try:
         return njit(nogil=True, error_model="numpy", cache=FOLDER is not None)(function)

@@ -1,6 +1,6 @@
-"""Read and write chunks of a residual in compiled loops. float32 in place, 8 bits through a buffer.
+"""Read and write chunks of a residual in compiled loops: float32 in place, 8 bits through a buffer.
 
-Chunks start at a block. N values, L values per chunk.
+Every chunk starts at the beginning of a block (`kernels.eight_bit`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ TINY = np.finfo(np.float32).tiny
 
 
 def read_residual_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return values start .. start + n as float32, to modify for `write_residual_row`. Only for compiled code."""
+    """Return residual[start : start + n] as float32; the caller may modify it. Only for compiled code.
+
+    The row is a view of a float32 residual, or a copy in `buffer`; `write_residual_row` stores it.
+    """
     raise NotImplementedError
 
 
@@ -30,7 +33,7 @@ def write_residual_row(row: Any, residual: Any, scale: Any, start: int) -> None:
 
 @overload(read_residual_row)
 def read_residual_row_of(residual, scale, start, n, buffer):
-    """Choose the implementation of `read_residual_row` by the type of the residual."""
+    """Choose the implementation of `read_residual_row` by the dtype of the residual."""
 
     def view(residual, scale, start, n, buffer):
         return residual[start : start + n]
@@ -48,7 +51,7 @@ def read_residual_row_of(residual, scale, start, n, buffer):
 
 @overload(write_residual_row)
 def write_residual_row_of(row, residual, scale, start):
-    """Choose the implementation of `write_residual_row` by the type of the residual."""
+    """Choose the implementation of `write_residual_row` by the dtype of the residual."""
 
     def stays(row, residual, scale, start):
         pass
@@ -63,7 +66,7 @@ def write_residual_row_of(row, residual, scale, start):
 
 @compiled
 def write_residual_block(x, code, scale):
-    """Compute the codes of a block and its scale (1,)."""
+    """Compute the codes of the block `x` and its scale, (1,); write them to `code` and `scale`."""
     bits, size = x.view(np.int32), np.int32(0)
     for i in range(x.size):  # as integers: a maximum of floats is not vectorized, because of NaN
         size = max(size, bits[i] & np.int32(MAGNITUDE))

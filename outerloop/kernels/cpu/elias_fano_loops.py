@@ -1,6 +1,6 @@
-"""Compiled loops of Elias-Fano codes: rows of `size` bytes, fewer for a ragged last row.
+"""Compiled loops of Elias-Fano codes. Every row has `size` bytes; a shorter last row has fewer.
 
-Used by positions.py; names as in gap_loops.py.
+Used by positions.py. The names are explained in gap_loops.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`finite` for the CPU, on the same threads as the other kernels.
 
-After a pass over many values, torch's own threads busy-wait for milliseconds and take a core from the next kernel: with
-two threads on two cores, a launch took 1.6 times as long.
+After a pass over many values, torch's own threads busy-wait for milliseconds and take a core from the next kernel. With
+two threads on two cores, a launch took 1.6 times as long for this reason.
 """
 
 from __future__ import annotations

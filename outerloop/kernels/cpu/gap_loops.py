@@ -1,18 +1,19 @@
-"""Compiled loops that convert a row of positions to codes of its gaps and back. Used for Rice and Elias-Fano.
+"""Compiled loops that convert a row of positions to the codes of its gaps and back. Used for Rice and Elias-Fano.
 
-Both codes send the gaps between the high parts of ascending positions, each as `gap >> b` zeros, a one and b low bits:
+Both codes contain the gaps between the high parts of ascending positions. A gap is encoded as `gap >> b` zeros, a one
+and the b low bits of the gap:
 
     high = position >> low;  gap = high - min_high;  the next min_high = high + step
     Rice: low = 0, step = 1. Elias-Fano: b = 0, step = 0, and the low bits of all positions come first.
 
 Four codes are processed together if they fit in 56 bits, else one at a time. Every run of zeros is checked against the
-end of its lane, so arbitrary bytes are read in bounded time.
+end of its lane or row, so that decoding takes bounded time even if the bytes are arbitrary.
 
-Bit streams are read and written 64 bits at a time: each load and store moves 8 bytes, and is checked against the end
-of its array, so arbitrary bytes are never read past the end.
+Bit streams are read and written 64 bits at a time: each load and store moves 8 bytes and is checked against the end of
+its array, so that nothing is read past the end even if the bytes are arbitrary.
 
-Names: `at` counts bits; `i` and `end` count bytes; `word` holds `fill` bits that are not stored yet, fewer than 8
-between two calls of `flush`; `m` counts positions of a row; `rows` is (count, chunk, k).
+Names: `at` is a bit offset; `i` and `end` are byte offsets; `word` contains the `fill` bits that are not stored yet
+(fewer than 8 after each `flush`); `m` is the index of a position in its row; `rows` is (count, chunk, k).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def low_bits(word, bits):
 
 @compiled
 def peek(byte, at):
-    """Return the bits from `at` on: at least 56, zeros past the end of the array."""
+    """Return the bits from `at` on, at least 56 of them; the bits past the end of the array are zeros."""
     i = at >> 3
     if i + 8 <= byte.size:
         return load8(byte, i) >> np.uint64(at & 7)
@@ -96,7 +97,7 @@ def put(byte, i, end, word):
 
 @compiled
 def flush(byte, i, end, word, fill):
-    """Store the pending full bytes, not the bits of a partial byte. Return the new (i, word, fill)."""
+    """Store the pending bits that fill whole bytes; the others remain pending. Return the new (i, word, fill)."""
     put(byte, i, end, word)
     return i + (fill >> 3), word >> np.uint64(fill & 56), fill & 7
 
@@ -119,25 +120,25 @@ def only_zeros(byte, at, stop_at):
     return True
 
 
-# --- one code, and four ---
+# --- encode or decode the code of one gap ---
 
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap and its length in bits; the code is wrong if it exceeds 64 bits."""
+    """Return the code of a gap and the length of the code in bits. A code longer than 64 bits is not valid."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Concatenate two codes; the result is wrong if it exceeds 64 bits."""
+    """Return the concatenation of two codes and its length in bits. A result longer than 64 bits is not valid."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 
 @compiled
 def write_code(byte, i, end, word, fill, gap, b):
-    """Append a code of any length. Return the new (i, word, fill)."""
+    """Append the code of a gap, of any length. Return the new (i, word, fill)."""
     while gap >> b > 32:
         i, word, fill = flush(byte, i, end, word, fill + 32)
         gap -= 32 << b
@@ -147,7 +148,10 @@ def write_code(byte, i, end, word, fill, gap, b):
 
 @compiled
 def split(word, b):
-    """Return the first gap of a word, the length of its code (over 64 if no bit is set), and the rest of the word."""
+    """Decode the first gap in a word. Return the gap, the length of its code in bits, and the rest of the word.
+
+    The length exceeds 64 if no bit is set.
+    """
     zeros = trailing_zeros(word)
     rest = (word >> np.uint64(zeros & 63)) >> ONE
     return (zeros << b) + np.int64(low_bits(rest, b)), zeros + 1 + b, rest >> np.uint64(b)
@@ -155,7 +159,10 @@ def split(word, b):
 
 @compiled
 def read_code(byte, at, stop_at, b):
-    """Read a code of any length. Return its end, past `stop_at` if no bit is set before that, and its gap."""
+    """Read a code of any length. Return the end of the code and its gap.
+
+    The end is past `stop_at` if no bit before `stop_at` is set.
+    """
     zeros, run = 0, trailing_zeros(peek(byte, at))
     while run >= ROOM and at <= stop_at:
         at, zeros = at + ROOM, zeros + ROOM
@@ -169,7 +176,10 @@ def read_code(byte, at, stop_at, b):
 
 @compiled
 def count_zeros(kept, length, b):
-    """Return the zeros in the codes of a row's gaps; negative unless it ascends strictly within 0 .. length - 1."""
+    """Return the number of zeros in the codes of a row's gaps.
+
+    Returns a negative number unless the row ascends strictly within 0 .. length - 1.
+    """
     signs = zeros = np.int64(kept[0]) >> b
     for m in range(1, kept.size):
         gap = kept[m] - kept[m - 1] - 1
@@ -201,7 +211,10 @@ def write_row(byte, i, end, word, fill, kept, b, low, step):
 
 @compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
-    """Set kept[:] = high << low. Return the end of the codes, past `stop_at` if invalid, and the next min_high."""
+    """Set kept[:] = high << low. Return the end of the codes and the next min_high.
+
+    The end is past `stop_at` if the codes are invalid.
+    """
     min_high, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:

@@ -1,7 +1,8 @@
 """`land` for the CPU: one sweep over chunks that fit in the second-level cache.
 
-Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum, only
-coordinates that a peer sent change, so only these slow weights are computed. The fast weights are a copy.
+Payloads are scattered into one chunk of sums; each sum is stored next to the number of its senders. Without momentum,
+only coordinates that a peer sent change, so only these slow weights are computed. The fast weights become a copy of the
+slow weights.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
 
 @compiled
 def keep_row(slow, fast, residual, beta, position, value):
-    """Compute e ← (slow − fast) + e · β − own v."""
+    """Compute e ← (slow − fast) + e · β − v, where v are the values that this peer sent."""
     for i in range(slow.size):
         residual[i] = (slow[i] - fast[i]) + residual[i] * beta
     for j in range(position.size):
@@ -89,20 +90,23 @@ def keep_row(slow, fast, residual, beta, position, value):
 
 @compiled
 def add_sent(position, value, peer, begin, end, sums):
-    """Add one peer's kept values of one chunk to the sums, and count the values that are not 0."""
+    """Add one peer's kept values of one chunk to the sums, and increment the count of senders where they are not 0."""
     for j in range(begin, end):
         add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
 
 
 @compiled
 def mean_at(sums, i, peers):
-    """Return the mean of one coordinate: over `peers`, or over its senders if `peers` is 0."""
+    """Return the mean of one coordinate: its sum divided by `peers`, or by the number of senders if `peers` is 0."""
     return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
 
 
 @compiled
 def sent_row(slow, position, peer, begin, end, sums, peers, lr):
-    """Compute slow ← slow − ḡ · η where this peer sent, and return Σ ḡ². Clears sums, to apply each only once."""
+    """Compute slow ← slow − ḡ · η at the coordinates that this peer sent. Return Σ ḡ².
+
+    Sets these sums to zero, so that a coordinate that several peers sent is updated only once.
+    """
     square = 0.0
     for j in range(begin, end):
         i = np.uint32(position[peer, j])
@@ -115,7 +119,7 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
 
 @compiled
 def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
-    """Compute b ← b · μ + ḡ and take the step; return Σ ḡ². Clears the sums; `mean` is a buffer."""
+    """Compute b ← b · μ + ḡ and update the slow weights. Return Σ ḡ². Sets the sums to zero; `mean` is a buffer."""
     for i in range(slow.size):
         mean[i] = mean_at(sums, i, peers)
         b = momentum[i] * mu + mean[i]

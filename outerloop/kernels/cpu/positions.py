@@ -1,8 +1,8 @@
-"""The ops of positions.py as compiled, multi-threaded CPU loops, with byte-identical results.
+"""The operators of kernels/positions.py as compiled, multi-threaded CPU loops, with byte-identical results.
 
-Rice computes the sizes of all lanes first, then writes every lane at its offset. The import requires numba.
+The Rice encoder first computes the sizes of all lanes, then writes every lane at its offset. The import requires numba.
 
-M kept in all, R lanes, B bytes, P peers.
+Suffixes of names: M kept values in total, R lanes, B bytes, P peers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 
 def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
-    """Return whether each loop exists and returns True for all its pieces. All threads share all loops."""
+    """Return for each loop whether it exists and returned True for all its pieces. All threads share all loops."""
     present = list(loops)
     passed = [loop is not None for loop in present]
 
@@ -34,13 +34,13 @@ def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, row
 
 
 def checked_positions(position_M: Tensor, rows: Rows) -> np.ndarray:
-    """Return the positions for a loop, after checking their number, which the loops rely on."""
+    """Return the positions as an array, after checking their number, which the loops rely on."""
     assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
     return position_M.contiguous().numpy()
 
 
 def lane_offsets(size_R: np.ndarray) -> np.ndarray:
-    """Convert lane sizes to the start of each lane and the end of the last, (R + 1,) int64."""
+    """Convert lane sizes to the first byte of each lane, followed by the end of the last lane: (R + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 

@@ -1,4 +1,7 @@
-"""Compiled loops of Rice codes: lanes of rows. Used by positions.py; names as in gap_loops.py."""
+"""Compiled loops of Rice codes, which consist of lanes of rows.
+
+Used by positions.py. The names are explained in gap_loops.py.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from outerloop.kernels.cpu.gap_loops import count_zeros, finish, only_zeros, rea
 
 @compiled
 def lane_bounds(lane, lane_rows, rows):
-    """Return the first row of a lane and the row after its last."""
+    """Return the first row of a lane and the row after its last row."""
     count, chunk, _ = rows
     return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
 
 
 @compiled
 def sizes(position, size, rows, lane_rows, b, first, stop):
-    """Set size[lane] to its bytes, for lanes first .. stop. Return False if positions are invalid."""
+    """Set size[lane] to the lane's size in bytes, for lanes first .. stop. Return False if positions are invalid."""
     for lane in range(first, stop):
         bits = 0
         first_row, last_row = lane_bounds(lane, lane_rows, rows)
@@ -46,9 +49,10 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
 
 @compiled
 def find_lanes(byte, border):
-    """Set border[lane] to the start of each lane and border[-1] to the end of the last, from the sizes in front.
+    """Set border[lane] to the start of each lane and border[-1] to the end of the last lane.
 
-    Return False if the bytes do not end there. Only the sizes are read; the caller checks that they exist.
+    They are computed from the lane sizes at the beginning of `byte`; only these are read, and the caller checks that
+    `byte` is long enough for them. Return whether `byte` ends where the last lane ends.
     """
     border[0] = 2 * (border.size - 1)
     for lane in range(border.size - 1):

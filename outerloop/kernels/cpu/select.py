@@ -1,8 +1,8 @@
 """`select` for the CPU: one sweep over chunks that fit in the first-level cache.
 
-The k-th largest of L / 16 group maxima is a lower bound of the k-th largest value. Exact selection only examines values
-that reach this bound: about 1.2 k candidates in a random chunk. Magnitudes are compared by their bits, as integers, so
-NaN counts as larger than everything.
+A chunk of L values has L / 16 groups. The k-th largest of the group maxima is a lower bound of the k-th largest value.
+Exact selection only examines values that reach this bound: about 1.2 · k candidates in a random chunk. Magnitudes are
+compared by their bits, as integers, so NaN counts as larger than all numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def select_cpu(
 
 @compiled
 def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, position, value, squares):
-    """Select from chunks first .. last. Prefetches the next chunk meanwhile: 1.1 to 1.4 times the speed."""
+    """Select from chunks first .. last. Prefetches the next chunk at the same time: 1.1 to 1.4 times as fast."""
     x, buffer = np.empty(chunk, np.float32), np.empty((2, chunk), np.float32)
     zero, nothing = np.zeros(chunk, np.float32), np.full(chunk, np.float32(-0.0))  # x − 0 is x, and x + (−0) is x
     bits, best = x.view(np.int32), np.empty(chunk, np.int32)
@@ -72,9 +72,9 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, positi
 
 @compiled
 def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
-    """Compute x = (slow − fast) + residual · β of one chunk and its group maxima. Return Σ (slow − fast)².
+    """Compute x = (slow − fast) + residual · β of one chunk and the group maxima of |x|. Return Σ (slow − fast)².
 
-    Prefetches the first half of the chunk at `ahead` meanwhile.
+    Prefetches the first half of the chunk that starts at `ahead`.
     """
     lanes, square, block, whole = np.zeros(WORD, np.float32), 0.0, 0, slow.size // WORD * WORD
     best[: group_count(slow.size)] = 0
@@ -100,23 +100,26 @@ def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
 def group_count(n):
     """Return the number of groups in a chunk of n values.
 
-    A group is one lane of 16 vectors. Values that do not fill a vector are in no group.
+    A group consists of the values in one lane of 16 vectors. Values that do not fill a vector are in no group.
     """
     return (n // WORD * WORD + SPAN - 1) // SPAN * WORD
 
 
 @compiled
 def lower_bound(best, groups, kept):
-    """Return a magnitude that at least `kept` values reach: that many group maxima do.
+    """Return a magnitude that at least `kept` values reach, because at least `kept` group maxima reach it.
 
-    Accepts up to an eighth more, which takes a third of the steps.
+    Up to an eighth more group maxima may reach it: bisection then takes only a third of the steps.
     """
     return kth_largest(best, groups, kept, kept // 8) if groups >= 2 * kept else np.int32(0)
 
 
 @compiled
 def find_candidates(bits, n, bound, near, inputs, ahead):
-    """Find the magnitudes that reach `bound` and return how many. Prefetches the rest of the chunk at `ahead`."""
+    """Write the positions of magnitudes that reach `bound` to `near`, and return their number.
+
+    Prefetches the second half of the chunk that starts at `ahead`.
+    """
     m = 0
     for block in range(0, n - WORD + 1, WORD):
         prefetch_inputs(inputs, ahead + (n + block) // 2, ahead + (n + block + WORD) // 2)
@@ -132,7 +135,7 @@ def find_candidates(bits, n, bound, near, inputs, ahead):
 
 @compiled
 def keep_largest(near, size, m, kept):
-    """Move those of near[:m] with the largest sizes to near[:kept], in order; ties go to the first."""
+    """Move the positions with the `kept` largest sizes from near[:m] to near[:kept], in order; ties go to the first."""
     border = kth_largest(size, m, kept, 0)
     room, at = kept - count_above(size, m, border), 0
     for j in range(m):
@@ -144,9 +147,10 @@ def keep_largest(near, size, m, kept):
 
 @compiled
 def kth_largest(size, n, k, spare):
-    """Return a number that k .. k + spare of n reach, or, with ties, the k-th largest. Bisection; k = 0 .. n.
+    """Return a number that k .. k + spare values of size[:n] reach. If ties prevent that, return the k-th largest.
 
-    Counts are int32 like the magnitudes: most time is spent in the counting loop, which is vectorized that way.
+    Uses bisection; 0 <= k <= n. Counts are int32 like the magnitudes, because most time is spent in the counting loop,
+    which can then be vectorized.
     """
     low, high, reached = np.int32(0x7FFFFFFF), np.int32(0), np.int32(n)
     for i in range(n):
@@ -163,7 +167,7 @@ def kth_largest(size, n, k, spare):
 
 @compiled
 def count_above(size, n, border):
-    """Return how many of n are above `border`."""
+    """Return how many values of size[:n] are above `border`."""
     count = np.int32(0)
     for i in range(n):
         count += np.int32(size[i] > border)

@@ -16,7 +16,7 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
 TOGETHER = 4
-"""Number of groups that a thread takes at a time, so that their codes end at a byte boundary."""
+"""Number of groups that a thread encodes at a time, so that their codes end at a byte boundary."""
 
 
 @two_bit_encode.kernel("CPU")
@@ -41,7 +41,7 @@ def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, grou
 
 @compiled
 def encode_groups(x, group, code, level, first, last):
-    """Encode units first .. last of TOGETHER groups each."""
+    """Encode the groups first · TOGETHER .. last · TOGETHER."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
     levels = np.empty((last - first, 2), np.float32)
     for g in range(first, last):
@@ -83,6 +83,6 @@ def decode_groups(code, level, group, x, first, last):
 
 @compiled
 def level_value(bits, low, high):
-    """Return the value of a code: the lower bit selects the magnitude, the upper bit is the sign."""
+    """Return the value of a code. The lower bit selects the magnitude; the upper bit is the sign."""
     size = high if bits & 1 else low
     return -size if bits & 2 else size

@@ -2,7 +2,7 @@
 
 Every product and sum is rounded separately, because each launch sets `enable_fp_fusion=False` for Triton and the
 assembler: a fused multiply-add would round once, while the definition rounds twice. Quotients use `tl.div_rn`, because
-a plain `/` of float32 is an approximation on a GPU. Denormals are not flushed.
+`/` of float32 values is an approximation on a GPU. Denormals are not flushed to zero.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ def block_size(length: int) -> int:
 
 
 def num_warps(block: int, each: int) -> int:
-    """Return the number of warps of 32 threads, 1 .. 32, so that a thread holds `each` values of a block."""
+    """Return the number of warps of 32 threads with which a thread holds `each` values of a block, within 1 .. 32."""
     return min(max(block // (32 * each), 1), 32)
 
 
 def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
-    """Return (first row, last row, length, kept) of the full chunks, then of the ragged one: one launch each.
+    """Return (first row, last row, length, kept) of the full chunks, then of a shorter last chunk, if there is one.
 
-    Separate launches, because threads move 16 bytes at a time if all rows have one length, a multiple of 16.
+    The kernel is launched separately for each, because threads can move 16 bytes at a time only if all rows of a launch
+    have the same length, a multiple of 16.
     """
     whole, rest = (0, rows.whole, rows.chunk, rows.k), (rows.whole, rows.chunks, rows.rest, rows.kept_of_rest)
     return [span for span in (whole, rest) if span[0] < span[1]]
 
 
 def stored(x: Tensor | None) -> Tensor | None:
-    """Return float32 unchanged, and bfloat16 as int16 bits: only `store_float` rounds, equally on every device."""
+    """Return float32 unchanged, and bfloat16 as int16 bits, so that only `store_float` rounds, equally everywhere."""
     return x.view(torch.int16) if x is not None and x.dtype == torch.bfloat16 else x
 
 
 @triton.jit
 def load_float(pointer, mask):
-    """Load what `stored` returns as float32, 0 where masked. Read once, so it is evicted from the cache first."""
+    """Load values from the memory that `stored` returned, as float32; 0 where the mask is false.
+
+    They are read only once, so they are evicted from the cache first.
+    """
     x = tl.load(pointer, mask=mask, other=0, eviction_policy="evict_first")
     if x.dtype == tl.int16:
         x = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True)

@@ -1,4 +1,4 @@
-"""Read a residual of 32 or 8 bits in Triton anywhere, and write it by chunks, which start at a block."""
+"""Read a residual of 32 or 8 bits in Triton at any positions, and write it by chunks, which start at a block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDER = tl.constexpr(1.5 * 2.0**23)
 
 @triton.jit
 def load_residual(residual, scale, at, mask):
-    """Load float32 values of a residual, 0 where masked."""
+    """Load values of a residual as float32; 0 where the mask is false."""
     e = load_float(residual + at, mask)
     if scale is not None:
         e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=mask, other=0.0)
@@ -26,7 +26,10 @@ def load_residual(residual, scale, at, mask):
 
 @triton.jit
 def store_residual(values, code, scale, start, length, TILE: tl.constexpr):
-    """Store the codes and scales of `values`, a chunk that starts at `start`. TILE is a multiple of BLOCK."""
+    """Encode `values`, the chunk of the residual that starts at `start`, and store its codes and scales.
+
+    TILE is a multiple of BLOCK.
+    """
     BLOCKS: tl.constexpr = TILE // BLOCK
     for done in range(0, length, TILE):
         block = done // BLOCK + tl.arange(0, BLOCKS)

@@ -1,14 +1,15 @@
 """`land` in Triton: a few programs per multiprocessor, each of which processes one chunk after another.
 
-A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. Peers are
-added to it one after another, in name order, with a barrier in between. The positions of one peer are distinct, so no
-two threads write the same sum. Then one sweep updates residual, momentum, slow and fast, and the sums that were written
-are set to zero for the next chunk. A residual of 8 bits also passes through such a row, because its scales are only
-known after this peer's own values were subtracted.
+A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. The
+values of the peers are added to it one peer after another, in name order, with a barrier in between. The positions of
+one peer are distinct, so no two threads write the same sum. Then one sweep updates the residual, the momentum, the slow
+weights and the fast weights, and the sums that were written are set to zero for the next chunk. A residual of 8 bits is
+first written to another row of this kind, because its scales are known only after this peer's own values were
+subtracted.
 
-Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
-all, 24 without momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds
-4, read from the cache. N values, L chunk length, P peers, M kept in all.
+Bytes per value, each read once and written once: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4.
+This makes 32 in total, or 24 without momentum; without a residual, fast is only written. Payload: 8 P k / L, read once.
+The row of sums adds 4, read from the cache. N values, L chunk length, P peers, M kept values in total.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 TILE = 1024
 """Number of values that a program holds in registers at a time, four per thread: 16 bytes of each tensor."""
 WARPS = 40
-"""Warps per multiprocessor that fit in its registers: the kernel uses 48 per thread on an H100 or H200."""
+"""Number of warps that fit in the registers of a multiprocessor: the kernel uses 48 registers per thread on an H100."""
 
 
 @land.kernel("CUDA")
@@ -122,7 +123,7 @@ def land_chunks(
     TILE: tl.constexpr,
     KEPT_TILE: tl.constexpr,
 ):
-    """Land row first + program, then every num_programs-th row. Each phase ends at a barrier."""
+    """Land row first + program, then every num_programs-th row after it. Each phase ends at a barrier."""
     program = tl.program_id(0).to(tl.int64)
     total += program * chunk
     if senders is not None:
@@ -173,7 +174,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. Where the sum is zero, 1 is divided instead: a zero dividend takes the slow path on a GPU."""
+    """Return ḡ. Where the sum is zero, 1 is divided instead, because dividing zero takes the slow path on a GPU."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:
@@ -183,7 +184,10 @@ def mean_at(total, senders, lane, mask, divisor):
 
 @triton.jit
 def sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, beta, lr, mu, NESTEROV: tl.constexpr):
-    """Write (slow − fast) + e · β to the residual or its buffer, b ← b · μ + ḡ, take the step, fast ← slow."""
+    """Update one tile.
+
+    residual or its buffer ← (slow − fast) + e · β;  b ← b · μ + ḡ;  slow ← slow − step · η;  fast ← slow
+    """
     at = start + lane
     x = load_float(slow + at, mask)
     if residual is not None:
@@ -204,7 +208,7 @@ def sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, 
 
 @triton.jit
 def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
-    """Compute e ← e − own v."""
+    """Compute e ← e − v, where v are the values that this peer sent."""
     for done in range(0, kept, KEPT_TILE):
         lane = done + tl.arange(0, KEPT_TILE)
         mask = lane < kept
@@ -215,7 +219,7 @@ def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
 
 @triton.jit
 def clear_sent(position, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
-    """Set the sums of one chunk to zero where a peer sent."""
+    """Set the sums of one chunk to zero at all coordinates that a peer sent."""
     for _ in range(peers):
         for done in range(0, kept, KEPT_TILE):
             lane = done + tl.arange(0, KEPT_TILE)

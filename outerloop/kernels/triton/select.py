@@ -1,12 +1,12 @@
 """`select` in Triton: one program per chunk, which it reads once and holds in registers.
 
-Magnitudes are compared by their bits, as integers, so NaN counts as larger than everything. The threshold is found by
-bisection over those bits. It starts at a number that at least k values of a chunk reach: the smallest of the maxima of
-at least k groups.
+Magnitudes are compared by their bits, as integers, so NaN counts as larger than all numbers. The threshold is found by
+bisection over these integers. Bisection starts at a number that at least k values of a chunk reach: the chunk is
+divided into at least k groups, and the number is the smallest of the group maxima.
 
 Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
 written.
-N values, C chunks, L chunk length, M kept in all.
+N values, C chunks, L chunk length, M kept values in total.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ def select_chunk(
 
 @triton.jit
 def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a number that exactly k reach, or, with ties, the k-th largest; and how many reach it. GROUPS ≥ k."""
+    """Return a number that exactly k values reach (the k-th largest if there are ties), and how many values reach it.
+
+    Requires GROUPS >= k.
+    """
     best = tl.max(tl.reshape(size, (GROUPS, BLOCK // GROUPS)), 1)
     low, high = tl.maximum(tl.min(best, 0), 0), tl.max(size, 0)
     reached = count_from(size, low)
@@ -112,5 +115,5 @@ def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_from(size, border):
-    """Return how many reach `border`."""
+    """Return how many values reach `border`."""
     return tl.sum((size >= border).to(tl.int32), 0)

@@ -1,7 +1,8 @@
 """`two_bit_encode` and `two_bit_decode` in Triton.
 
-Encoding takes two kernels, since a byte may hold codes of two groups: first means and levels per group, then bytes.
-The input is only the kept values, so both kernels move little data compared with `select`.
+Encoding takes two kernels, because a byte may contain codes of two groups: the first computes the mean and the levels
+of each group, the second writes the bytes. The input consists of the kept values only, so both kernels move little data
+compared with `select`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, g
 
 @triton.jit(do_not_specialize=["count"])
 def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
-    """In program g: compute the mean of |x| of group g, and the means of the |x| at or below it and above it."""
+    """Compute, in program g, the mean of |x| in group g, and the means of the |x| up to this mean and above it."""
     g = tl.program_id(0).to(tl.int64)
     n = tl.minimum(count - g * group, group)
     x += g * group
@@ -104,7 +105,7 @@ def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count"])
 def decode_values(code, level, x, count, group, BLOCK: tl.constexpr):
-    """Decode BLOCK values. The sign is a factor, because unary minus is 0 − x in Triton, which maps 0 to 0, not −0."""
+    """Decode BLOCK values. The sign is a factor, because Triton computes −x as 0 − x, which maps 0 to 0, not −0."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < count
     byte = tl.load(code + at // 4, mask=mask, other=0).to(tl.int32)
