@@ -1,5 +1,6 @@
 """The protocol specifications agree with the code: constants, services, messages, and the bytes that are signed."""
 
+import asyncio
 import hashlib
 import importlib
 import pkgutil
@@ -9,8 +10,11 @@ from pathlib import Path
 import msgpack
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hivemind.dht.validation import DHTRecord
 
 import outerloop.swarm
+from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
+from outerloop.swarm.access.identity import Life
 from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader, next_demoted
@@ -20,6 +24,7 @@ from outerloop.swarm.dht import records
 from outerloop.swarm.gossip import signed_shares
 from outerloop.swarm.membership import incarnation_record, opening_statements
 from outerloop.swarm.membership.member_list import session_of
+from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.p2p.transport import RpcService, protocol_name
 from outerloop.swarm.state_transfer import manifest
 from outerloop.swarm.transfer import signed_payload
@@ -168,3 +173,36 @@ def test_sessions_manifests_and_incarnations_are_those_of_the_pages():
     packed = manifest.Manifest.of(content, number=4, head=HEAD).to_bytes()
     assert packed == msgpack.packb([4, HEAD, 9 << 20, b"".join(chunks)])
     assert incarnation_record.PACKED_BYTES == 88 and protocol_name("RUN", "ballot") == "outerloop/1/RUN/ballot"
+
+
+def test_records_and_incarnations_are_signed_over_the_bytes_of_the_pages(tmp_path):
+    access = AccessControl(Signatures(KEY), AllowList(), RejectionLog())
+    record = DHTRecord(bytes(20), msgpack.packb(Signatures(KEY).peer_id), msgpack.packb({"name": "x"}), 2.5)
+    value = records.SignedRecords(access).sign_value(record)
+    assert value.startswith(record.value)
+    signed = PREFIX + msgpack.packb(["record", bytes(20), record.subkey, record.value, 2.5])
+    KEY.public_key().verify(value[-64:], signed)
+    statement = incarnation_record.IncarnationStatements(Signatures(KEY), run="run")
+    packed = statement.incarnation(Life(tmp_path, 3, bytes(16))).packed
+    assert packed[:24] == (3).to_bytes(8, "big") + bytes(16)
+    KEY.public_key().verify(packed[24:], PREFIX + msgpack.packb(["incarnation", "run", packed[:24]]))
+
+
+class Pipe:
+    """A writer that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def write(self, piece: bytes) -> None:
+        self.content += bytes(piece)
+
+    async def drain(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("size", [0, 3, 600_000])
+def test_frames_are_the_bytes_of_the_page(size):
+    pipe, content = Pipe(), bytes(size)
+    asyncio.run(Stream(None, pipe).send(content))
+    assert pipe.content == size.to_bytes(8, "big") + hashlib.sha256(content).digest() + content + b"end\n"
