@@ -64,7 +64,7 @@ def test_every_message_on_the_page_is_one_of_the_code():
     known = "\n".join(" ".join(text.split()) for tree in sources("outerloop") for text in literals(tree))
     for entry in ENTRIES:
         parts = fixed_parts(entry) or [part.strip() for part in entry.split("…") if part.strip(" :;,.()")]
-        assert parts and all(part in known for part in parts), entry
+        assert parts and all(part in known for part in parts), f"correct docs/troubleshooting.md: {entry}"
     assert len(ENTRIES) > 80
 
 
@@ -74,4 +74,4 @@ def test_every_message_of_the_swarm_is_on_the_page():
         parts = fixed_parts(" ".join(message.split()))
         if parts and not any(part[:LONGEST] in SAID for part in parts):
             missing.append(message)
-    assert sorted(missing) == []
+    assert sorted(missing) == [], "add or correct these in docs/troubleshooting.md"
