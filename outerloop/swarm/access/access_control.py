@@ -1,6 +1,7 @@
 """Access control of one peer: its allow-list, its signatures and its log of rejections.
 
-Rejection log: counts what this peer refused, and logs sender and reason at a limited rate.
+The rejection log counts the messages and streams that this peer refused, by kind, and logs the sender and the reason at
+a limited rate. The kinds are:
 
     outsiders   a stream of a peer that is not on the allow-list, may not use the protocol, or is a second process with
                 the same key (incarnations.py)
@@ -11,8 +12,8 @@ Rejection log: counts what this peer refused, and logs sender and reason at a li
     ballots     a consensus message that cannot be accepted, or a history without proof
     manifests   the name of a state that its donor did not sign
 
-Remote peers control how often this happens. So each (kind, name) pair is logged at most once per QUIET_S, with the
-number of refusals not logged since the line before, and only the last NAMES pairs are remembered.
+Remote peers control how often refusals happen. So each (kind, name) pair is logged at most once per QUIET_S, with the
+number of refusals that were not logged since the previous line, and only the last NAMES pairs are remembered.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ NAMES = 1024
 
 
 class RejectionLog:
-    """The rejection counts of one peer since it started."""
+    """The number of refusals of one peer since it started, by kind, and their log."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # when logged, count since
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # last logged; refusals since
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.
 
-        `who`: a name or peer id that was verified before. `why`: the reason, in one line.
+        `who`: a name or peer id that has already been verified. `why`: the reason, in one line.
         """
         self.of_kind[kind] += 1
         told_s, more = self._told.pop((kind, who), (-QUIET_S, 0))
@@ -64,23 +65,23 @@ class RejectionLog:
 
     @property
     def logged(self) -> list[tuple[str, str]]:
-        """Return the (kind, name) pairs whose last log line is remembered, in the order of their last refusal."""
+        """The (kind, name) pairs whose last log line is remembered, in the order of their last refusal."""
         return list(self._told)
 
     def counters(self) -> dict[str, float]:
-        """Return the counts in total and by kind, under their metric names."""
+        """Return metric name -> count of refusals, for all kinds together and for each kind."""
         by_kind = {f"refused_{kind}": float(self.of_kind[kind]) for kind in get_args(Kind)}
         return {"refused_messages": sum(by_kind.values()), **by_kind}
 
 
 ROSTER = "roster"
-"""The service with which a peer serves the roster (listed_roster.py)."""
+"""Name of the service with which a peer serves the roster (listed_roster.py)."""
 EXPELLED = "expelled"
-"""The service with which a peer serves the list of expelled peers (accusations.py)."""
+"""Name of the service with which a peer serves the list of expelled peers (accusations.py)."""
 
 
 class AllowList:
-    """The ids of the peers that may take part; check an id with `in`. If it is empty, the run is open to all peers.
+    """The ids of the peers that may take part; check an id with `in`. If the list is empty, the run is open to all.
 
     Args:
         peers: ids from the configuration.
@@ -124,7 +125,7 @@ class AllowList:
         self._expelled.discard(peer_id)
 
     def why_not(self, peer_id: str) -> str:
-        """Return the reason for which a peer that is not `in` this list is refused."""
+        """Return the reason for refusing a peer that is not `in` this list."""
         return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
@@ -146,9 +147,9 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Return whether to answer a stream of this peer: it must be on the list, and then pass `allowed`.
+        """Return whether to answer a stream of this peer, which must be on the list and pass `allowed`.
 
-        Records a refusal in the rejection log.
+        If not, the refusal is recorded in the rejection log.
         """
         looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
         if remote not in self.allow and not looks_on:
@@ -160,5 +161,5 @@ class AccessControl:
         return True
 
     def garbled(self, remote: str, protocol: str, error: Exception) -> None:
-        """Record that a peer sent a handler something that is not a message of the protocol."""
+        """Record that a peer sent data that is not a message of the protocol."""
         self.refusals.note("requests", remote, f"{protocol}: {error}")

@@ -3,18 +3,17 @@
     <identity>.rounds/agreement     the hard state
     <identity>.rounds/generation    the count of the last process (identity.py, Life) that synced the hard state
 
-A peer must not forget that it has voted: it might vote twice in a round, whatever history it receives afterwards. So
-both files are synced before the identity file records that this process has a hard state, and `write` returns only
-after that record is synced. After a crash in between, the hard state is newer than the identity requires, which is
-harmless. In the opposite case (hard state missing, damaged, or from an earlier process than the identity requires) the
-identity is retired:
+A peer must not forget that it has voted, because it might then vote twice in a round. So both files are synced before
+the identity file records that this process has a hard state, and `write` returns only after that record is synced.
+After a crash in between, the hard state is newer than the identity requires, which is harmless. In the opposite case
+(the hard state is missing, damaged, or from an earlier process than the identity requires) the identity is retired:
 
-    with an allow-list   the run ends at once; the error states what to remove and how to change the list
-    without one          the peer gets a new key; the old file is renamed and kept
+    in a run with an allow-list   the run ends at once; the error states what to remove and how to change the list
+    in an open run                the peer gets a new key; the old file is renamed and kept
 
 One case passes this check: the disk was restored to a moment at which the last process of the peer had already voted.
-It is detected by what other peers report (equivocation.py). The hard state of any session counts: a run that is resumed
-as a whole forms a new session, in which no peer has voted.
+The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session: a run
+that is resumed as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class HardStateFile:
         self._life = life
 
     def read(self, *, run: str) -> HardState | None:
-        """Return the hard state that was last written, or None if there is none.
+        """Return the hard state that was last written, or None if the file does not exist.
 
-        Raises MalformedMessage if it is damaged or belongs to another run.
+        Raises MalformedMessage if the hard state is damaged or belongs to another run.
         """
         if NAME not in self._disk.names():
             return None
@@ -86,15 +85,16 @@ def folder_of(identity: Path) -> Path:
 def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]) -> Path:
     """Check that the identity at `path` has not lost its hard state, and return the path.
 
-    If it has lost its hard state and the run is open, the file is replaced by a new identity.
+    If it has lost its hard state and the run is open, replace the file by a new identity.
 
     Args:
         disk: opens the folder of the hard state.
         listed: the run has an allow-list.
-        on_status: receives one line about what was done.
+        on_status: called with a one-line message about what was done.
 
     Raises:
-        UserError: the hard state is lost and a new identity would not be on the list; or as Identity.read does.
+        UserError: the hard state is lost and the run has an allow-list, which lacks the new identity; or Identity.read
+            fails.
     """
     identity = Identity.read(path)
     if identity.starts is None:

@@ -1,15 +1,16 @@
 """Identity of a peer: an Ed25519 key in a file of the run directory. A restarted worker keeps its peer id.
 
-libp2p reads its identity as the protobuf message PrivateKey{type, data}. For Ed25519 type is 1 and data is the 32-byte
-seed followed by the 32-byte public key. hivemind itself would write RSA-2048; Ed25519 signs four times faster and its
-public key can be read back from the peer id. An extra field follows, which libp2p does not know and skips:
+libp2p reads its identity as the protobuf message PrivateKey{type, data}. For an Ed25519 key, the type is 1 and the data
+is the 32-byte seed followed by the 32-byte public key. hivemind itself would write an RSA-2048 key; Ed25519 signs four
+times faster, and its public key can be read back from the peer id. An extra field follows, which libp2p does not know
+and skips. It holds two numbers:
 
     starts   number of processes started as this peer, including copies that it objected to (incarnations.py)
-    voted    number of the last start whose process synced its hard state (its votes); 0: never voted
+    voted    number of the last start whose process synced its hard state (its votes); 0: the peer has never voted
 
-Both are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds no hard
-state as new as `voted`, might vote twice in a round (hard_state_file.py). Files from earlier versions lack this field;
-it is added at the first start.
+Both numbers are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds
+no hard state as new as `voted`, might vote twice in a round (hard_state_file.py). Files from earlier versions lack the
+extra field; it is added at the first start.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True)
 class Identity:
-    """The content of an identity file. `starts` is None for a file from an earlier version, which did not count."""
+    """The content of an identity file. `starts` is None in a file from an earlier version, which did not count them."""
 
     private: bytes
     starts: int | None = 0
@@ -84,7 +85,7 @@ class Life:
 
     @staticmethod
     def begin(path: Path) -> Life:
-        """Count a new start on disk and return it. Raises UserError if the disk is full, or as Identity.read does."""
+        """Count a new start on disk and return it. Raises UserError if the disk is full or Identity.read fails."""
         identity = Identity.read(path)
         count = (identity.starts or 0) + 1
         try:
@@ -103,7 +104,7 @@ class Life:
             _replace(self.path, replace(identity, starts=count))
 
     def has_memory(self) -> None:
-        """Record on disk that this process has synced its hard state. Called before its first vote."""
+        """Record on disk that this process has synced its hard state. This is called before its first vote."""
         identity = Identity.read(self.path)
         _replace(self.path, replace(identity, voted=max(identity.voted, self.count)))
 
@@ -116,7 +117,7 @@ def new_identity() -> bytes:
 
 
 def ensure_identity(path: str | os.PathLike[str]) -> Path:
-    """Return the identity file at `path`. If absent, create it atomically, synced and readable by its owner only."""
+    """Return `path`. If no identity file exists there, create it atomically, synced and readable only by its owner."""
     path = Path(path)
     if not path.exists():
         make_folder(path.parent)
@@ -133,13 +134,13 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
 def onlooker_file(identity_path: str | os.PathLike[str]) -> Path:
     """Return the file of the key with which `outerloop status` on this machine reads a run that has an allow-list.
 
-    It is stored next to the worker's identity file, and created if absent.
+    The file is stored next to the worker's identity file, and created if absent.
     """
     return ensure_identity(Path(identity_path).with_name("onlooker.key"))
 
 
 def read_identity(path: Path) -> Ed25519PrivateKey:
-    """Return the key in an identity file. Raises UserError as Identity.read does."""
+    """Return the key in an identity file. Raises UserError if Identity.read fails."""
     return Identity.read(path).key
 
 

@@ -1,8 +1,9 @@
 """Rate limits: a token bucket per remote peer, and one shared by all non-members.
 
-    Rate(burst, per_s)        an amount available at once, and a refill rate
-    spend(remote, amount)     spend the whole amount or nothing: a refused request costs nothing
-    charge(remote, amount)    for a cost known only afterwards: the bucket may go below zero, and refills first
+    Rate(burst, per_s)        the amount available at once, and the refill rate
+    spend(remote, amount)     spend the whole amount or nothing, so that a refused request costs nothing
+    charge(remote, amount)    spend an amount known only afterwards: the tokens may become negative, and no further
+                              amount can be spent until the bucket has refilled
 
 A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on one that
 all non-members share. This bounds what many non-members spend together, and keeps it from using up the members' budget.
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_REMOTES = 2048
-"""Number of buckets kept, twice the number of peers in a run; the least recently used one is dropped first."""
+"""Number of buckets kept, twice the maximum number of peers in a run. The least recently used one is dropped first."""
 EVERYBODY = "all non-members"
-"""Name of the owner of the shared bucket in a refusal."""
+"""Name of the shared bucket's owner in a refusal."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Bucket:
         self._tokens = rate.burst
 
     def left(self) -> float:
-        """Refill the bucket and return its tokens; negative if more was charged than it had."""
+        """Refill the bucket and return its number of tokens, which is negative if it was overcharged."""
         now_s = self._now_s()
         passed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._tokens = min(self._rate.burst, self._tokens + passed_s * self._rate.per_s)
@@ -53,7 +54,7 @@ class Bucket:
         return self._tokens
 
     def take(self, amount: float) -> bool:
-        """Spend an amount if the bucket has that many tokens; return whether it was spent."""
+        """Spend an amount if the bucket has that many tokens. Return whether it was spent."""
         if amount > self.left():
             return False
         self._tokens -= amount
@@ -70,7 +71,7 @@ class Budget:
     Args:
         each: rate of one remote peer, member or not.
         strangers: rate of all non-members together.
-        is_member: returns whether a peer id is a member's.
+        is_member: returns whether a peer id belongs to a member.
         now_s: the clock, in seconds.
     """
 
@@ -90,11 +91,11 @@ class Budget:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def lacking(self, remote: str, amount: float = 1.0) -> str:
-        """Return the owner of a bucket with less than `amount` (`remote` or EVERYBODY), or "" if there is none."""
+        """Return the owner of a bucket with fewer than `amount` tokens, `remote` or EVERYBODY; "" if none has."""
         return next((who for who, bucket in self._drawn_on(remote).items() if amount > bucket.left()), "")
 
     def spend(self, remote: str, amount: float = 1.0) -> str:
-        """Spend an amount and return "". If a bucket has less, spend nothing and return its owner, as `lacking`."""
+        """Spend an amount and return "". If a bucket has too few tokens, spend nothing and return its owner."""
         lacking = self.lacking(remote, amount)
         if not lacking:
             self.charge(remote, amount)

@@ -5,7 +5,7 @@
 
 A stream proves only the identity of the peer at its remote end. Data that is forwarded, stored or read from the DHT
 needs a signature. Context and run precede all fields, and msgpack prefixes each field with its length. So a signature
-made for one purpose, run or round cannot be passed off as one for another.
+made for one purpose, run or round is not valid for another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 Field = bytes | str | int | float
 Witness = Callable[[str, str | bytes, tuple[Field, ...], bytes], None]
-"""Called with each valid signature: context, run, fields, signature."""
+"""Function called with each valid signature. Arguments: context, run, fields, signature."""
 
 
 class Signatures:
@@ -39,7 +39,7 @@ class Signatures:
 
     Args:
         key: key of this peer's identity.
-        public_of: peer id -> public key, or raises MalformedMessage. None: the public key is read from the peer id.
+        public_of: returns the public key of a peer id, or raises MalformedMessage. None: it is read from the peer id.
 
     `witness`: called with each signature that `verify` finds valid.
     """
@@ -51,7 +51,7 @@ class Signatures:
 
     @staticmethod
     def of(identity_path: str | os.PathLike[str]) -> Signatures:
-        """Return the Signatures for an identity file. Raises UserError as Identity.read does."""
+        """Return the Signatures for an identity file. Raises UserError if Identity.read fails."""
         return Signatures(read_identity(Path(identity_path)))
 
     @property
@@ -59,11 +59,11 @@ class Signatures:
         return peer_id_of(self._key.public_key())
 
     def sign(self, context: str, run: str | bytes, *fields: Field) -> bytes:
-        """Return the 64-byte signature. It is deterministic."""
+        """Return this peer's 64-byte signature, which is deterministic."""
         return self._key.sign(_message(context, run, fields))
 
     def verify(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
-        """Return whether the peer `by` has signed this. Malformed signatures and ids give False, never an error."""
+        """Return whether the peer `by` has signed this statement; False if the signature or the id is malformed."""
         if type(signature) is not bytes or len(signature) != SIGNATURE_BYTES:
             return False
         try:
@@ -75,11 +75,11 @@ class Signatures:
 
 
 class KeySigner:
-    """Signs and verifies statements for the agreement. `session`: session id; `own`: name that this peer signs with.
+    """Signs and verifies statements for the consensus. `session`: session id. `own`: name under which this peer signs.
 
-    The name of the signer is signed before the fields of the statement (statements.py), so that one signature counts
-    for one member of the roster. An accept also contains its view, so that accepts of one commit in two views do not
-    add up to a majority.
+    The signature covers the name of the signer, before the fields of the statement (statements.py), so that it counts
+    for one member of the roster only. An accept also contains its view, so that accepts of one commit in two views do
+    not add up to a majority.
     """
 
     def __init__(self, signatures: Signatures, *, session: str, own: str) -> None:

@@ -4,9 +4,10 @@
 {}                                                      ->   <- {count}, then each piece of evidence as a separate map
 
 Each peer checks evidence itself, so it does not matter which peer sends it. A peer that sends evidence that proves
-nothing lies itself: no more of its evidence is checked. So a remote peer can make this peer check one false piece of
-evidence, and one true piece for each known peer. True evidence against keys that the remote made itself costs a write
-and a message to all peers for the first few keys, and nothing after that (expulsion.MAX_OUTSIDERS).
+nothing is itself lying: no more evidence from it is checked. So a remote peer can make this peer check at most one
+false piece of evidence, and one true piece for each known peer. True evidence against keys that the remote peer created
+itself costs a write and a message to all peers for the first few keys, and nothing after that
+(expulsion.MAX_OUTSIDERS).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
-"""Pause between two polls, each of a random peer: a peer that starts or returns has polled most others in a minute."""
+"""Pause between two polls of a random peer each. A peer that starts or returns sends six polls per minute."""
 
 
 class Accusations(RpcService):
-    """The exchange of evidence by one peer. Any peer may ask for it: evidence proves itself.
+    """The exchange of evidence by one peer. Any peer may request evidence, because evidence is self-certifying.
 
     `names` returns id -> name of the peers that may take part. `on_own` is called with the offence that evidence proves
     against this peer's own key. `on_other` is called when another peer has been expelled.
@@ -59,7 +60,7 @@ class Accusations(RpcService):
         self._sending = BackgroundTasks()
 
     async def accuse(self, evidence: Evidence, *, received_from: str = "") -> bool:
-        """Expel the accused and notify the other peers, if the evidence is new and valid. Return whether it is."""
+        """If the evidence is new and valid, expel the accused and notify the other peers. Return whether it is."""
         if id_of(evidence.peer) == self._transport.peer_id:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
@@ -78,7 +79,7 @@ class Accusations(RpcService):
             await asyncio.sleep(AROUND_S)
 
     def _confess(self, evidence: Evidence) -> bool:
-        """Check evidence against this peer itself. Report the offence to `on_own` and return True if it is valid."""
+        """Check evidence against this peer itself. If it is valid, report the offence to `on_own` and return True."""
         proven = bool(guilty(evidence, self._transport.trust.signatures))
         if proven:
             self._on_own(evidence.why)
@@ -127,7 +128,7 @@ class Accusations(RpcService):
 
 
 async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
-    """Request the evidence for which `peer` (its id) has expelled others. Return it unchecked.
+    """Request the evidence on the basis of which `peer` (an id) has expelled other peers. Return it unchecked.
 
     Raises BrokenStream, Unreachable, TimeoutError.
     """
@@ -142,7 +143,7 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
 
 
 async def _receive(stream: Stream) -> Evidence:
-    """Receive one piece of evidence. Raises BrokenStream; Unreadable if it is malformed."""
+    """Receive one piece of evidence. Raises BrokenStream, or Unreadable if the evidence is malformed."""
     try:
         return Evidence.from_map(msgpack.unpackb(await stream.receive(at_most=MAX_BYTES)))
     except ValueError as error:  # all errors of msgpack and validation.py are ValueErrors

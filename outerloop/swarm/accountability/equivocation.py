@@ -1,21 +1,21 @@
 """Detect equivocation: two recent statements of one peer that contradict each other.
 
-Each statement whose signature this peer has checked anyway is compared with the few statements that it could
-contradict. No signature is checked or made here.
+Each statement whose signature this peer has verified for another purpose is compared with the few statements that it
+could contradict. This module neither verifies nor creates signatures.
 
-A rollback is detected as well: this peer's hard state is older than its votes, as its disk was reset while it ran.
-
-The identity file records only that a process has a hard state (hard_state_file.py), so a snapshot taken later by the
-same process is accepted there. But a vote is on disk before any other peer receives it. So a vote signed by this peer
-that is missing from its hard state was cast after the snapshot:
+A rollback of this peer is detected as well: its hard state is older than its votes, because its disk was reset to a
+snapshot. The identity file records only which process last wrote a hard state (hard_state_file.py), so a snapshot that
+was taken while the same process ran passes that check. But a vote is on disk before any other peer receives it. So a
+vote signed by this peer that is missing from its hard state was cast after the snapshot:
 
     accept     for the current round, in a later view than the accept on disk
     promise    for the current round, for a later view than the promise on disk
     either     for a round after the current one
 
 A peer that has left a chain for another one (forks.py, HardState.left) discards its votes on the old chain on purpose,
-so nothing is concluded until its rounds have passed the height of that chain. A rollback is detected only if some peer
-shows such a vote: of three peers, two that are reset together while the third is away may vote twice.
+so no rollback is reported until its rounds have passed the height of that chain. A rollback is detected only if some
+peer presents such a vote. If two of three peers are reset together while the third is away, they may vote twice without
+being detected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outerloop.swarm.consensus.statements import Statement
 
 
 def forgotten(hard_state: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
-    """Return a description of a vote of this peer that is missing from its memory; empty if there is no such vote.
+    """Return a description of the vote if it is this peer's and missing from its hard state; otherwise an empty string.
 
     `context`, `session` and `fields` are the arguments of Signatures.witness.
     """
@@ -53,7 +53,8 @@ def _held(hard_state: HardState, context: str) -> int:
 
 
 VIEWS_KEPT = 64
-"""Accepts kept per peer and round, and as many promises: the latest. An honest peer sees few views of a round."""
+"""Number of the latest accepts, and of the latest promises, kept per peer and round. An honest peer passes few views of
+a round."""
 Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 
@@ -76,7 +77,7 @@ class EquivocationWatch:
             del self._statements[old]
 
     def saw(self, peer: str, statement: Statement, signature: bytes) -> Evidence | None:
-        """Record a statement that a peer (its name) has signed. Return evidence if it contradicts an earlier one."""
+        """Record a statement that `peer` (a name) has signed. Return evidence if it contradicts an earlier one."""
         context, number = str(statement[0]), int(statement[1])
         if context not in KINDS or not self._is_close(number):
             return None
@@ -91,7 +92,7 @@ class EquivocationWatch:
         return None
 
     def heard(self, context: str, run: str | bytes, fields: tuple[Field, ...], signature: bytes) -> Evidence | None:
-        """Do the same for any verified signature (signatures.py). Most are not about the consensus and are ignored."""
+        """Record the statement of a verified signature, like `saw`. Statements not about the consensus are ignored."""
         if run != self._session or context not in KINDS:
             return None
         peer, number = (1, 0) if context == PAYLOAD else (0, 1)
@@ -109,5 +110,5 @@ class EquivocationWatch:
 
 
 def place_of(statement: Statement) -> Place:
-    """Return the view and the head that a statement is about; a constant for payloads."""
+    """Return the view and the head that a statement refers to; a constant if it is a payload statement."""
     return (0, b"") if statement[0] == PAYLOAD else (int(statement[3]), cast(bytes, statement[2]))

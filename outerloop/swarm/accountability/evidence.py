@@ -1,20 +1,20 @@
-"""Evidence against a peer: two statements that it signed, where no honest peer signs both.
+"""Evidence against a peer: two statements signed by it, of which no honest peer signs both.
 
-    accept, accept     for two commits after one head in one view; a leader accepts its own proposal, so this includes
-                       two proposals
-    accept, promise    after one head: it accepted X in view v, but its promise for a later view reports no accepted
-                       commit, one that it accepted before view v, or another commit in view v
-    payload, payload   two payloads that it signed for one round
+    accept, accept     for two different commits after the same head in the same view. A leader accepts its own
+                       proposal, so this includes two proposals
+    accept, promise    after the same head: the peer accepted commit X in view v, but its promise for a later view
+                       reports no accepted commit, a commit accepted before view v, or another commit in view v
+    payload, payload   two payloads for the same round
 
 An honest peer writes a statement to disk before it sends it, and reads it back after a crash. It has one chain head at
-a time and votes once after each. So it signs no such pair, even if messages are lost, repeated or late. No third peer
-can make one either: a statement is valid only for its session, signer and round (signatures.py, signed_payload.py), and
-two signatures of one statement are not a pair. So the peer that relays evidence need not be trusted: each peer checks
-the evidence itself.
+a time and votes once per view after each head. So it never signs such a pair, even if messages are lost, repeated or
+late. No other peer can forge such a pair either: a statement is valid only for its session, signer and round
+(signatures.py, signed_payload.py), and two signatures of the same statement are not a pair. So the peer that relays
+evidence need not be trusted: each peer checks the evidence itself.
 
-A state root that differs from the one of the majority (state_roots.py) is not evidence: a peer whose weights differ
-because of a hardware fault names one without lying, and recovers (verify.py). Nor does a payload's signature state
-which chain the state belongs to.
+A state root that differs from that of the majority (state_roots.py) is not evidence. A peer whose weights differ
+because of a hardware fault names such a root without lying, and recovers (verify.py). Moreover, the signature of a
+payload does not state to which chain the named state belongs.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from outerloop.swarm.validation import (
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 MAX_SESSION = 512
-"""Longest session name in characters: a run's name and 17 more."""
+"""Maximum length of a session id in characters: the run's name and a suffix."""
 MAX_BYTES = 4096
-"""Size of one piece of evidence in msgpack, with every field as long as it may be."""
+"""Size limit of one piece of evidence in msgpack, sufficient for fields of the maximum length."""
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A statement, its context first (statements.py), and its signer's signature."""
+    """A statement, which begins with its context (statements.py), and its signer's signature."""
 
     statement: Statement
     signature: bytes
@@ -58,7 +58,7 @@ class Signed:
 
     @staticmethod
     def from_list(value: Any) -> Signed:
-        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
+        """Parse the result of `to_list`. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or len(value) != 2:
             raise MalformedMessage(f"a signed statement is [statement, signature]; got {quote(value)}")
         return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
@@ -100,7 +100,7 @@ class Evidence:
 
     @staticmethod
     def from_map(value: Any) -> Evidence:
-        """Parse evidence. Raises MalformedMessage if it is not well-formed. `guilty` checks the signatures."""
+        """Parse evidence. Raises MalformedMessage if it is not well-formed. `guilty` verifies the signatures."""
         found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
         session = found["sitting"]
         if type(session) is not str or not 0 < len(session) <= MAX_SESSION or not session.isprintable():
@@ -113,7 +113,7 @@ class Evidence:
 
 
 def guilty(evidence: Evidence, signatures: Signatures) -> str:
-    """Return the name of the peer that the evidence convicts; empty if it proves nothing."""
+    """Return the name of the peer that the evidence convicts, or an empty string if it proves nothing."""
     proven = evidence.why and all(
         _is_signed(evidence, signed, signatures) for signed in (evidence.first, evidence.second)
     )
@@ -121,7 +121,7 @@ def guilty(evidence: Evidence, signatures: Signatures) -> str:
 
 
 def contradiction(statement: Statement, other: Statement) -> str:
-    """Return the offence of a peer that signed both statements; empty if an honest peer may sign both."""
+    """Return the offence of a peer that signed both statements, or an empty string if an honest peer may sign both."""
     first, second = sorted((statement, other), key=lambda statement: str(statement[0]))
     if (first[0], second[0]) == (ACCEPT, ACCEPT):
         return _two_accepts(first, second)
@@ -158,12 +158,12 @@ def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bo
 
 
 def _order(signed: Signed) -> tuple[str, bytes, bytes]:
-    """Return a sort key: the context first, so that an accept comes before a promise."""
+    """Return a sort key that begins with the context, so that an accept comes before a promise."""
     return str(signed.statement[0]), msgpack.packb(signed.statement), signed.signature
 
 
 def _statement(value: Any) -> Statement:
-    """Parse a statement. Raises MalformedMessage if no peer of any version of the consensus signs its like."""
+    """Parse a statement. Raises MalformedMessage if it has none of the known forms."""
     if type(value) is not list or len(value) < 3:
         raise MalformedMessage(f"a statement is a list that begins with its context; got {quote(value)}")
     context, number, *rest = value

@@ -1,12 +1,13 @@
 """The register of peers expelled from a run: stored next to the identity, enforced by the allow-list.
 
-    expelled   peers with their offence, its round, the time when this peer found it, and the evidence
-    lifted     [peer, session, round] of offences that an operator forgave: evidence against this peer up to ROUNDS_KEPT
-               rounds after that one is ignored, since other peers may hold further evidence of the same offence
+    expelled   the expelled peers, each with its offence, the round of the offence, the time when this peer learned of
+               it, and the evidence
+    lifted     [peer, session, round] of offences that an operator has forgiven. Evidence against that peer is ignored
+               if its round is at most ROUNDS_KEPT later, since other peers may hold further evidence of the offence
 
-A peer stays expelled until an operator lifts it, also when the run is resumed in another session. Evidence about a
-round of this session that is still far ahead is ignored: the accused chooses the round that it signs for, and lifting
-such an expulsion would forgive everything until then.
+A peer stays expelled until an operator lifts the expulsion, even if the run is resumed in another session. Evidence
+about a round far in the future of this session is ignored: the accused chooses the round for which it signs, and
+lifting such an expulsion would forgive all its offences up to that round.
 """
 
 from __future__ import annotations
@@ -41,13 +42,11 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""Maximum number of entries, that of the largest roster: 4 MB on disk and in an answer to a poll. A further entry
-replaces the oldest one.
-"""
+"""Maximum number of entries, equal to the size of the largest roster: 4 MB on disk and in an answer to a poll. A
+further entry replaces the oldest one."""
 MAX_OUTSIDERS = 64
-"""From this number of expelled peers on, only peers of the last rosters are added: in an open run a new key costs
-nothing, and each lying key costs this peer a write and a message to all peers.
-"""
+"""Number of expelled peers from which on only peers of the last rosters are added: in an open run a new key costs
+nothing, and each lying key costs this peer a write and a message to all peers."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 
@@ -64,7 +63,7 @@ class Expulsion:
     evidence: Evidence
 
     def line(self) -> str:
-        """Return a line for display."""
+        """Return a one-line description for display."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.found_s))
         return f"{self.peer} {self.why}; expelled {when}"
 
@@ -73,7 +72,7 @@ class Expulsion:
 
     @staticmethod
     def from_list(value: Any) -> Expulsion:
-        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
+        """Parse the result of `to_list`. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
             raise MalformedMessage(f"an expulsion is [peer, session, round, why, when, evidence]; got {quote(value)}")
         peer, session, number, why, found_s, evidence = value
@@ -84,7 +83,10 @@ class Expulsion:
 
 @dataclass(frozen=True)
 class ExpulsionRegister:
-    """The file's content, immutable: each event makes a new register. `expelled`: by peer id, oldest entry first."""
+    """The content of the register's file. It is immutable: each event creates a new register.
+
+    `expelled`: peer id -> its expulsion, the oldest entry first. `lifted`: the expulsions that an operator has lifted.
+    """
 
     expelled: Mapping[str, Expulsion] = field(default_factory=dict)
     lifted: tuple[Lift, ...] = ()
@@ -100,7 +102,7 @@ class ExpulsionRegister:
         return ExpulsionRegister(others, (*self.lifted, (peer_id, expulsion.session, expulsion.number)))
 
     def forgives(self, peer: str, session: str, number: int) -> bool:
-        """Return whether an operator has forgiven the offences of this peer (a name) in this session and round."""
+        """Return whether an operator has forgiven the offences of `peer` (a name) in this session and round."""
         return any(
             (who, where) == (id_of(peer), session) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
         )
@@ -121,7 +123,7 @@ class ExpulsionRegister:
 
 
 def read_register(disk: Disk) -> ExpulsionRegister:
-    """Return the register on disk; an empty one if there is no file. Raises UserError if the file is damaged."""
+    """Return the register on disk, or an empty one if there is no file. Raises UserError if the file is damaged."""
     try:
         return ExpulsionRegister.from_bytes(bytes(disk.read(NAME))) if NAME in disk.names() else ExpulsionRegister()
     except MalformedMessage as error:
@@ -131,14 +133,15 @@ def read_register(disk: Disk) -> ExpulsionRegister:
 
 
 async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
-    """Write the register. Returns once it is safely on disk."""
+    """Write the register, and return once it is synced to disk."""
     await disk.write(NAME, register.to_bytes())
 
 
 class ExpelledPeers:
     """A running peer's register: keeps the expelled peers out of `trust.allow`.
 
-    `hard_state` returns the hard state of the consensus; None before the rounds have begun: then no peer is expelled.
+    `hard_state` returns the hard state of the consensus, or None before the rounds have begun. Before that, no peer is
+    newly expelled.
     """
 
     def __init__(
@@ -162,7 +165,10 @@ class ExpelledPeers:
         return [expulsion.evidence for expulsion in self.register.expelled.values()]
 
     def wants(self, evidence: Evidence) -> bool:
-        """Return whether the evidence is worth checking: it is new, near, not forgiven, and there is room for it."""
+        """Return whether the evidence is worth checking.
+
+        It must be new, not about a round far ahead and not forgiven, and there must be room for the expulsion.
+        """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()
         if hard_state is None or (session == hard_state.run and number > hard_state.number + ROUNDS_KEPT):
@@ -172,7 +178,10 @@ class ExpelledPeers:
         return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(hard_state, id_of(peer))
 
     async def convict(self, evidence: Evidence) -> bool:
-        """Expel the accused if the evidence is worth checking and valid. Return whether it is, once safely on disk."""
+        """Expel the accused if the evidence is worth checking and valid. Return whether it is.
+
+        Returns True only once the expulsion is synced to disk.
+        """
         if not self.wants(evidence) or not guilty(evidence, self._trust.signatures):
             return False
         await self._expel(evidence)

@@ -4,17 +4,17 @@
                                   <- {share, settled, held: [share, ...]}, or {} if the receiver has not started yet
     {number, done: true} ->       <- {}
 
-    collect    Wait until every other member has stated its share or stopped answering, for `wait_s` at most. Members
-               finish at different times, and some never do.
-    fetch      Fetch each stated share from its owner, for `wait_s` at most.
-    settled    Another member may hold a share that is still missing, if it fetched the share before the owner died. Ask
-               for these shares until all reachable members have settled, for `wait_s` at most. If no share is missing,
-               only compare what the others hold, for COMPARE_S at most.
+    collect    Wait, for at most `wait_s`, until every other member has stated its share or stopped answering. Members
+               finish at different times, and some never finish.
+    fetch      Fetch each stated share from its owner, for at most `wait_s`.
+    settled    A share may still be missing although another member fetched it before its owner died. Ask the other
+               members for missing shares until all reachable members have settled, for at most `wait_s`. If no share
+               is missing, only compare the lists of held shares, for at most COMPARE_S.
     done       Notify the others that they need not stay for this member.
 
 The result contains the shares that this peer has fetched and whose owners signed them (signed_shares.py). A malicious
-peer can submit a bad share in its own name, but not in another's. If it signs different shares for different members,
-every member that learns of both before it finishes leaves it out (share_collection.py).
+peer can submit a bad share in its own name, but not in another peer's name. If it signs different shares for different
+members, every member that learns of both shares before it finishes leaves the peer out (share_collection.py).
 
 The wire protocol calls the final gather an assembly.
 """
@@ -45,16 +45,16 @@ logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
 """Longest pause between two polls of a member (1,000 members: 200 polls a second)."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Longest wait for the others to report what they hold, if this peer misses no share."""
+"""Longest wait for the others to report the shares that they hold, if this peer misses no share."""
 WAITS = 3
-"""A final gather takes up to WAITS * `wait_s`: to state shares, to fetch them, and to ask others for missing ones."""
+"""Number of phases of up to `wait_s` each: stating shares, fetching them, and asking others for missing shares."""
 
 
 class FinalGather(RpcService):
-    """One peer's part in the final gathers of a run, which have rising numbers.
+    """One peer's part in the final gathers of a run, which are numbered in ascending order.
 
-    wait_s           how long each phase waits for the other members (see above)
-    max_blob_bytes   largest share that is accepted from another member
+    wait_s           how long each phase waits for the other members (see the module docstring)
+    max_blob_bytes   maximum size of a share that is accepted from another member
     """
 
     service = "assembly"
@@ -80,7 +80,7 @@ class FinalGather(RpcService):
         self._fetches = BackgroundTasks()
 
     async def run(self, number: int, blob: bytes) -> list[Contribution]:
-        """Return the shares of all members that could be fetched, this peer's included, in the order of names."""
+        """Return this peer's share and those that it could fetch from other members, in the order of names."""
         names, own = self._members.names, self._transport.peer_id
         others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
         share = await self._sign(number, blob)
@@ -101,7 +101,7 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait for members that are still fetching, for `wait_s` at most. Ignore members silent for STALL_S."""
+        """Wait, for at most `wait_s`, for members that are still fetching. Ignore members silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():
@@ -126,13 +126,13 @@ class FinalGather(RpcService):
             logger.warning("final gather without the shares of %s: gone, too late, or could not be fetched", names)
 
     async def _within(self, timeout_s: float, collection: ShareCollection, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, for `timeout_s` at most."""
+        """Wait, for at most `timeout_s`, until a condition holds."""
         with suppress(TimeoutError):
             async with limit(timeout_s):
                 await collection.until(condition)
 
     async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
-        """Poll a member for what it holds, even if it seems to be gone; poll at once when this peer settles."""
+        """Poll a member for the shares that it holds, even if it seems to be gone. Poll at once after `settled`."""
         pause_s = PROBE_S
         while True:
             settled = collection.settled.is_set()
@@ -161,7 +161,7 @@ class FinalGather(RpcService):
             await self._call(peer, {"number": number, "done": True}, within_s=VIEW_S)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Report to a member what this peer holds. Keep nothing of a gather that this peer has not started."""
+        """Report to a member which shares this peer holds. Store nothing if this peer has not started the gather."""
         collection, report = self._collections.get(_number_of(request)), {}
         if collection is not None and request.get("done") is True:
             collection.left_by(remote)
@@ -180,7 +180,7 @@ class FinalGather(RpcService):
             self._fetches.start(self._fetch(collection, share, holders))
 
     async def _fetch(self, collection: ShareCollection, share: SignedShare, holders: list[str]) -> None:
-        """Fetch one share from the peers that claim to hold it, for as long as the gather may take."""
+        """Fetch one share from the peers that claim to hold it. The time limit is that of the whole gather."""
         blob, timeout_s = None, WAITS * self._wait_s
         try:
             blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._max_bytes, timeout_s=timeout_s)
@@ -198,7 +198,7 @@ class FinalGather(RpcService):
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 
     def _share_error(self, number: int, share: SignedShare) -> str:
-        """Return in one line why this share cannot be its owner's; empty if it can."""
+        """Return a one-line reason why this share cannot be its owner's, or an empty string if it can."""
         if share.length > self._max_bytes:
             return f"a share of {share.length} bytes, up to {self._max_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):

@@ -1,16 +1,18 @@
-"""Handshake of a pair over one stream: each gets the other's payload, and both or neither take the outer step.
+"""Handshake of a pair over one stream: each peer gets the other's payload, and both or neither take the outer step.
 
     proposer                                        acceptor
     {token, number, fragment, sha, length} ->
                                                     <- {number, fragment, sha, length}, or {ready}: turned down
     both pull the other's payload (bulk.py) and send {busy} as a keep-alive meanwhile: silence means frozen
-    {have: true} ->            from here on the proposer is bound: it does what the acceptor decides
-                                                    both have both payloads: the acceptor decides that the pair counts
+    {have: true} ->            from this moment the proposer is bound: it follows the acceptor's decision
+                                                    now both peers have both payloads: the acceptor decides that the
+                                                    pair counts
                                                     <- {applied: true}
 
-A proposer that loses the acceptor's decision asks for it on other streams (pair_outcomes.py). An acceptor that is asked
-before it has decided decides no. So the two diverge only if the acceptor decides and then stays unreachable for as long
-as the proposer asks. The proposer remembers such a pair as a doubt, and asks again when the acceptor is next seen.
+A proposer that does not receive the acceptor's decision asks for it on other streams (pair_outcomes.py). An acceptor
+that is asked before it has decided decides that the pair does not count. So the two peers diverge only if the acceptor
+decides that the pair counts and then stays unreachable for as long as the proposer asks. The proposer remembers such a
+pair as being in doubt, and asks again when the acceptor is next seen.
 """
 
 from __future__ import annotations
@@ -72,10 +74,10 @@ def token_of(request: Request) -> bytes:
 
 
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pair) -> None:
-    """Run an accepted proposal until the pair has ended. Raises BrokenStream and what `pull` raises."""
+    """Run an accepted proposal until the pair has ended. Raises BrokenStream, and the errors of `pull`."""
     async with _both(pull, _receive_flag(stream, "applied")) as (payload, decision):
         await busy_until(stream, payload, beside=decision)
-        if decision.done():  # the acceptor gave up: before {have} it can only have decided no
+        if decision.done():  # the acceptor gave up: before {have} it cannot have applied the pair
             pair.lose()
             return
         pair.bind(payload.result())
@@ -87,7 +89,7 @@ async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pa
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
     """Return the proposer's payload once both peers have both payloads. The caller then decides.
 
-    Raises BrokenStream, and what `pull` raises.
+    Raises BrokenStream, and the errors of `pull`.
     """
     async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
         await busy_until(stream, payload, beside=confirmation)
@@ -98,7 +100,7 @@ async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes
 
 
 async def _receive_flag(stream: Stream, name: str) -> bool:
-    """Return the field `name` of the next message that has it; keep-alives are skipped."""
+    """Return the field `name` of the next message that has this field. Keep-alives are skipped."""
     while name not in (message := await stream.receive_object()):
         pass
     return bool(message[name])
@@ -108,7 +110,7 @@ async def _receive_flag(stream: Stream, name: str) -> bool:
 async def _both(
     pull: Coroutine[Any, Any, bytes], receive: Coroutine[Any, Any, bool]
 ) -> AsyncIterator[tuple[asyncio.Task[bytes], asyncio.Task[bool]]]:
-    """Run both as tasks and cancel them when the block ends."""
+    """Run both coroutines as tasks, and cancel them when the block ends."""
     tasks = asyncio.create_task(pull), asyncio.create_task(receive)
     try:
         yield tasks

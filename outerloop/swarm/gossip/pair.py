@@ -5,9 +5,10 @@
     BOUND       The proposer has confirmed that it has the payload.      Then APPLIED, DROPPED or IN_DOUBT.
 
 The proposer starts with PROPOSED and the acceptor with ACCEPTED. Only the acceptor decides whether the pair counts, and
-only a BOUND proposer learns that it does. A proposer that is not BOUND drops the pair without asking: the acceptor
-cannot have applied it, because it waits for the confirmation. So the two peers end in the same way unless the acceptor
-has decided and then stays unreachable: the proposer does not apply the pair and ends IN_DOUBT.
+only a BOUND proposer learns the decision. A proposer that is not BOUND drops the pair without asking: the acceptor
+cannot have applied the pair, because it waits for the proposer's confirmation. So the pair ends in the same state on
+both peers, except if the acceptor applies it and then stays unreachable: the proposer does not apply it and ends
+IN_DOUBT.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from enum import Enum
 
 from outerloop.types import Round
 
-MAX_DECISIONS = 1000  # decisions that an acceptor remembers
+MAX_DECISIONS = 1000  # number of decisions that an acceptor remembers
 
 
 class PairState(Enum):
@@ -50,10 +51,10 @@ class Pair:
     """One pair. Every transition asserts that it is possible in the current state.
 
     partner         peer id of the other peer
-    token           names the proposal among those of the proposer
+    token           identifies the proposal among all proposals of the proposer
     is_proposer     whether this peer has proposed the pair
     round           the partner's round, once it is known
-    payload         the partner's payload, from BOUND (proposer) or the decision (acceptor) on
+    payload         the partner's payload; set when the proposer enters BOUND, or when the acceptor decides
     partner_ready   whether the partner that turned this pair down still looks for another one
     """
 
@@ -72,7 +73,7 @@ class Pair:
 
     @classmethod
     def accepted_from(cls, proposer: str, token: bytes, round: Round) -> Pair:
-        """Return the acceptor's state of a new pair. `round`: the proposer's."""
+        """Return the acceptor's state of a new pair. `round`: the proposer's round."""
         return cls(proposer, token, is_proposer=False, state=PairState.ACCEPTED, round=round)
 
     @property
@@ -81,7 +82,7 @@ class Pair:
         return self.state in _SUCCESSORS
 
     def accept(self, round: Round) -> None:
-        """Record that the partner accepts, with this round of its own."""
+        """Record that the partner accepts the pair. `round`: the partner's round."""
         self._enter(PairState.ACCEPTED)
         self.round = round
 
@@ -97,18 +98,18 @@ class Pair:
         self.payload = payload
 
     def learn(self, *, applied: bool) -> None:
-        """Record the decision of the acceptor at the bound proposer."""
+        """Record, as the bound proposer, the decision of the acceptor."""
         assert self.state is PairState.BOUND, f"a pair that is {self.state.value} does not depend on the acceptor"
         self._enter(PairState.APPLIED if applied else PairState.DROPPED)
 
     def decide(self, payload: bytes, *, applied: bool) -> None:
-        """Record the acceptor's own decision, once both peers have both payloads."""
+        """Record, as the acceptor, this peer's decision, once both peers have both payloads."""
         assert not self.is_proposer, "only the acceptor decides"
         self._enter(PairState.APPLIED if applied else PairState.DROPPED)
         self.payload = payload
 
     def lose(self) -> None:
-        """End a pair whose partner is lost or whose round is given up. A pair that has ended stays as it is."""
+        """End a pair whose partner is lost or whose round is given up. Does nothing if the pair has ended."""
         if self.is_open:
             self._enter(_ON_LOSS[self.state])
 
@@ -124,9 +125,9 @@ class Decisions:
         self._applied: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
 
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
-        """Decide whether a pair counts, unless that has been decided before. Return the decision.
+        """Return the decision whether a pair counts. If there is no decision yet, it becomes `applied`.
 
-        A proposer that asks before the pair has been decided makes this peer decide no.
+        If a proposer asks before this peer has decided, the pair does not count.
         """
         applied = self._applied.setdefault((proposer, token), applied)
         while len(self._applied) > MAX_DECISIONS:

@@ -1,6 +1,6 @@
-"""Outcomes of pairs over the network: what this peer decided as acceptor, and decisions that it missed as proposer.
+"""Exchange of pair outcomes: this peer's decisions as acceptor, and the decisions that it missed as proposer.
 
-    {token} ->   <- {applied}         an acceptor that is asked before it has decided decides no; decisions are final
+    {token} ->   <- {applied}         false if the acceptor has not decided yet: this is then its final decision
 
 A pair in doubt is one that this peer dropped without knowing the acceptor's decision. The acceptor is asked again when
 it is next seen.
@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class PairOutcomes(RpcService):
-    """Decisions and doubts of one peer. `one_sided`: pairs known to be applied by the acceptor but not by this peer."""
+    """Decisions of one peer, and its pairs in doubt.
+
+    `one_sided`: number of pairs that the acceptor is known to have applied, but not this peer.
+    """
 
     service = "verdict"
 
@@ -47,7 +50,7 @@ class PairOutcomes(RpcService):
         self._in_doubt.add(pair)
 
     def resolve(self, acceptor: str) -> None:
-        """Ask an acceptor that has just sent a message about the pairs in doubt."""
+        """Ask an acceptor about its pairs in doubt. Called when this peer has received a message from the acceptor."""
         for pair in [pair for pair in self._in_doubt if pair.partner == acceptor]:
             self._asking.start(self._resolve(pair))
 

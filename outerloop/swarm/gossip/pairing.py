@@ -2,14 +2,16 @@
 
     ready      The peer has finished its inner steps. It enters the pool and notifies some peers that it may meet.
     turn       At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it
-               knows to be ready. It never proposes in response to a notice, so the order of notices decides nothing.
+               knows to be ready. It never proposes in response to a notice, so the order of notices has no influence.
     asked      A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each
-               other, the proposal of the smaller id stands and the other is turned down.
-    time_out   The wait is over: propose once more, to any ready peer. Without a ready peer, take a solo step.
-    ended      The peer's pair has ended (pair.py). If it counts, the peer leaves the pool; else it looks further.
+               other, the proposal of the peer with the smaller id stands, and the other proposal is turned down.
+    time_out   The peer has waited long enough. It proposes once more, to any ready peer. If no peer is ready, it takes
+               a solo step.
+    ended      The peer's pair has ended (pair.py). If the pair counts, the peer leaves the pool; otherwise it looks for
+               another partner.
 
 A peer has one pair at a time, starting when it proposes. It turns down proposals that arrive meanwhile, and their
-senders try another peer. Knowledge of others may be out of date, which costs one failed proposal.
+senders try another peer. If its knowledge of another peer is out of date, this costs one failed proposal.
 
 Events are method calls. Some of them return the next action.
 """
@@ -27,7 +29,7 @@ from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
 
 RECENT_ROUNDS = 4
-"""A peer that is silent for this many of this peer's rounds counts as gone, or as too slow to matter."""
+"""Number of this peer's rounds after which a silent peer is considered gone, or too slow to matter."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class StayAlone:
 class Pairing:
     """The pairing state of one peer, over all its rounds.
 
-    round      the round that it is ready with; None: not in the pool
-    pair       the pair that it has proposed or accepted, until that ends; None: it is free
-    partners   may be set after construction, because notices arrive as soon as other peers know their partners
+    round      the round with which this peer is ready; None: it is not in the pool
+    pair       the pair that this peer has proposed or accepted, until the pair ends; None: this peer is free
+    partners   the partner policy; may be set after construction, because notices arrive before the members are known
     """
 
     def __init__(self, peer: str, partners: Partners, *, draw: random.Random, new_token: Callable[[], bytes]) -> None:
@@ -73,7 +75,7 @@ class Pairing:
 
     @property
     def is_looking(self) -> bool:
-        """Return whether this peer is in the pool and no peer has accepted it, or been accepted, yet."""
+        """Return whether this peer is in the pool and still without a partner; a proposal may be unanswered."""
         return self.round is not None and (self.pair is None or self.pair.state is PairState.PROPOSED)
 
     def ready(self, round: Round) -> StayAlone | None:
@@ -84,7 +86,7 @@ class Pairing:
         return self._stay_alone() if all(map(self._is_excluded, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
-        """Handle a notice: a peer is ready with this round, or (None) not ready."""
+        """Handle a notice that a peer is ready with a round, or that it is not ready (None)."""
         self._heard[peer] = self._rounds
         if round is None:
             self._ready.pop(peer, None)
@@ -92,19 +94,19 @@ class Pairing:
             self._ready[peer] = round
 
     def turn(self) -> ProposePair | None:
-        """Propose to a ready peer, if there is one and this peer is free."""
+        """Propose to a ready peer, if a suitable one exists and this peer is free."""
         around = sum(last > self._rounds - RECENT_ROUNDS for last in self._heard.values())
         return self._propose(self.partners.preferred(self._candidates(), around=around))
 
     def asked(self, peer: str, token: bytes, round: Round) -> Pair | None:
-        """Handle a proposal of a peer in this round of its own. Return the accepted pair; None: turned down."""
+        """Handle a proposal; `round` is the proposer's round. Return the accepted pair, or None to turn it down."""
         if not self._may_meet(peer, round) or not (self.pair is None or self._yields_to(peer)):
             return None
         self.pair = Pair.accepted_from(peer, token, round)
         return self.pair
 
     def accepted(self, pair: Pair, round: Round) -> bool:
-        """Handle the acceptance of a proposal. False: it is too late, and the pair is turned down."""
+        """Handle the acceptance of a proposal. Return False if it is too late, so that the pair is turned down."""
         if self.pair is not pair:
             pair.turn_down(partner_ready=False)
             return False
@@ -119,7 +121,7 @@ class Pairing:
         return self._propose(sorted(self._candidates())) or self._stay_alone()
 
     def ended(self, pair: Pair) -> ApplyPair | StayAlone | None:
-        """Handle the end of a pair of this round. Return what to do if this ends the round."""
+        """Handle the end of a pair of this round. Return the action if this ends the round, else None."""
         assert not pair.is_open, f"the pair with {pair.partner} is {pair.state.value}"
         if pair.state is PairState.APPLIED:
             return self._apply(pair)
@@ -131,9 +133,9 @@ class Pairing:
         return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner whose payload was unusable, for 2^strikes of this peer's rounds, MOST_ROUNDS at most.
+        """Exclude a partner whose payload was unusable for 2^strikes of this peer's rounds, but at most MAX_ROUNDS.
 
-        Adds two strikes, because the pair that was applied has just removed one.
+        Two strikes are added, because applying the pair has just removed one.
         """
         self._strikes[peer] += 2
         self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MAX_ROUNDS)
@@ -161,7 +163,7 @@ class Pairing:
         return ProposePair(self.pair)
 
     def _yields_to(self, peer: str) -> bool:
-        """Return whether the two have proposed to each other and the proposal of `peer` stands."""
+        """Return whether this peer and `peer` have proposed to each other and the proposal of `peer` stands."""
         pair = self.pair
         return pair is not None and pair.partner == peer and pair.state is PairState.PROPOSED and peer < self.peer
 

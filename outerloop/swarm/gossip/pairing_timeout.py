@@ -1,8 +1,9 @@
 """Timeout of a ready peer that waits for a partner: a fraction of its inner time, so that idle time stays bounded.
 
-    patience = fraction · median of the last inner times,  at least `min_s`, at most `max_s`
+    timeout = min(max(fraction · median of the last inner times, min_s), max_s)
 
-The median is used because an evaluation or a checkpoint occasionally makes one inner time much longer.
+The inner time is the duration of the inner steps of one round. The median is used because an evaluation or a checkpoint
+occasionally makes one inner time much longer.
 """
 
 from __future__ import annotations

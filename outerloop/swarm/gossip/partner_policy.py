@@ -1,7 +1,7 @@
 """Policies for choosing partners: which peers a peer may meet in a gossip round, and which rounds fit each other.
 
-RandomPartners     Any peer that is ready with the same fragment, except the last few partners. Otherwise peers of equal
-                   speed that met once would be ready together again and keep meeting.
+RandomPartners     Any peer that is ready with the same fragment, except the last few partners. Without this exception,
+                   peers of equal speed that met once would be ready together again and keep meeting.
 ScheduledPartners  One partner per round, from a schedule that all peers know: for reproducible runs.
 
 Peers are named by their peer ids.
@@ -31,7 +31,7 @@ class Partners(Protocol):
         ...
 
     def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
-        """Return the preferred peers of `ready`, sorted by id. `around`: number of other peers seen recently."""
+        """Return the preferred peers among `ready`, sorted by id. `around`: number of other peers seen recently."""
         ...
 
     def met(self, peer: str) -> None:
@@ -40,9 +40,9 @@ class Partners(Protocol):
 
 
 class RandomPartners:
-    """Any ready peer but the last REMEMBERED partners. `others`: all peers except this one.
+    """Any ready peer except the last REMEMBERED partners. `others`: all peers except this one.
 
-    At least half of the peers around always remain to draw from, so with few peers fewer are left out.
+    If few peers are around, fewer partners are left out, so that at least half of the peers around can be drawn.
     """
 
     def __init__(self, others: Sequence[str]) -> None:
@@ -64,7 +64,10 @@ class RandomPartners:
 
 
 class ScheduledPartners:
-    """Pairs drawn from a seed. `peers`: all, in the order of ranks; `own`: this peer; `seed`: equal on all peers."""
+    """Pairs drawn from a seed.
+
+    `peers`: all peers, in the order of ranks. `own`: this peer. `seed`: the seed, equal on all peers.
+    """
 
     def __init__(self, peers: Sequence[str], own: str, *, seed: int) -> None:
         self._peers = list(peers)

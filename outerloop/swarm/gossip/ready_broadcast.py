@@ -1,9 +1,9 @@
-"""Broadcast of readiness for a pair: a small notice to each chosen peer, always with the latest state.
+"""Broadcast of this peer's readiness for a pair: a small notice to each chosen peer, always with the latest state.
 
     {round: [number, fragment]} or {round: nil} ->      the receiver closes the stream when it has read the notice
 
-If a notice cannot be delivered, the sender pauses its notices to that peer. After the pause it sends the latest state,
-if that has changed meanwhile.
+If a notice cannot be delivered, the sender pauses its notices to that peer. After the pause it sends the latest state
+if the state has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReadyBroadcast(RpcService):
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     def send(self, peers: Iterable[str], round: Round | None) -> None:
-        """Notify these peers that this peer is ready with a round, or (None) not ready. Returns at once."""
+        """Notify these peers that this peer is ready with a round, or that it is not ready (None). Returns at once."""
         for peer in peers:
             self._unsent[peer] = round
             if peer not in self._sending:

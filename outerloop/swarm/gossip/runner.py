@@ -1,9 +1,10 @@
-"""Gossip rounds over the network: enter the pool, take a paired or a solo step, leave it. No barrier, no leader.
+"""Gossip rounds over the network, without a barrier or a leader.
 
-This module connects the other parts and their timeouts: pairing.py chooses partners, pair.py holds the state of a pair,
-handshake.py moves the payloads, pair_outcomes.py asks for decisions that were lost, ready_broadcast.py announces which
-peers are ready. A frozen or lost partner costs at most one timeout; then this peer finds another partner or takes a
-solo step.
+In each round, a peer enters the pool of ready peers, takes a paired or a solo step, and leaves the pool. This module
+connects the other parts and their timeouts: pairing.py chooses partners, pair.py holds the state of a pair,
+handshake.py exchanges the payloads, pair_outcomes.py asks for decisions that were lost, and ready_broadcast.py
+announces that this peer is ready. A frozen or lost partner costs at most one timeout; then this peer finds another
+partner or takes a solo step.
 
 The two peers of a pair may be in rounds with different numbers. Each contribution carries its sender's round.
 """
@@ -35,7 +36,7 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
-MAX_NOTIFIED = 16  # members notified when a peer is ready, drawn again each round: notices stay few in a large swarm
+MAX_NOTIFIED = 16  # number of members to notify, drawn again each round: limits the notices in a large swarm
 MIN_TURNS = 8  # a peer gets at least this many turns on average before it times out
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
 """Errors that mean that the partner is unreachable or frozen."""
@@ -47,7 +48,7 @@ def _now_s() -> float:
 
 @dataclass
 class _PoolEntry:
-    """This peer's stay in the pool for one round. `landing`: the partner's contribution; None: a solo step."""
+    """This peer's stay in the pool for one round. `landing`: future of the contribution; None: a solo step."""
 
     offer: Offer
     landing: asyncio.Future[Contribution | None]
@@ -60,11 +61,14 @@ class GossipRunner:
     """Runs one peer's gossip rounds one at a time; rounds that are started meanwhile are queued.
 
     deadline_s       longest time that a pair may take from the proposal to the decision
-    max_blob_bytes   largest payload that is accepted from a partner
+    max_blob_bytes   maximum size of a payload that is accepted from a partner
 
-    Counters since the start: `solo_rounds`; `dropped_pairs`, pairs that failed after acceptance; `one_sided_rounds`,
-    dropped pairs that the partner applied, counted when this peer learns of it; `idle_s`, seconds in the pool without a
-    partner.
+    Counters since the start:
+
+    solo_rounds         rounds with a solo step
+    dropped_pairs       pairs that failed after acceptance
+    one_sided_rounds    dropped pairs that the partner applied, counted when this peer learns of it
+    idle_s              time in the pool without a partner, in seconds
     """
 
     def __init__(
@@ -102,11 +106,11 @@ class GossipRunner:
 
     @property
     def pair(self) -> Pair | None:
-        """Return the pair that this peer has proposed or accepted, until that ends."""
+        """Return the pair that this peer has proposed or accepted, until the pair ends; None if it has none."""
         return self._pairing.pair
 
     async def serve(self) -> None:
-        """Start to answer requests. Every proposal is turned down until `begin` is called."""
+        """Start answering requests. Every proposal is turned down until `begin` is called."""
         await self._notices.serve()
         await self._outcomes.serve()
         await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
@@ -116,11 +120,11 @@ class GossipRunner:
         self._pairing.partners = partners
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner (peer id) whose payload was unusable for some rounds."""
+        """Exclude a partner (peer id) for some rounds, because its payload was unusable."""
         self._pairing.strike(peer)
 
     async def run_round(self, round: Round, blob: bytes, *, timeout_s: float) -> list[Contribution]:
-        """Run one round. Return the contributions of the pair in the order of names, or this peer's alone."""
+        """Run one round. Return both contributions of the pair, sorted by name, or only this peer's in a solo step."""
         async with self._one_round:
             offer = Offer(round, self._store.put(blob), len(blob))
             try:
@@ -217,7 +221,7 @@ class GossipRunner:
 
     @contextmanager
     def _ending(self, entry: _PoolEntry, pair: Pair) -> Iterator[None]:
-        """End the pair when the block ends, in whatever way, and continue the round."""
+        """End the pair when the block ends, even with an error, and continue the round."""
         try:
             yield
         finally:

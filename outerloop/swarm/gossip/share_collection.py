@@ -1,8 +1,8 @@
-"""State of one final gather at one peer: shares held, and which peers claim to hold the others. No I/O.
+"""State of one final gather on one peer: the shares that it holds, and the peers that claim to hold others. No I/O.
 
-A share counts if its owner signed it, whichever peer reported it. A claim without that signature is rejected before
-anything is fetched, and the rejection names the peer that made the claim. If an owner signed two different shares, each
-peer that learns of both leaves the owner out, and sends both shares to every peer that asks.
+A share counts if its owner signed it, regardless of which peer reported it. A claim without the owner's signature is
+rejected before anything is fetched, and the rejection names the peer that made the claim. If an owner signed two
+different shares, each peer that learns of both leaves the owner out, and sends both shares to every peer that asks.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.validation import items
 
 NAMED = 256
-"""Most members that one request may ask about: the request and its answer stay below the size limit of a frame."""
+"""Maximum number of members that one request may ask about, so that the request and its answer fit a frame."""
 
 
 class ShareCollection:
-    """The shares that one peer holds or knows of in one final gather. Peers are named by their ids.
+    """The shares that one peer holds or knows of in one final gather. Peers are identified by their ids.
 
     own           this peer's share; `blob` is its content
     others        the members other than this peer
-    share_error   returns in one line why a share cannot be its owner's; empty if it can
+    share_error   returns a one-line reason why a share cannot be its owner's, or an empty string if it can
     reject        called with a peer and the reason why its claim is rejected
 
     `unreachable`: members that no longer answer. `settled`: set when this peer no longer waits for owners. `asked_s`:
@@ -54,7 +54,7 @@ class ShareCollection:
         self._held = {own.owner}
         self._have_stated: set[str] = set()  # members that have stated their own share, valid or not
         self._false_claims: set[tuple[str, str]] = set()  # (peer that made the claim, owner of the share)
-        self._compared: set[str] = set()  # members that, after both settled, have reported all they hold
+        self._compared: set[str] = set()  # members that have reported all their shares after both peers settled
         self._done: set[str] = set()  # members that need nothing more from this peer
         self._fetching: set[str] = set()
         self._tried: set[str] = set()
@@ -64,7 +64,7 @@ class ShareCollection:
 
     @property
     def missing(self) -> list[str]:
-        """Return the members whose shares this peer does not hold and that may still count, sorted."""
+        """Return, sorted, the members whose shares may still count but are not held by this peer."""
         return sorted(self.others - self._held - self._contradicting.keys())
 
     @property
@@ -74,7 +74,7 @@ class ShareCollection:
 
     @property
     def idle(self) -> bool:
-        """Return whether no fetch is under way that may still succeed and count."""
+        """Return whether no running fetch can still succeed and count."""
         counting = self._fetching - self._contradicting.keys()
         return all(self.unreachable.issuperset(self._holders[owner]) for owner in counting)
 
@@ -106,7 +106,7 @@ class ShareCollection:
         self._changed.set()
 
     def asked_by(self, peer: str, now_s: float) -> None:
-        """Record that a peer is still fetching, unless it has reported {done}: requests may arrive out of order."""
+        """Record that a peer is still fetching. Ignore this after {done}, because requests may arrive out of order."""
         if peer not in self._done:
             self.asked_s[peer] = now_s
 
@@ -116,10 +116,10 @@ class ShareCollection:
         self.asked_s.pop(peer, None)
 
     def members_to_ask(self, peer: str) -> list[str]:
-        """Return the members to ask a peer about, NAMED at most, a different window each time: those that are missing.
+        """Return up to NAMED members to ask a peer about, namely those whose shares are missing.
 
-        Once this peer has settled, ask about all members, to compare: a member that one of the two peers leaves out is
-        then left out by both.
+        Once this peer has settled, it asks about all members until the two peers have compared their shares, so that a
+        member that one of them leaves out is left out by both. Successive calls return different windows of the list.
         """
         all_of_them = self.settled.is_set() and peer not in self._compared
         names = sorted(self.others) if all_of_them else self.missing
@@ -128,7 +128,11 @@ class ShareCollection:
         return [*names[start:], *names[:start]][:NAMED]
 
     def to_map(self, asked: Iterable[str]) -> Request:
-        """Return this peer's report: its share, whether it has settled, contradicting shares, those held of `asked`."""
+        """Return this peer's report to another member.
+
+        It contains this peer's share, whether it has settled, all contradicting shares, and its shares of the members
+        in `asked`.
+        """
         second = self._contradicting
         contradicting = [share for owner in second for share in (self._stated[owner], second[owner])]
         held = [self._stated[owner] for owner in asked if owner in self._held and owner not in second]
@@ -136,7 +140,10 @@ class ShareCollection:
         return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": shares}
 
     def apply_report(self, peer: str, report: Request, *, compared: bool = False) -> None:
-        """Apply a member's report. `compared`: it was asked about all. Raises Unreadable, unchanged, if malformed."""
+        """Apply a member's report. `compared`: this peer had settled when it sent its request.
+
+        Raises Unreadable, without changing anything, if the report is malformed.
+        """
         own = SignedShare.from_list(report["share"]) if "share" in report else None
         held = [SignedShare.from_list(share) for share in _listed(report.get("held", []))]
         if own is not None and own.owner != peer:
@@ -151,10 +158,11 @@ class ShareCollection:
         self._changed.set()
 
     def start(self) -> list[tuple[SignedShare, list[str]]]:
-        """Return the shares to fetch now, each with its sources, a list that may grow. They count as being fetched.
+        """Return the shares to fetch now, each with a list of sources, which may grow. Mark them as being fetched.
 
-        A share is fetched after its owner has stated it to this peer; once this peer has settled, from any peer that
-        claims to hold it. A failed fetch is tried again when a peer claims again to hold the share.
+        Before this peer has settled, it fetches a share only if the owner has stated it to this peer. After that, it
+        fetches a share from any peer that claims to hold it. A failed fetch is repeated if a peer claims again to hold
+        the share.
         """
         out = self._held | self._contradicting.keys() | self._fetching | self._tried
         open_to_all = self.settled.is_set()
@@ -166,7 +174,7 @@ class ShareCollection:
         return [(self._stated[owner], self._holders[owner]) for owner in wanted]
 
     def fetched(self, owner: str, blob: bytes | None) -> None:
-        """Record the end of a fetch: `blob`, or None if it failed."""
+        """Record the end of a fetch. `blob`: the content; None if the fetch failed."""
         self._fetching.discard(owner)
         self._tried.add(owner)
         if blob is not None and not self._closed and owner not in self._contradicting:
@@ -200,7 +208,7 @@ class ShareCollection:
 
 
 def members_in(value: Any) -> list[str]:
-    """Return the peer ids that a request asks about. Raises Unreadable if malformed."""
+    """Return the peer ids that a request asks about. Raises Unreadable if `value` is malformed."""
     if not isinstance(value, list) or len(value) > NAMED or not all(isinstance(peer, str) for peer in value):
         raise Unreadable(f"a request must name a list of at most {NAMED} members")
     return value

@@ -21,7 +21,7 @@ PURPOSE = "share"
 
 @dataclass(frozen=True)
 class SignedShare:
-    """A share as its owner stated it. `owner`: peer id. `sha`, `length` (bytes): of the blob."""
+    """A share as its owner stated it. `owner`: peer id. `sha`, `length`: sha256 and length in bytes of the blob."""
 
     owner: str
     sha: bytes
@@ -29,7 +29,7 @@ class SignedShare:
     signature: bytes
 
     def to_list(self) -> list[Any]:
-        """Return the share as it is sent."""
+        """Return the share in its wire format."""
         return [self.owner, self.sha, self.length, self.signature]
 
     @classmethod
@@ -60,6 +60,6 @@ def signed(
 
 
 def is_signed(share: SignedShare, number: int, *, members: Formation, signatures: Signatures) -> bool:
-    """Return whether the owner, a member, signed this share for this final gather."""
+    """Return whether the owner, which must be a member, signed this share for this final gather."""
     statement = PURPOSE, members.session, number, members.names[share.owner], share.sha, share.length
     return signatures.verify(share.signature, *statement, by=share.owner)

@@ -1,16 +1,17 @@
 """Admission control for incoming streams, with limits per peer and for all non-members together.
 
-    peer not on the allow-list or not entitled to the protocol   sent a refusal; nothing is read
-    peer not on the allow-list that asks again and again         held: the stream stays open, unread and unanswered
-    too many open streams, or too many requests                  closed; nothing is read
-    first frame late or too long, or too many bytes announced    closed
+    the peer is not on the allow-list, or may not use the protocol   send a refusal; read nothing
+    the peer is not on the allow-list, and asks again and again      hold the stream: keep it open, unread, unanswered
+    too many open streams, or too many requests                      close the stream; read nothing
+    the first frame is late or too long, or the peer announces too
+    many bytes                                                       close the stream
 
-In a run with an allow-list, every listed peer counts as a member here; other peers are refused at the first check. In
-an open run anyone can create identities, so the total use of all non-members is bounded as well. Non-members,
-newcomers included, can exhaust each other's share, but not the members' share.
+In a run with an allow-list, admission control treats every listed peer as a member; other peers are refused at the
+first check. In an open run anyone can create identities, so the total use of all non-members is bounded as well.
+Non-members, including newcomers, can exhaust each other's share, but not the members' share.
 
 Public requests are short and cheap; they are limited in number and in bytes. Requests that are reserved for newcomers
-(payloads and states) are limited in number only, because a state is as large as the model. The operator sets the
+(payloads and states) are limited only in number, because a state is as large as the model. The operator sets the
 upload rate of states (uploads.py).
 """
 
@@ -32,37 +33,40 @@ from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, limit
 
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
-"""Limit for one member. At one peer it has open at most one transfer of payloads and 8 of state, two polls, three for
-commits, one each to meet, pair, assemble and form, and about 16 consensus messages in flight: 34. The limit leaves
-about as many again."""
+"""Maximum number of open streams of one member. An honest member has at most 34 streams open to one peer: one payload
+transfer, 8 state transfers, two polls, three streams for commits, one each for a meeting, a pair, the final gather and
+the formation, and about 16 consensus messages in flight. The limit is about twice that number."""
 NEWCOMER_STREAMS = 24
-"""Limit for one newcomer (a peer about to become a member): one transfer of payloads, 8 of state, 15 for the rest."""
+"""Maximum number of open streams of one newcomer, a peer about to become a member: one payload transfer, 8 state
+transfers, and 15 other streams."""
 STRANGER_STREAMS = 8
-"""Limit for the public requests of one non-member. Those of a newcomer also count towards its NEWCOMER_STREAMS."""
+"""Maximum number of open streams for public requests of one non-member. They also count towards NEWCOMER_STREAMS."""
 OUTSIDE_STREAMS = 128
-"""Limit for all non-members together. With the members' streams it stays well below the usual limit of 1,024 open
-files."""
+"""Maximum number of open streams of all non-members together. With the members' streams, the total stays well below the
+usual limit of 1,024 open files."""
 TURNED_AWAY_AT_ONCE = 16
 """Maximum number of refusals sent at a time. Streams of further refused peers are closed silently."""
 TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
-"""Rate of streams that are refused with a message: of one peer that is not on the allow-list, and of all such peers.
-Each costs about 1 ms. Streams beyond that are held for HOLD_S.
+"""Rate limits for streams that are refused with a message: of one peer that is not on the allow-list, and of all such
+peers together. Each refusal costs about 1 ms. Streams beyond these rates are held for HOLD_S.
 """
 HELD_AT_ONCE = 416
-"""Maximum number of streams held at a time; further ones are closed. Each takes two open files of this process's limit
-and p2pd's, and 0.18 MB of p2pd's memory: 75 MB in all."""
+"""Maximum number of streams held at a time; further ones are closed. Each takes up two open files in this process and
+in p2pd, and 0.18 MB of p2pd's memory, which adds up to 75 MB."""
 REQUEST_BYTES = 1024
-"""Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
+"""Maximum size of a public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
-"""Largest total announced by all streams of one peer: four of the longest consensus messages."""
+"""Maximum number of bytes announced on all streams of one peer together: four of the longest consensus messages."""
 REQUESTS, REQUESTS_OF_STRANGERS = Rate(burst=32, per_s=4), Rate(burst=256, per_s=64)
-"""For public requests: one non-member, all non-members. A peer that joins the forming swarm sends many requests in its
-first seconds, then one a second. Several peers do so at the same time."""
+"""Rate limits for public requests of one non-member, and of all non-members together. A peer that joins the forming
+swarm sends many requests in its first seconds, then one per second. Several peers may do so at the same time."""
 BYTES, BYTES_OF_STRANGERS = Rate(burst=4 << 20, per_s=256 << 10), Rate(burst=16 << 20, per_s=1 << 20)
-"""For public requests, bytes sent and received. A probe takes 2 MiB; several machines may probe or form at a time."""
+"""Rate limits for the bytes sent and received in public requests of one non-member, and of all non-members together. A
+probe takes 2 MiB; several machines may send probes or form the swarm at the same time."""
 REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS = Rate(burst=512, per_s=128), Rate(burst=2048, per_s=512)
-"""For all other requests: ballots, and one stream for each payload and each 8 MiB of a state. With rounds of one second
-a newcomer sends each peer about 10 requests a second, and more while it catches up."""
+"""Rate limits for all other requests of one newcomer, and of all newcomers together: ballots, and one stream for each
+payload and each 8 MiB of a state. If rounds take one second, a newcomer sends each peer about 10 requests per second,
+and more while it catches up."""
 
 
 class Admission:
@@ -71,7 +75,7 @@ class Admission:
     Args:
         member: returns whether a peer that `trust` admits is a member.
 
-    `open_streams` counts the streams being answered, `receiving` the bytes that they have announced.
+    `open_streams` counts the streams being answered, and `receiving` the bytes announced on them.
     """
 
     def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
@@ -110,7 +114,7 @@ class Admission:
                 logger.debug("%s left %s: %s", remote, protocol, error)
         except OSError as error:
             stream.abort()
-            if not EXHAUSTION.note(error):  # if it is exhaustion, the remote peer retries
+            if not EXHAUSTION.note(error):  # after resource exhaustion, the remote peer retries
                 raise
 
     async def _hand_on(self, remote: str, stream: Stream, handler: Handler, *, public: bool) -> None:
@@ -126,7 +130,7 @@ class Admission:
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
         """Return the peer that exceeds a limit and the reason, or None if no limit is exceeded.
 
-        For a non-member within the stream limits this also spends one request.
+        If the peer is a non-member within the stream limits, one request is spent from its budget.
         """
         outside = not self._member(remote)
         most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
@@ -141,7 +145,7 @@ class Admission:
         return None
 
     def _overspent(self, remote: str, *, public: bool) -> str:
-        """Spend one request. If a budget is exhausted, spend nothing and return whose it is; else return ""."""
+        """Spend one request and return "". If a budget is exhausted, spend nothing and return the budget's owner."""
         if not public:
             return self._of_newcomers.spend(remote)
         return self._bytes.lacking(remote) or self._requests.spend(remote)
@@ -191,11 +195,11 @@ class Admission:
                 self._turning_away -= 1
 
     async def _hold(self, stream: Stream) -> None:
-        """Keep a stream open and read nothing (a tarpit), then abort it. At HELD_AT_ONCE, abort it at once.
+        """Keep a stream open and read nothing (a tarpit), then abort it.
 
-        A sender reopens a closed stream at once, which costs this machine 0.5 ms. An open stream that is not read costs
-        nothing, and flow control stops its sender. The streams end at different times, so that they are not reopened
-        together.
+        If HELD_AT_ONCE streams are already held, abort it at once. A sender reopens a closed stream at once, which
+        costs this machine 0.5 ms. An open stream that is not read costs nothing, and flow control stops its sender.
+        The streams end at different times, so that they are not all reopened at the same time.
         """
         if self._held < HELD_AT_ONCE:
             self._held += 1

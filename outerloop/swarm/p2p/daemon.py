@@ -1,10 +1,10 @@
-"""p2pd, hivemind's libp2p daemon, as a child process that is never orphaned. Our Ctrl-C does not reach it.
+"""Run p2pd, hivemind's libp2p daemon, as a child process that is never orphaned and that a Ctrl-C does not reach.
 
-hivemind can launch p2pd itself, but then three problems are out of our control:
+This module launches p2pd, because three problems arise if hivemind does:
 
 - A Ctrl-C in the terminal would reach p2pd as well and race with our shutdown. So p2pd runs in a separate session.
-- A kill -9 of the worker would leave p2pd running. So the kernel is asked to kill it when the *thread* that launched it
-  ends (PR_SET_PDEATHSIG). Launch it from the network thread, which lives as long as the process.
+- A kill -9 of the worker would leave p2pd running. So the kernel is asked to kill p2pd when the *thread* that launched
+  it ends (PR_SET_PDEATHSIG). p2pd must be launched from the network thread, which lives as long as the process.
 - QUIC must be off: on QUIC 82-100 % of hivemind's streams silently lose their tail. So p2pd listens on TCP only.
 
 A small Python program makes the request to the kernel and then replaces itself with p2pd (16 ms). `preexec_fn` would
@@ -35,7 +35,7 @@ from outerloop.types import UserError, printable
 logger = logging.getLogger(__name__)
 
 # argv: the parent's pid, then the command. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
-# If the parent has exited already, no signal would ever come, so p2pd is not started.
+# If the parent has already exited, p2pd is not started, because it would never receive the signal.
 DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -43,7 +43,8 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 MESSAGE_BYTES = 3 << 19
-"""Largest DHT message, sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger ones."""
+"""Maximum size of a DHT message, sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger
+ones."""
 PORT_POLL_S = 0.1
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
@@ -72,7 +73,7 @@ class DaemonOptions:
 
 
 def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) -> None:
-    """Check that each address is a multiaddr with the part `must_name`. Raises UserError if one is not."""
+    """Check that each address is a multiaddr that contains the protocol `must_name`. Raises UserError if not."""
     for address in addresses:
         try:
             Multiaddr(address)[must_name]
@@ -115,7 +116,7 @@ class Daemon:
 
     async def _end_by(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            with suppress(ProcessLookupError):  # os.kill: the process object's own method may reap it behind asyncio
+            with suppress(ProcessLookupError):  # os.kill: send_signal may reap the child before asyncio does
                 os.kill(self.pid, number)
         await self._process.wait()
 
@@ -153,9 +154,9 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 
 
 async def wait_for_port(host: str, port: int) -> None:
-    """Wait until no program listens on a port. libp2p would share it, and each program would get the other's streams.
+    """Wait until no program listens on a port. libp2p would share the port, and streams would reach the wrong program.
 
-    Raises UserError after STOP_S, the time that a previous peer on this port takes to stop.
+    Raises UserError after STOP_S, the time that a previous peer on this port may take to stop.
     """
     try:
         async with limit(STOP_S):
@@ -217,7 +218,7 @@ def _binary() -> Path:
 
 
 def arguments(options: DaemonOptions, control: str) -> list[str]:
-    """Return p2pd's flags. NAT traversal and relays are on for `open_internet` only; one network does not need them."""
+    """Return p2pd's flags. NAT traversal and relays are enabled only for `open_internet`."""
     outside = int(options.open_internet)
     family = f"ip{ipaddress.ip_address(options.host).version}"
     flags = {

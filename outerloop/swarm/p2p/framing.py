@@ -2,10 +2,10 @@
 
     length (8 bytes, big endian) | sha256 of the content (32 bytes) | content, in pieces of 256 KiB | end mark (4 bytes)
 
-libp2p ends a stream in the same way whether the sender finished or was killed, hence the explicit length, the end mark
-and the hash. The reader sets a size limit and compares it with the length *before* it allocates memory. A frozen sender
-keeps its connection open indefinitely, hence a timeout on every piece. Small control messages are msgpack maps in one
-frame.
+libp2p ends a stream in the same way whether the sender finished or was killed. The length, the end mark and the hash
+make the difference visible. The reader sets a size limit and compares it with the length *before* it allocates memory.
+A frozen sender keeps its connection open indefinitely, so every piece has a time limit. Small control messages are
+msgpack maps in one frame.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgpack
 
 from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
-PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s against 188-208 MB/s for pieces of 1 to 4 MiB
+PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s, compared to 188-208 MB/s for 1 to 4 MiB
 CONTROL_BYTES = 64 * 1024
-SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write: three writes would be three packets
+SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write, because three writes would be three packets
 END_MARK = b"end\n"
 TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
-    """The stream ended early, stalled, or carried other bytes than announced. Trying again may help."""
+    """The stream ended early, stalled, or carried other bytes than announced. A retry may succeed."""
 
 
 class Unreadable(BrokenStream):
@@ -37,7 +37,7 @@ class Unreadable(BrokenStream):
 
 
 class TurnedAway(BrokenStream):
-    """The remote peer refuses this one, which is not on its allow-list or not a member yet."""
+    """The remote peer refuses this peer, which is not on its allow-list or not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 class Stream:
-    """A message stream over one pair of reader and writer. `stall_s`: time limit for each piece.
+    """A message stream over a pair of reader and writer. `stall_s`: time limit for each piece.
 
     `reserve`: context manager entered with the announced size of each message while it arrives. `moved_bytes`: bytes
     sent and received so far.
@@ -78,7 +78,7 @@ class Stream:
     ) -> bytes:
         """Read and return one message of up to `at_most` bytes. Raises BrokenStream, or Unreadable if it is longer.
 
-        `patience_s`: time limit for its header (None: no limit besides the caller's).
+        `patience_s`: time limit for the header of the message; None: only the caller's limit applies.
         """
         header = await self._read(40, patience_s)
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
@@ -116,7 +116,7 @@ class Stream:
         """Read one small control message, a map with text keys. Raises TurnedAway if the peer refuses."""
         try:
             value = msgpack.unpackb(await self.receive(at_most=at_most, patience_s=patience_s))
-        except ValueError as error:  # base class of all of msgpack's unpacking errors
+        except ValueError as error:  # base class of all unpacking errors of msgpack
             raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
             raise Unreadable(f"a control message must be a map, not {type(value).__name__}")
@@ -125,13 +125,13 @@ class Stream:
         return value
 
     async def turn_away(self) -> None:
-        """Send the remote peer an explicit refusal; without it, the peer would assume a network fault."""
+        """Send the remote peer an explicit refusal, without which it would assume a network fault."""
         async with limit(TURN_AWAY_S):
             await self.send_object(TURNED_AWAY)
             await self.ended()
 
     async def hold(self, seconds: float) -> None:
-        """Wait this long, or until the remote side closes the stream. Flow control stops a remote side that sends."""
+        """Wait for this time, or until the remote side closes the stream. Flow control stops any sender."""
         with suppress(TimeoutError, OSError):
             async with limit(seconds):
                 if await self._reader.read(1):
@@ -148,7 +148,7 @@ class Stream:
             return  # a reset ends the stream as well
 
     def abort(self) -> None:
-        """Close both directions at once and drop unsent data. `close` would wait until the remote side takes it."""
+        """Close both directions at once and drop unsent data. `close` would wait until the remote side reads it."""
         self._writer.transport.abort()
 
     async def write(self, piece: bytes | memoryview) -> None:

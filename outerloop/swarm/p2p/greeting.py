@@ -1,7 +1,7 @@
 """Greeting: contact the initial peers of a run before joining it, so that a peer that cannot join learns why.
 
-A greeting is the first exchange of a probe (probe.py): every peer that the remote allow-list admits gets an answer, and
-every other peer gets a refusal, which says so.
+A greeting is the first exchange of a probe (probe.py). A remote peer answers every peer that its allow-list admits, and
+sends every other peer a refusal that states the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 Answer = float | Exception
-"""Seconds that the remote clock is ahead of this one, or why there was no answer."""
+"""Number of seconds by which the remote clock is ahead of the local clock; or the error if no answer arrived."""
 
 
 class NotAllowed(UserError):
@@ -28,11 +28,12 @@ class NotAllowed(UserError):
 
 
 async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -> bool:
-    """Contact all these peers at the same time, and return whether one of them admits this peer.
+    """Contact all these peers at the same time, and return whether at least one of them admits this peer.
 
     Raises:
-        NotAllowed: none admits this peer, and one of them refuses it because of its allow-list.
-        UserError: `strict`, and the clock of each peer that answers differs by more than hivemind's limit of 3 s.
+        NotAllowed: no peer admits this peer, and at least one refuses it because of an allow-list.
+        UserError: `strict` is set, and the clock of each peer that answers differs from the local clock by more than
+            3 s, hivemind's limit.
     """
     answers = dict(zip(peers, await asyncio.gather(*(_ahead_s(transport, peer) for peer in peers)), strict=True))
     ahead_s = {peer: answer for peer, answer in answers.items() if isinstance(answer, float)}

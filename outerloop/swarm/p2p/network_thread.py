@@ -1,4 +1,4 @@
-"""The network thread, which runs one asyncio loop. It is the only bridge to the training thread.
+"""The network thread, which runs one asyncio loop. All calls from the training thread to the network go through it.
 
 `BackgroundTasks` holds the tasks of one owner that are not awaited and handle their own failures.
 """
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """The running tasks of one owner. It keeps references to them, because asyncio may drop a task without any.
+    """The running tasks of one owner. It keeps references to them, because asyncio may drop a task without references.
 
-    Unlike in an asyncio.TaskGroup, a task that fails ends no other, and nothing has to wait for all of them.
+    Unlike in an asyncio.TaskGroup, a failing task does not end the others, and the owner need not wait for the tasks.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
     trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
 
-libp2p proves the id of the peer that opens a stream, and nothing else: any peer that can dial may call every handler.
-So `serve` checks the allow-list and then `allowed` before it reads a single byte, and limits the resources that other
-peers may use (admission.py).
+libp2p proves only the id of the peer that opens a stream: any peer that can dial this peer can open a stream to every
+handler. So `serve` checks the allow-list and then `allowed` before it reads a single byte, and limits the resources
+that other peers may use (admission.py).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Node:
 
     peer_id: str
     addresses: list[str]
-    """Full multiaddrs that other peers can join with; those that other machines can reach come first."""
+    """Full multiaddrs through which other peers can join; those that other machines can reach come first."""
     dht: DHTNode
     member: Callable[[str], bool]
     """Returns whether the peer with this id is a member. Members take precedence over non-members in the DHT and in
-    admission control. The code that forms the swarm sets it; until then only this peer itself counts."""
+    admission control. PeerSession sets this function; until then only this peer itself counts as a member."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         raise_file_limit()
@@ -121,7 +121,10 @@ class Node:
         await self._p2p.add_binary_stream_handler(protocol, answer)
 
     def close(self) -> None:
-        """Shut down the streams, the DHT node, the daemon and the thread, and remove the sockets. Idempotent."""
+        """Shut down the streams, the DHT node, the daemon and the thread, and remove the sockets.
+
+        Does nothing if the node is already closed.
+        """
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -212,7 +215,7 @@ def _peer(peer_id: str) -> PeerID:
 
 
 async def _attach(daemon: Daemon, folder: Path) -> P2P:
-    """Return hivemind's client of our daemon, with its socket next to the daemon's instead of in /tmp."""
+    """Return hivemind's client for the daemon, with its socket in `folder` instead of in /tmp."""
 
     class PrivateP2P(P2P):
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
@@ -222,8 +225,10 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
 
 
 async def _bounded(step: Awaitable[object]) -> None:
-    """Run one step of a shutdown for at most STOP_S. Without its daemon hivemind would wait indefinitely, so a step
-    that fails is skipped."""
+    """Run one step of a shutdown for at most STOP_S, and ignore its failure.
+
+    Without the time limit, hivemind would wait indefinitely if its daemon has ended.
+    """
     try:
         async with limit(STOP_S):
             await step

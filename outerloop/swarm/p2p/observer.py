@@ -1,4 +1,4 @@
-"""A temporary read-only peer. It has a throwaway identity (or the onlooker's key) and listens on loopback."""
+"""A temporary read-only peer. It has a temporary identity or the onlooker's key, and by default listens on loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outerloop.swarm.timeouts import OPEN_S, limit
 
 
 class ObserverNode(Node):
-    """A peer that can dial one given address, instead of any known address of a peer id."""
+    """A peer that can dial a given address, instead of any known address of a peer id."""
 
     async def dial(self, address: str) -> str:
         """Connect to the peer at this full address and return its id, which libp2p has proven. Raises Unreachable."""
@@ -44,13 +44,13 @@ def visit(
     observer: bool = True,
     identity_path: Path | None = None,
 ) -> Iterator[ObserverNode]:
-    """Run a visitor for the duration of a `with` block. Raises UserError.
+    """Run an observer node for the duration of a `with` block. Raises UserError.
 
     Args:
-        observer: its DHT node only sends queries and answers none.
+        observer: the DHT node only sends requests and does not answer any.
         identity_path: file of a key that other peers know; None: a new key that is deleted afterwards.
     """
-    folder = SocketFolder()  # if this process is killed, the next peer removes it
+    folder = SocketFolder()  # if this process is killed, the next peer on the machine removes it
     try:
         options = DaemonOptions(
             identity_path=identity_path or ensure_identity(folder.path / "identity.key"),

@@ -1,14 +1,15 @@
 """Probe: measure the round trip, the bandwidth and the clock offset to a peer.
 
-A peer answers probes from every peer that its allow-list admits, so in an open run from any peer:
+A peer answers probes from every peer that its allow-list admits; in an open run, from any peer:
 
-    {bytes}  ->   <- {clock, bytes, seen}           its time, bytes granted, the address it sees the prober at
-    {}       ->   <- {clock}                        PINGS times
-    bytes granted, end mark ->   <- {}              up
-    {}       ->   <- bytes granted, end mark        down
+    {bytes}  ->   <- {clock, bytes, seen}           its time, the bytes granted, and the address at which it sees the
+                                                    prober
+    {}       ->   <- {clock}                        round trip, PINGS times
+    bytes granted, end mark ->   <- {}              upload
+    {}       ->   <- bytes granted, end mark        download
 
-The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB each way per probe, and 8 MiB each
-way per minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
+The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB in each direction per probe, and
+8 MiB in each direction per minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ MAX_SEEN = 256
 class Measured:
     """Result of a probe.
 
-    `clock_ahead_s`: seconds that the remote clock is ahead, plus or minus half of `round_trip_s`. `up`, `down`: rates
-    in bytes/s, None if the peer granted no transfer. `seen`: the address that the peer sees this one at, or "".
+    `clock_ahead_s`: time in seconds by which the remote clock is ahead, plus or minus half of `round_trip_s`. `up`,
+    `down`: transfer rates in bytes/s; None if the peer granted no transfer. `seen`: the address at which the peer sees
+    this peer, or "" if it is unknown.
     """
 
     round_trip_s: float
@@ -47,7 +49,7 @@ class Measured:
 
 
 class Probes:
-    """Answers probes. `seen`: returns the address that this peer sees a remote peer at."""
+    """Answers probes. `seen`: returns the address at which this peer sees a remote peer."""
 
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport
@@ -87,15 +89,19 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 
 
 async def clock_of(transport: Transport, peer_id: str) -> float:
-    """Return a peer's time, in seconds since 1970. Raises Unreachable, BrokenStream (TurnedAway if the peer refuses
-    this one) or TimeoutError."""
+    """Return a peer's time, in seconds since 1970.
+
+    Raises Unreachable, BrokenStream or TimeoutError; TurnedAway, a BrokenStream, if the peer refuses this peer.
+    """
     async with limit(OPEN_S), transport.open_stream(peer_id, PROTOCOL) as stream:
         await stream.send_object({"bytes": 0})
         return _time((await stream.receive_object()).get("clock"))
 
 
 async def _ping(stream: Stream) -> tuple[float, float]:
-    """Return the round trip and the seconds that the remote clock is ahead, assuming equal times both ways."""
+    """Return the round-trip time and the time by which the remote clock is ahead, assuming equal times in both
+    directions, in seconds.
+    """
     began_s, own_clock = _now_s(), time.time()
     await stream.send_object({})
     clock = _time((await stream.receive_object()).get("clock"))

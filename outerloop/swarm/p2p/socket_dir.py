@@ -1,8 +1,9 @@
 """A private folder for the unix sockets between Python and p2pd. Orphaned folders are removed.
 
-The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner locks the folder until the
-process ends, and renames it to its final name only after locking it. So an unlocked folder with a final name belongs to
-a peer that was killed. It is removed by the next peer on the machine, or by the command that started the killed worker.
+The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner keeps the folder locked
+until the process ends, and gives it its final name only after locking it. So an unlocked folder with a final name
+belongs to a peer that was killed. The next peer on the machine removes it, or the command that started the killed
+worker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 TMP = Path("/tmp")
 PREFIX = "outerloop-swarm-"
 UNNAMED = "outerloop-new-"
-YOUNG_S = 60.0  # a folder without its final name may still be about to be locked at this age
+YOUNG_S = 60.0  # up to this age, the owner of a folder without a final name may be about to lock it
 
 
 class SocketFolder:

@@ -1,7 +1,7 @@
-"""The network interface that the protocols use. `node.Node` implements it with hivemind, the tests in memory.
+"""The network interface that the protocols use. `node.Node` implements it with hivemind; tests implement it in memory.
 
-`RpcService` is the base of the services that peers of a run offer each other: requests and answers on streams of one
-protocol.
+`RpcService` is the base class of the services that peers of a run offer each other: requests and answers on streams of
+one protocol.
 
     class Clock(RpcService):
         service = "clock"                                     # protocol outerloop/1/<run>/clock
@@ -31,7 +31,7 @@ from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, limit
 T = TypeVar("T")
 Request = dict[str, Any]
 Handler = Callable[[str, Request, Stream], Awaitable[None]]
-"""Arguments: proven peer id of the requester, the request, the stream to answer on."""
+"""Arguments: proven peer id of the requester, the request, the stream for the answer."""
 
 
 def anybody(peer_id: str) -> bool:
@@ -44,7 +44,7 @@ class Unreachable(Exception):
 
 
 class PeerUnreachable(Exception):
-    """A peer was unreachable for GONE_AFTER_S, so its process must have ended."""
+    """A peer was unreachable for GONE_AFTER_S, so its process is assumed to have ended."""
 
 
 class Transport(Protocol):
@@ -60,17 +60,17 @@ class Transport(Protocol):
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns true.
 
-        Any peer can dial. Streams of other peers are refused before anything is read from them. The requests of one
-        peer are limited, most strictly where `allowed` is `anybody` (admission.py).
+        Any peer can dial this peer. Streams of other peers are refused before any data is read from them. The requests
+        of each peer are limited, most strictly if `allowed` is `anybody` (admission.py).
         """
         ...
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
-    """Repeat `attempt` with growing pauses until it succeeds, and return its result. The caller sets the timeout.
+    """Repeat `attempt` with growing pauses until it succeeds, and return its result. The caller sets the time limit.
 
     A slow peer may cause a broken stream, so broken streams and timeouts are retried without limit. Raises
-    PeerUnreachable if the peer could not be dialled for GONE_AFTER_S and more than GONE_TRIES attempts.
+    PeerUnreachable if more than GONE_TRIES consecutive dials over more than GONE_AFTER_S have failed.
     """
     loop = asyncio.get_running_loop()
     pause_s, failed_dials, since = RETRY_S[0], 0, 0.0
@@ -100,7 +100,7 @@ class RpcService(ABC):
         self._allowed = allowed
 
     async def serve(self) -> None:
-        """Start to answer requests."""
+        """Start answering requests."""
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._answer)
 
     @abstractmethod
@@ -122,5 +122,5 @@ class RpcService(ABC):
 
 
 def protocol_name(run: str, service: str) -> str:
-    """Return the protocol under which a service of a run is reached."""
+    """Return the name of the protocol of a run's service."""
     return f"outerloop/1/{run}/{service}"
