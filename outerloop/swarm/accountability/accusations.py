@@ -60,7 +60,7 @@ class Accusations(RpcService):
         self._sending = BackgroundTasks()
 
     async def accuse(self, evidence: Evidence, *, received_from: str = "") -> bool:
-        """If the evidence is new and valid, expel the accused and notify the other peers. Return whether it is."""
+        """Expel the accused and notify the other peers if the evidence is new and valid. Return whether it is."""
         if id_of(evidence.peer) == self._transport.peer_id:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
