@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.long
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
