@@ -43,11 +43,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links that leave `docs/`, so that they lead to the files that `on_files` added."""
+    """Rewrite the links that leave `docs/`, so that they lead to the files that `on_files` added.
+
+    A page without a heading of its own (scripts/results/*/COMMAND.md) gets the name of its folder.
+    """
     source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
 
     def rewritten(link: re.Match[str]) -> str:
         found = target(source, link[0])
         return os.path.relpath(uri(found), folder) if found else link[0]
 
-    return LINK.sub(rewritten, markdown)
+    title = "" if re.search(r"^# ", markdown, flags=re.MULTILINE) else f"# {folder.name}\n\n"
+    return title + LINK.sub(rewritten, markdown)
