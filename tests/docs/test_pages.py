@@ -6,7 +6,6 @@ import contextlib
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -52,6 +51,9 @@ COMMANDS = {"outerloop": 1, ".venv/bin/outerloop": 1, "scripts/train.sh": 0}
 """Word that starts a command of outerloop -> how many words before its arguments are not its subcommand's name."""
 OTHERS = {"git", "pip", "python", "torchrun", "mkdocs", "sudo", "sbatch", "docker", "cd", "mkdir", "scripts/test.sh"}
 ADDRESS = re.compile(r"/ip4/[^\s\],']+")
+INCLUDED = re.compile(r"--8<--\n(\S+)\n--8<--\n")
+"""The file whose text the site shows in place of a block."""
+EXAMPLE_TESTS = "".join(file.read_text() for file in sorted((ROOT / "tests/examples").glob("*.py")))
 RAN: set[tuple[str, ...]] = set()
 """Trainings that have run in this process, and leave nothing that a page reads: they are not repeated."""
 
@@ -77,7 +79,6 @@ class Session:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
         self.names: dict[str, Any] = {"__name__": "__main__"}
-        self.programs: list[tuple[subprocess.Popen[bytes], Path]] = []
         self.peer: SwarmGather | None = None
         (folder / "README.md").write_text((ROOT / "README.md").read_text())
         monkeypatch.chdir(folder)
@@ -96,7 +97,7 @@ class Session:
 
     def run(self, command: list[str]) -> None:
         if command[0] == "python":
-            self.start(command[1:])
+            check_example(command[1])
         elif command[0] == "torchrun":
             check_torchrun(command)
         elif command[0] in COMMANDS:
@@ -143,30 +144,7 @@ class Session:
         self.peer = self.peer or SwarmGather(run="default", peers=1, identity_path=str(self.folder / "identity"))
         return ADDRESS.sub(self.peer.address[0], word)
 
-    def start(self, arguments: list[str]) -> None:
-        """Start a program of the page next to those before it, with the address that the first of them printed."""
-        log = self.folder / f"program-{len(self.programs)}.log"
-        words = [ADDRESS.sub(self.address, word) if ADDRESS.search(word) else word for word in arguments]
-        with log.open("wb") as output:
-            program = subprocess.Popen([sys.executable, *words], stdout=output, stderr=output, cwd=self.folder)
-        self.programs.append((program, log))
-
-    @property
-    def address(self) -> str:
-        program, log = self.programs[0]
-        while not (told := re.search(r"exchange\.initial_peers=\[(/ip4/[^\s\]]+)", log.read_text())):
-            assert program.poll() is None, log.read_text()
-            time.sleep(0.1)
-        return told[1]
-
-    def finish(self) -> None:
-        for program, log in self.programs:
-            assert program.wait(timeout=120) == 0, log.read_text()
-
     def close(self) -> None:
-        for program, _ in self.programs:
-            program.kill()
-            program.wait()
         if self.peer:
             self.peer.abort()
 
@@ -175,6 +153,11 @@ def few(text: str) -> str:
     for there, instead in FEW.items():
         text = text.replace(there, instead)
     return text
+
+
+def check_example(name: str) -> None:
+    """Check that there is an example of this name, which a test of its own runs."""
+    assert (ROOT / name).is_file() and Path(name).name in EXAMPLE_TESTS, name
 
 
 def check_torchrun(command: list[str]) -> None:
@@ -191,7 +174,8 @@ def session(tmp_path, monkeypatch, capsys) -> Iterator[Session]:
 
 
 def runs(block: Block) -> bool:
-    return not block.reason and (block.language in ("bash", "python") or bool(block.title))
+    is_code = block.language in ("bash", "python") or block.title
+    return bool(is_code and not block.reason and not INCLUDED.match(block.text))
 
 
 @pytest.mark.long
@@ -199,7 +183,6 @@ def runs(block: Block) -> bool:
 def test_the_commands_and_snippets_of_a_page_run_in_order(page, session):
     for block in filter(runs, blocks_of(page)):
         session.read(block)
-    session.finish()
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.reason and b.language == "bash"], ids=lambda b: b.place)
@@ -241,6 +224,13 @@ def test_a_block_that_is_not_run_says_why_and_most_are_run():
     reasons = Counter(block.reason for block in BLOCKS if block.reason)
     assert set(reasons) <= REASONS, set(reasons) - REASONS
     assert reasons.total() <= sum(map(runs, BLOCKS)), reasons
+
+
+def test_included_files_are_examples_with_a_test():
+    included = [name for block in BLOCKS for name in INCLUDED.findall(block.text)]
+    assert included
+    for name in included:
+        check_example(name)
 
 
 def test_every_marker_stands_before_a_block():
