@@ -1,7 +1,7 @@
 """Import hivemind quietly. Import this module before any module of hivemind.
 
-hivemind logs errors only, unless HIVEMIND_LOGLEVEL is set. Its import keeps torch's way of sharing tensors with data
-loaders: hivemind would choose files, which stay in /dev/shm after a kill -9.
+After this import hivemind logs only errors, unless HIVEMIND_LOGLEVEL is set, and torch still shares the tensors of data
+loaders by file descriptors. hivemind would switch torch to files, which stay in /dev/shm after a kill -9.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Retry operations that failed for lack of file descriptors or disk space, which are temporary conditions.
 
-A run that takes days must not end because a log filled the disk for a minute. A failed operation is retried until
-it succeeds, and a log line, at most one per condition and QUIET_S, states what to do.
+A run that takes days must not end because a log filled the disk for a minute. A failed operation is retried until it
+succeeds, and a log line states what to do. Each condition is logged at most once per QUIET_S.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMEDIES = {
 }
 QUIET_S = 30.0
 MAX_FILES = 65_536
-"""Open files that a process requests: enough for the streams that 1,024 members may hold open here (admission.py)."""
+"""Limit of open files that a process requests: enough for the streams of 1,024 members (admission.py)."""
 
 
 class ResourceExhaustion:
@@ -38,7 +38,7 @@ class ResourceExhaustion:
         self._told_s: dict[int, float] = {}
 
     def note(self, error: BaseException | None, *, where: str = "") -> bool:
-        """Return whether an error is a lack of files or disk space. If so, log it, at most once in QUIET_S."""
+        """Return whether an error means a lack of files or disk space. If so, log it, but at most once per QUIET_S."""
         if not isinstance(error, OSError) or error.errno not in REMEDIES:
             return False
         now_s = self._now_s()
@@ -49,7 +49,7 @@ class ResourceExhaustion:
         return True
 
     async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
-        """Return the result of `attempt`. Retry it while it lacks files or disk space. The caller limits the time.
+        """Return the result of `attempt`. Retry it while it lacks files or disk space. The caller sets the time limit.
 
         Raises any other error of `attempt`.
         """
@@ -62,7 +62,7 @@ class ResourceExhaustion:
             await asyncio.sleep(EXHAUSTED_S)
 
     def quiet(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error that no task caught: asyncio reports each connection that it could not accept."""
+        """Handle an error that asyncio reports to the loop, e.g. that it could not accept a connection."""
         if not self.note(context.get("exception")):
             loop.default_exception_handler(context)
 

@@ -1,4 +1,4 @@
-"""Crash-safe files: each exists completely or not at all, and is on disk before its write is reported as done."""
+"""Crash-safe files: each file exists completely or not at all, and is on disk before its write is reported as done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Disk(Protocol):
         ...
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store these bytes. Return when they are safely on disk."""
+        """Store these bytes, and return once they are synced to disk."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -33,7 +33,7 @@ class Disk(Protocol):
 class Folder:
     """A folder of files. They are written in a separate thread, so a slow disk does not block the event loop.
 
-    Use `synced=False` for files that are checked when they are read and only cost time if they are lost.
+    Use `synced=False` for files whose loss only costs time and whose content is checked when they are read.
     """
 
     def __init__(self, path: Path, *, synced: bool = True) -> None:
@@ -44,8 +44,8 @@ class Folder:
     def cleared(self) -> Folder:
         """Remove partial files that a killed process left, and return this folder.
 
-        Only for the one process that writes to this folder, before its first write: otherwise this would remove the
-        unfinished files of another process.
+        Only the single process that writes to this folder may call this, and only before its first write. Otherwise it
+        would remove the unfinished files of another process.
         """
         for begun in self._path.glob(".*"):
             begun.unlink()
@@ -61,7 +61,7 @@ class Folder:
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store these bytes as in Disk. Retry while the disk is full or too many files are open."""
+        """Store these bytes (see Disk.write). Retry while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:

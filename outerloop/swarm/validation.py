@@ -1,4 +1,4 @@
-"""Check untrusted maps from peers. A value of the wrong form raises a MalformedMessage that names the field."""
+"""Check untrusted values from peers. A value of the wrong form raises a MalformedMessage that names the field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_VIEW = 1 << 31
 MAX_AMOUNT = 1 << 62  # bytes of a payload
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
-QUOTED = 40  # characters of a bad value that a message shows
+QUOTED = 40  # number of characters of an invalid value that a message shows
 
 
 class MalformedMessage(ValueError):
@@ -26,7 +26,7 @@ def unpacked(content: bytes, what: str) -> Any:
     """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are damaged."""
     try:
         return msgpack.unpackb(content)
-    except ValueError as error:  # every error of msgpack for bad bytes is a ValueError
+    except ValueError as error:  # the class of all errors that unpackb raises for malformed bytes
         raise MalformedMessage(f"{what} is unreadable: {error}") from error
 
 
@@ -39,7 +39,7 @@ def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int:
-    """Check that this is an int in this range, and return it."""
+    """Check that this is an int from `minimum` to `maximum`, and return it."""
     if type(value) is not int or not minimum <= value <= maximum:  # excludes bool
         raise MalformedMessage(f"{what} is a whole number from {minimum} to {maximum}; got {quote(value)}")
     return value
@@ -50,7 +50,7 @@ def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
 
 
 def id_of(name: str) -> str:
-    """Return the peer id in a name NNN-<peer id>; a bare id is returned as is. Streams are authenticated by peer id."""
+    """Return the peer id, by which streams are authenticated, in a name NNN-<peer id>. A bare id is returned as is."""
     return name.partition("-")[2] or name
 
 
@@ -73,14 +73,14 @@ def peer_id(value: Any, what: str) -> str:
 
 
 def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
-    """Check that this is a list of at most MAX_PEERS entries, and return it."""
+    """Check that this is a list of `minimum` to MAX_PEERS entries, and return it."""
     if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
         raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS}; got {quote(value)}")
     return value
 
 
 def row(value: Any, length: int, what: str) -> list[Any]:
-    """Check that this is a list of this length, and return it. `what`: a sentence that names its entries."""
+    """Check that this is a list of `length` entries, and return it. `what`: a sentence that describes the list."""
     if type(value) is not list or len(value) != length:
         raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
@@ -98,7 +98,7 @@ def ascending(peers: list[str], what: str) -> tuple[str, ...]:
 
 
 def quote(value: Any) -> str:
-    """Return a short form of an untrusted value for a message."""
+    """Return a short form of an untrusted value, for use in messages."""
     if isinstance(value, dict | list | tuple | bytes | str) and len(value) > QUOTED:
         return f"{type(value).__name__} of {len(value)}"
     text = repr(value)

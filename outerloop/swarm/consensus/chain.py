@@ -1,38 +1,39 @@
-"""Agreement on the commit of each round: a chain of Paxos decisions, as a state machine without clock or network.
+"""Consensus on the commit of each round: a chain of Paxos decisions, as a state machine without clock or network.
 
-Events go in as method calls, and every method returns the effects to carry out, in order (effects.py). It never raises
-on anything a peer sent, and never waits. Round r is decided by a majority of its roster M_r, which commit r - 1 names
-(paxos.py). A peer that learns of a commit that follows its head applies it.
+Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
+raises an error because of data that a peer sent, and no method waits. Round r is decided by a majority of its roster
+M_r, which commit r - 1 names (paxos.py). A peer that learns of a commit that follows its head applies the commit.
 
-Why no two peers ever apply different commits of a round. Within a round it is Paxos: if a majority accepted commit X
-in view v, a later leader also needs promises of a majority. The two majorities share a peer, and that peer reports X
-to the leader. From round to round: M_r and M_r+1 need not share a majority, not even a peer. No peer votes in round
-r + 1 before commit r is its head. There is only one commit r, so all voters of r + 1 count majorities of the same
-M_r+1, and no vote in r + 1 can undo r. Rosters change for liveness alone: each round needs a majority of its own
-roster up, and one running peer that can report the head.
+Why no two peers ever apply different commits of a round. Within a round this is the guarantee of Paxos: if a majority
+accepted commit X in view v, a later leader also needs the promises of a majority. The two majorities share a peer, and
+that peer reports X to the leader. Between rounds, M_r and M_r+1 need not share a majority, and not even a peer. But no
+peer votes in round r + 1 before commit r is its head. There is only one commit r, so all voters of round r + 1 count
+majorities of the same M_r+1, and no vote in round r + 1 can undo commit r. Rosters change only for the sake of
+liveness: each round needs a majority of its own roster to be up, and one running peer that can report the head.
 
-What must survive a crash: Persist effects, each written before the effects after it; and payloads, from
-`payload_stored` until their round is ROUNDS_KEPT old, because an accept states "if this is the commit, I can serve its
-payloads". A commit is applied and passed on before it is saved: it rests on accepts, which a majority has on disk, so a
-peer that loses it in a crash learns the same commit again. A peer that lost its saved state returns under a new
-identity.
+Two things must survive a crash. First, Persist effects: each is written before the effects after it. Second, payloads,
+from `payload_stored` until their round is ROUNDS_KEPT old, because a peer that accepts a commit promises to serve its
+payloads. A commit is applied and passed on before it is saved. This is safe because a majority has its accepts on disk,
+so a peer that loses the commit in a crash learns the same commit again. A peer that lost its saved state returns under
+a new identity.
 
 Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
-a round's roster may be gone, and the rest continues. No round has two commits, whichever peers are gone.
+a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
 
-If roster peers lie, in any way, while the honest roster peers that are up are a majority by themselves:
-    rounds          continue if the liars are at most (n - 1) // 3 of n: they change no view, lead only in turn, and
-                    lead last once a view of theirs has failed (proposer.py)
-    no roster       of the liars' choice is decided if they are fewer than half: they admit no peer without its request
-                    and no more than the rule allows, and drop no peer whose payloads reach an honest leader in time
-                    (roster_change.py)
-    no commit       is applied that a majority of its roster has not signed, however many peers lie
-    a fork          needs every peer that two majorities share to lie. For an even n these are at least two peers, so
-                    one liar of four forks nothing. For an odd n it may be one peer: an equivocator in a bare majority
-                    can show one commit to some peers and another to the rest, if the two parts exchange no messages
-                    meanwhile. Both parts then follow signed commits. The two decided commits of the round contain two
-                    statements of one peer that no honest peer makes (view_change.py), which identify it to all
-    not covered     the leader of a view chooses which payloads count, and may leave some out
+If roster peers lie, in any way, while the honest roster peers that are up form a majority by themselves:
+    progress        Rounds continue if at most (n - 1) // 3 of n peers lie: the liars cannot change a view, lead only
+                    in turn, and lead last once a view of theirs has failed (commit.py).
+    rosters         No roster of the liars' choice is decided if they are fewer than half: they cannot admit a peer
+                    without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
+                    an honest leader in time (roster_change.py).
+    commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
+    forks           A fork requires that every peer that two majorities share lies. For an even n these are at least
+                    two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one peer: an
+                    equivocator in a bare majority can show one commit to some peers and another to the rest, if the
+                    two parts exchange no messages meanwhile. Both parts then follow signed commits. The two decided
+                    commits of the round contain two statements of one peer that no honest peer makes (view_change.py),
+                    which identify the liar to all peers.
+    not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 class CommitChain(PaxosInstance):
     """One peer's state machine for the chain of commits.
 
-    Must be equal on all peers: `gather_policy`, `absent_rounds` (a peer is dropped after missing this many commits in a
-    row) and `max_bytes` (limit of one payload). `allowed` returns whether the named peer may take part, in this peer's
-    current view.
+    The following arguments must be equal on all peers: `gather_policy`, `absent_rounds` (a peer is dropped after
+    missing this many commits in a row) and `max_bytes` (size limit of one payload). `allowed` returns whether this peer
+    currently allows the named peer to take part.
 
-    After every event read `number` and `view`: timers belong to them, and the event of an outdated timer changes
-    nothing. `explain.waiting_for` describes what is missing.
+    The caller must read `number` and `view` after every event: each timer belongs to a round and a view, and the event
+    of an outdated timer has no effect. `explain.waiting_for` describes what is missing.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class CommitChain(PaxosInstance):
         max_bytes: int = MAX_AMOUNT,
         allowed: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`hard_state` must be on disk already: HardState.first, HardState.joining or the last saved state."""
+        """Start from `hard_state`, which must be on disk: HardState.first, HardState.joining, or the last saved one."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; got {absent_rounds}")
         super().__init__(
@@ -89,7 +90,7 @@ class CommitChain(PaxosInstance):
         )
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
-        """Process a message. `sender` has been authenticated by the network."""
+        """Process a message from `sender`, a name that the network has authenticated."""
         if isinstance(message, CommitCertificate):
             self._learn(sender, message)
         elif message.number > self.number:
@@ -110,7 +111,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def payload_stored(self, number: int, participant: Participant) -> list[Effect]:
-        """Record that a payload of a round is on disk; this peer's own counts. Call again for each after a restart."""
+        """Record that a payload of a round is on disk, this peer's own included. Repeat for each after a restart."""
         if number >= self.number:
             self.stored = {**self.stored, number: self.stored.get(number, frozenset()) | {participant}}
         return self._step()
@@ -128,22 +129,22 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def reconsider(self) -> list[Effect]:
-        """Check again what is possible after a peer was disallowed: the other peers may be enough now."""
+        """Check again which steps are possible, after a peer was disallowed: the other peers may be enough now."""
         return self._step()
 
     def timeout(self, number: int, view: int) -> list[Effect]:
-        """Ask for the next view: the leader has taken too long to propose, or no peer has followed to the next view.
+        """Ask for the next view, because the current view has taken too long or an earlier request was lost.
 
-        Ignored unless `number` and `view` are the current ones.
+        Does nothing unless `number` and `view` are the current ones.
         """
         if (number, view) == (self.number, self.view) and self.votes:
             self._request_next_view()
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask to be a learner, if this peer has no vote. It must hold the head's state.
+        """Ask the roster to count this peer as a learner, if it has no vote. It must hold the state as of the head.
 
-        Call again in each round, and periodically within a round.
+        The caller must repeat this in each round, and periodically within a round.
         """
         if not self.votes:
             number, head = self.number, self.hard_state.head.digest
@@ -152,15 +153,16 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def install_snapshot(self, decided: CommitCertificate) -> list[Effect]:
-        """Move the head to a later commit, after its state was downloaded because no log reaches back to this head."""
+        """Move the head to a later commit whose state this peer has downloaded, as no log reaches back to its head."""
         if decided.commit.number >= self.number:
             self._begin(self.hard_state.moved_to(decided))
         return self._step()
 
     def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
-        """Compare an untrusted log of a peer with this one; switch to its chain if that is better (forks.py).
+        """Compare a peer's untrusted log with this peer's log; switch to the other chain if it is better (forks.py).
 
-        A log of the same chain may reach further back than this peer's log, and so show which peers were absent.
+        If the log belongs to the same chain and reaches further back, extend this peer's log, which then shows which
+        peers were absent.
         """
         if not linked(log):
             self._reject(sender, "sends commits that do not follow one another")
@@ -177,7 +179,7 @@ class CommitChain(PaxosInstance):
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
         """Return the commits after `number`, oldest first, or None if the log does not reach back that far.
 
-        In that case the state must be downloaded.
+        In the latter case the peer that lacks these commits must download the state.
         """
         if number < self.hard_state.log[0].commit.number - 1:
             return None
@@ -223,7 +225,7 @@ class CommitChain(PaxosInstance):
     def _apply(self, decided: CommitCertificate) -> None:
         """Apply a decided commit without saving it first.
 
-        A majority has it on disk: a peer that loses it in a crash learns it again.
+        A majority has accepted it on disk, so a peer that loses the commit in a crash learns it again.
         """
         self._begin(self.hard_state.learned(decided))
         self._effects.append(ApplyCommit(decided.commit))
@@ -233,7 +235,7 @@ class CommitChain(PaxosInstance):
         self._effects.append(Reject(sender, reason, compare_logs=True))
 
     def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
-        """Choose between two commits of one round. Check both, so that a peer that signed both is detected."""
+        """Choose between two commits of one round. Verify both certificates, to detect peers that signed both."""
         base, own, other = found
         errors = [certificate_error(base.commit, decided, self.signer) for decided in (own, other)]
         if errors[1]:
@@ -253,7 +255,7 @@ class CommitChain(PaxosInstance):
             self._learn(sender, decided)
 
     def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
-        """Prepend commits that precede this peer's log: the digest of each is named by the commit after it."""
+        """Prepend commits that precede this peer's log. They are proven, as each commit names the digest before it."""
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
         unsigned = (certificate_error(before.commit, decided, self.signer) for before, decided in pairwise(earlier))
@@ -266,7 +268,7 @@ class CommitChain(PaxosInstance):
         self.stored = {number: payloads for number, payloads in self.stored.items() if number >= self.number}
 
     def _record_join_request(self, sender: str, asking: JoinRequest) -> None:
-        """Record a learner's request to be counted: once, under one name, and not with the key of a roster peer."""
+        """Record a learner's request to be counted, unless its key is already used by a roster peer or a learner."""
         taken = {id_of(peer) for peer in self.soft_state.asked.union(self.hard_state.roster)}
         if id_of(sender) in taken or not self._allowed(sender) or len(self.soft_state.asks) == MAX_PEERS:
             return

@@ -1,22 +1,25 @@
 """A commit: the result of a round. All peers apply exactly its participants, and its roster decides the next round.
 
-    digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order below)
-    parent of commit r = digest of commit r - 1, so one digest names the whole history
+    digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order of Commit.to_map)
+    parent of commit r = digest of commit r - 1, so one digest identifies the whole history
 
-The chain begins with genesis, the commit before its first round: no participants, the first roster, and a parent that
-names the run. A run that was resumed as a whole begins another chain, at the round where it resumes.
+The chain begins with genesis, the commit before its first round: it has no participants, the first roster, and a parent
+that identifies the run. A run that was resumed as a whole begins another chain, at the round where it resumes.
 
-Who leads a view: all peers in turn, and last those whose views have failed.
+All peers lead views in turn, but those whose views have failed (the demoted peers) lead last:
 
-    order of round r    the roster by sha256 of (run, round, peer), a different order in each round; then the demoted
-                        peers, in the order of their demotion. View v is led by the peer at place v mod n
-    demoted by r        a commit that was first proposed in view v shows that views 0 .. v - 1 failed: their leaders
-                        join the end of the list. The peer that led view v leaves it, as do peers that leave the roster
-    at most             the latest (n - 1) // 2 are kept, so more than half of the roster always leads in turn
+    order in round r     the peers that are not demoted, sorted by sha256 of (run, round, peer), which gives a different
+                         order in each round; then the demoted peers, in the order of their demotion. View v is led by
+                         the peer at index v mod n
+    demotion             a commit r that was first proposed in view v shows that views 0 .. v - 1 failed: their leaders
+                         are appended to the list of demoted peers. The peer that led view v is removed from the list,
+                         as are peers that leave the roster
+    limit                only the latest (n - 1) // 2 demotions are kept, so more than half of the roster always leads
+                         in turn
 
-A silent leader costs its timeout once instead of in every round that it would lead. The list is part of each commit and
-recomputed by every acceptor (validity.py), so all peers derive the same leaders from the head of the chain alone, a
-newcomer that holds one commit included. A view fails only if a majority wants the next one, so a minority of liars
+So a silent leader costs its timeout once, not in every round that it would lead. The list is part of each commit, and
+every acceptor recomputes it (validity.py). So all peers, including a newcomer that holds one commit, derive the same
+leaders from the head of the chain alone. A view fails only if a majority wants the next one, so a minority of liars
 cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
 
 This is the leader reputation of Carousel (Cohen et al., "Be Aware of Your Leaders", FC 2022, arXiv 2110.00960) with
@@ -54,18 +57,18 @@ from outerloop.swarm.validation import (
 DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
 MOST_LETTERS = 64
-"""Maximum length of a peer's name in a participant that names a state. The name of the payload's file contains both
-(round_store.py) and may have at most 255 letters.
+"""Maximum length of a peer's name in a participant that names a state. The name of the payload's file contains the
+peer's name and the state (round_store.py), and may have at most 255 letters.
 """
 State = tuple[int, bytes]
-"""The number of a commit, and the sha256 of the manifest of the run's state as of it."""
+"""The number of a commit, and the sha256 of the manifest of the run's state as of that commit."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """One payload of a round: its owner, sha256 and size. Participants are ordered by these.
+    """One payload of a round: its owner, sha256 and size. Participants are sorted by these fields.
 
-    `state`: the state of the run that the owner has copied, if a peer asked for it (state_roots.py).
+    `state`: the state of the run that the owner has copied, if a peer requested one (state_roots.py); else None.
     """
 
     peer: str
@@ -116,9 +119,9 @@ class Commit:
     """A proposed or decided commit of one round.
 
     `view`: the view of its first proposal. A later view proposes it again unchanged, so its digest stays the same.
-    `participants`: in the order of peers. `roster`: the peers that decide the next round, in order. `asks`: the peers
-    that take part but are not in the roster of this round, in order, each with its signed request to be counted.
-    `demoted`: the peers of the next roster whose views failed, the latest last; they lead last (proposer.py).
+    `participants`: the counted payloads, sorted by peer. `roster`: the peers that decide the next round, sorted.
+    `asks`: the peers that take part but are not in the roster of this round, sorted, each with its signed request to be
+    counted. `demoted`: the peers of the next roster whose views failed, the latest failure last; they lead last.
     """
 
     number: int
@@ -176,7 +179,7 @@ def _demoted(value: Any) -> tuple[str, ...]:
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
-    """Return the commit before round `first`; `roster` decides that round. Raises MalformedMessage for a bad roster."""
+    """Return the commit before round `first`, which `roster` decides. Raises MalformedMessage for an invalid roster."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
     names = peer_ids(sorted(set(roster)), "the first roster's peers", minimum=1)
     if len({id_of(name) for name in names}) < len(names):
@@ -190,17 +193,17 @@ def majority(roster: tuple[str, ...]) -> int:
 
 
 def max_faulty(roster: tuple[str, ...]) -> int:
-    """Return f = (n - 1) // 3, the number of liars with which rounds still continue: 1 of 4.
+    """Return f = (n - 1) // 3, the number of liars with which rounds still continue, e.g. 1 of 4.
 
-    Any f + 1 peers include an honest one.
+    If at most f peers lie, any f + 1 peers include an honest one.
     """
     return (len(roster) - 1) // 3
 
 
 def minority(roster: tuple[str, ...]) -> int:
-    """Return the largest number of peers that is less than half: 2 of 5.
+    """Return the largest number of peers that is less than half of the roster, e.g. 2 of 5.
 
-    If at most that many lie, they cannot decide a roster.
+    If at most this number of peers lie, they cannot decide a roster.
     """
     return (len(roster) - 1) // 2
 
@@ -223,7 +226,7 @@ def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ..
 
 
 def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the demoted peers of the commit after `head`, first proposed in `view`, which names the next `roster`."""
+    """Return the demoted peers of the commit after `head` that was first proposed in `view` and names `roster`."""
     order = turns(run, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed

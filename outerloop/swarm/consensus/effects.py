@@ -1,4 +1,4 @@
-"""Effects that the agreement asks its caller to carry out, in the order given."""
+"""Effects that the consensus asks its caller to carry out, in the given order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from outerloop.swarm.consensus.state import HardState
 
 @dataclass(frozen=True)
 class Persist:
-    """Write `hard_state.to_bytes()` to disk, synced, before carrying out any later effect: other peers will rely on it.
+    """Write `hard_state.to_bytes()` to disk and sync it before any later effect, because other peers rely on it.
 
-    A commit is applied and passed on before it is saved: a majority has its accepts on disk.
+    A commit, however, is applied and passed on before it is saved, because a majority has its accepts on disk.
     """
 
     hard_state: HardState
@@ -21,7 +21,7 @@ class Persist:
 
 @dataclass(frozen=True)
 class Send:
-    """Send `message` to the peer `to`, at most once: the next view makes up for a lost message."""
+    """Send `message` to the peer `to`, at most once. The next view makes up for a lost message."""
 
     to: str
     message: Message
@@ -36,7 +36,7 @@ class ApplyCommit:
 
 @dataclass(frozen=True)
 class FetchPayloads:
-    """Pull these proposed payloads of the round from `holder` or another peer, then call `payload_stored` for each."""
+    """Fetch these proposed payloads of the round from `holder` or another peer, and call `payload_stored` for each."""
 
     number: int
     participants: tuple[Participant, ...]
@@ -45,7 +45,7 @@ class FetchPayloads:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Get `commits_since` from `peer`, which is in round `number` already, and `receive` them in order."""
+    """Fetch the later commits from the log of `peer`, which is already in round `number`; `receive` them in order."""
 
     number: int
     peer: str
@@ -63,10 +63,10 @@ class ChainLeft:
 
 @dataclass(frozen=True)
 class Reject:
-    """Log that a message changed nothing, and the reason.
+    """Log that a message was rejected, and the reason.
 
-    `compare_logs`: the sender is on another chain, or its log may contain more than this one: get its log and call
-    `compare_log`.
+    `compare_logs`: fetch the sender's log and call `compare_log`, because the sender is on another chain, or its log
+    may reach further back.
     """
 
     sender: str

@@ -1,4 +1,4 @@
-"""One line for users that explains why a round is not decided yet: what it waits for, from which peers."""
+"""Explain to the user in one line why a round is not decided yet: what it waits for, and from which peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Participant, majority
 from outerloop.swarm.consensus.proposer import candidates
 
-NAMED = 5  # peers named in a line; the others are only counted
+NAMED = 5  # number of peers named in a line; further ones are only counted
 
 
 def waiting_for(agreement: CommitChain) -> str:
@@ -53,7 +53,7 @@ def _owners(payloads: Iterable[Participant]) -> str:
 
 
 def names(peers: Iterable[str]) -> str:
-    """Return the first NAMED names and how many more there are."""
+    """Return the first NAMED names and the number of further ones, as text."""
     known = sorted(set(peers))
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     return ", ".join(known[:NAMED]) + more

@@ -1,16 +1,15 @@
-"""Forks: where two chains of one run part, and which of the two all peers continue.
+"""Forks: find where two chains of one run diverge, and choose the chain that all peers continue.
 
-A majority of a roster decides, two majorities share a peer, and an honest peer votes once: a round that is decided
-twice proves that a peer lied. Both certificates are checked (validity.certificate_error), their signatures are recorded
-as evidence (equivocation.py), and the peer that lied is expelled. Then all peers continue the same chain:
-
-    at the first round that differs    the commit whose first proposal was in the lower view; if the views are equal,
-                                       the one with the smaller digest. The length of the chains plays no part
+A round is decided by a majority of its roster, two majorities share a peer, and an honest peer votes once. So a round
+that is decided twice proves that a peer lied. Both certificates are checked (validity.certificate_error), their
+signatures are recorded as evidence (equivocation.py), and the peer that lied is expelled. Then all peers continue the
+chain that is better in the first round in which the chains differ: the commit that was first proposed in the lower view
+is better; if the views are equal, the commit with the smaller digest. The length of the chains is irrelevant.
 
 View and digest belong to the commit itself, not to one of its possible certificates. So this is a strict order of the
-commits of a round and, by the first round that differs, of chains: all peers choose the same chain, and none returns to
-a chain that it has left. This needs logs that reach back to the fork. `forked_earlier` detects logs that do not: they
-show that there are two chains, but neither which one is better nor which peer lied.
+commits of a round and, by the first round that differs, of chains: all peers choose the same chain, and no peer returns
+to a chain that it has left. The choice requires logs that reach back to the fork. `forked_earlier` detects logs that do
+not reach back: they show that two chains exist, but neither which chain is better nor which peer lied.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from outerloop.swarm.consensus.votes import CommitCertificate
 
 
 class ForkPoint(NamedTuple):
-    """The last common commit, whose roster decided the next round, and that round's commit on each of the chains."""
+    """The last common commit, `base`, and the commit of the next round on each of the two chains."""
 
     base: CommitCertificate
     own: CommitCertificate
@@ -41,9 +40,9 @@ def linked(log: Sequence[CommitCertificate]) -> bool:
 
 
 def fork_point(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
-    """Return where two linked logs part.
+    """Return the point at which two linked logs diverge.
 
-    Return None if they do not show that: their common rounds agree, or neither contains the last common commit.
+    Return None if the logs do not show it: their common rounds agree, or neither contains the last common commit.
     """
     left = {decided.commit.number: decided for decided in ours}
     right = {decided.commit.number: decided for decided in theirs}
@@ -56,18 +55,18 @@ def fork_point(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertifi
 
 
 def forked_earlier(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> bool:
-    """Return whether two linked logs belong to different chains but do not show where these part."""
+    """Return whether two linked logs belong to different chains but do not show where the chains diverge."""
     left, right = digests(ours), digests(theirs)
     differ = any(left[number] != right[number] for number in left.keys() & right.keys())
     return differ and fork_point(ours, theirs) is None
 
 
 def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
-    """Return the digests that a linked log proves, by number: of its commits, and of the commit before them."""
+    """Return number -> digest for the commits of a linked log and for the commit before them."""
     first = log[0].commit
     return {first.number - 1: first.parent} | {decided.commit.number: decided.commit.digest for decided in log}
 
 
 def is_better(commit: Commit, other: Commit) -> bool:
-    """Return whether all peers continue with `one`, of two commits of one round with the same parent."""
+    """Return whether all peers continue with `commit`, not `other`; both are of one round and have the same parent."""
     return (commit.view, commit.digest) < (other.view, other.digest)

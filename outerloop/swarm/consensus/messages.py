@@ -1,16 +1,19 @@
-"""Messages between peers about a round, as msgpack maps. All but CommitCertificate name the round and the sender's
-head.
+"""Messages between peers about a round, as msgpack maps.
 
-    here      to all: I want to be in this view (signed)
-    wishes    the same from several peers; from a majority they are a certificate for the view that all of them want
-    promise   to the view's leader: I accept nothing of an earlier view any more, and this is what I have accepted
-    propose   from the leader to all: I propose and have accepted this commit; after view 0 with its justification
-    accept    to the leader: I hold the commit's payloads and have accepted it
-    decided   a majority of the roster has accepted it: these peers, with their signatures
-    ask       from a peer outside the roster: I hold the head; count my payload and admit me
+All messages except CommitCertificate name the round and the sender's head. The kinds on the wire are:
 
-The stream authenticates the sender, so messages have no field for it. Content that is shown to third peers is signed
-(statements.py).
+    here      to all peers: the sender wants to be in this view (signed)
+    wishes    the signed wishes of several peers; a majority of them is a certificate for the view that all of them want
+    promise   to the leader of a view: the sender no longer accepts a proposal of an earlier view, and reports the
+              proposal that it accepted last
+    propose   from the leader to all peers: the leader proposes this commit and has accepted it; after view 0 with the
+              justification of the proposal
+    accept    to the leader: the sender holds the commit's payloads and has accepted the commit
+    decided   a commit that a majority of the roster has accepted, with the names and signatures of these peers
+    ask       from a peer outside the roster: the sender has the head's state and asks to be counted and admitted
+
+The stream authenticates the sender, so messages have no sender field. Content that is forwarded to third peers is
+signed (statements.py).
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Size limit of any message as msgpack. Enough for 1024 participants with the longest ids that all asked to be counted,
-the roster, the accepts and 8 views in which the commit was proposed (view_change.py)."""
+"""Size limit of any message as msgpack. It suffices for 1024 participants with the longest ids that all asked to be
+counted, the roster, the accepts and 8 views in which the commit was proposed (view_change.py)."""
 
 
 @dataclass(frozen=True)
 class ViewChange:
-    """A peer's wish for a view. `view`: the view that it wants to be in, at most one beyond its current one."""
+    """A peer's wish for a view. `view`: the view that the peer wants to be in, its current view or the next one."""
 
     number: int
     head: bytes
@@ -87,7 +90,7 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """A vote for a proposal. `digest`: of the accepted commit. `signature`: this peer's, which is shown to all."""
+    """A vote for a proposal. `digest`: digest of the accepted commit. `signature`: the sender's, forwarded to all."""
 
     number: int
     head: bytes
@@ -113,7 +116,7 @@ KINDS: dict[type[Message], str] = {
     CommitCertificate: "decided",
     JoinRequest: "ask",
 }
-"""Class of a message -> its kind on the wire, which outlives the class's name."""
+"""Class of a message -> its kind on the wire, which must not change even if the class is renamed."""
 FIELDS = {
     "here": ("number", "head", "view", "signature"),
     "wishes": ("number", "head", "wishes"),
@@ -126,7 +129,7 @@ FIELDS = {
 
 
 def to_map(message: Message) -> dict[str, Any]:
-    """Return a message as a map for msgpack, with its kind."""
+    """Return a message as a map for msgpack, including the kind of the message."""
     kind = {"kind": KINDS[type(message)]}
     if isinstance(message, CommitCertificate):
         return {**kind, "decided": message.to_map()}
@@ -189,7 +192,7 @@ def _proposal(value: Any) -> Accepted:
 
 
 def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None:
-    """Parse what a promise reports as accepted. It must be of the same round and head, in an earlier view."""
+    """Parse the accepted proposal that a promise reports. It must be of the same round and head, in an earlier view."""
     if value is None:
         return None
     accepted = _proposal(value)

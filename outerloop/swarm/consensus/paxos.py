@@ -1,16 +1,17 @@
 """Single-decree Paxos over the roster of one round, as run by one peer with its durable and volatile state.
 
-    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and proposes it to all
-    accept       a peer accepts the proposal of its current view if the commit follows its own head, the next roster
-                 obeys the rules (statements.py), and this peer holds every payload named
-    decided      the leader has accepts of a majority (continued in chain.py)
-    view v > 0   begins for a peer when a majority wants it (view_change.py): the peer promises v to leader(v). With
-                 promises of a majority the leader proposes what was accepted in the highest view among them, otherwise
-                 its own choice. It holds the payloads and accepts its own proposal before it sends it. The promises are
-                 sent with the proposal and checked by every peer (view_change.py); they also prove the view
+    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and sends the proposal to all
+    accept       a peer accepts the proposal of its current view if the commit follows the peer's head, the next roster
+                 obeys the rules (validity.py), and the peer holds every payload that the commit names
+    decided      a commit is decided once its leader has the accepts of a majority (continued in chain.py)
+    view v > 0   a peer enters view v when a majority wants it (view_change.py), and promises v to leader(v). With the
+                 promises of a majority, the leader proposes the commit that they report as accepted in the highest
+                 view, or a commit of its own choice if they report none. Before it sends the proposal, it must hold the
+                 payloads and accepts the proposal itself. The promises are sent with the proposal, and every peer
+                 checks them (view_change.py); they also prove that the view may be entered
 
-A leader proposes once in a view: its own accept is on disk before any peer receives the proposal, and is found there
-after a crash. View 0 needs no promises because of this, and because there is no earlier view.
+A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and is found there
+after a crash. For this reason, and because no view precedes it, view 0 needs no promises.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class PaxosInstance(Pacemaker):
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The roster peers whose payloads this peer may count: without expelled peers."""
+        """The roster peers whose payloads this peer may count. Expelled peers are not among them."""
         return frozenset(filter(self._allowed, self.hard_state.roster))
 
     def _receive_vote(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
@@ -94,7 +95,7 @@ class PaxosInstance(Pacemaker):
     # as the leader
 
     def _receive_promise(self, sender: str, promise: Promise) -> None:
-        """Check and record a promise. If it is for a later view, ask its sender for the proof of that view."""
+        """Check and record a promise. If the promise is for a later view, ask its sender for the proof of that view."""
         if self.hard_state.leader(promise.view) != self.hard_state.peer:
             self._reject(sender, f"promises view {promise.view} to a peer that does not lead it")
             return
@@ -112,7 +113,7 @@ class PaxosInstance(Pacemaker):
             self._send([sender], self._own_view_change())
 
     def _propose(self) -> bool:
-        """Propose as the leader, if that is possible now."""
+        """Propose a commit if this peer leads the view and can propose now. Return whether it has proposed."""
         if not self.leads or self.proposed:
             return False
         chosen = choice(
@@ -138,7 +139,7 @@ class PaxosInstance(Pacemaker):
         return True
 
     def _receive_accept(self, sender: str, accept: Accept) -> None:
-        """Count an accept of this peer's proposal. Check others too: two different accepts of one view are evidence."""
+        """Count an accept of this peer's proposal. Other accepts are verified too, as two in one view are evidence."""
         statement = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.signer.verify(sender, statement, accept.signature):
             self._reject(sender, f"accepts in view {accept.view} without a valid signature")
@@ -149,7 +150,7 @@ class PaxosInstance(Pacemaker):
             self.soft_state = replace(self.soft_state, accepts=accepts)
 
     def _decided(self) -> CommitCertificate | None:
-        """Return the certificate of this peer's proposal, once a majority has accepted it."""
+        """Return the certificate of this peer's proposal if a majority has accepted it, else None."""
         proposed, accepts = self.proposed, self.soft_state.accepts
         if proposed is None or 1 + len(accepts) < majority(self.hard_state.roster):
             return None
@@ -161,9 +162,9 @@ class PaxosInstance(Pacemaker):
     # as a follower
 
     def _receive_proposal(self, sender: str, proposal: Accepted) -> None:
-        """Check and keep a proposal of the current view, or enter the later view that its promises prove.
+        """Check a proposal and keep it. If it is of a later view, which its promises prove, enter that view.
 
-        If the leader proposes a commit that no peer may accept, this peer wishes for the next view at once.
+        If the leader proposes a commit that no peer may accept, this peer asks for the next view at once.
         """
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         if reason := self._turn_error(sender, proposal):
@@ -184,7 +185,7 @@ class PaxosInstance(Pacemaker):
         self.soft_state = replace(self.soft_state, proposal=proposal)
 
     def _accept(self) -> bool:
-        """Accept the waiting proposal, if that is possible now."""
+        """Accept the waiting proposal if its payloads are stored. Return whether it was accepted."""
         proposal, leader = self.soft_state.proposal, self.hard_state.leader(self.view)
         if proposal is None or not self._has_payloads(proposal.commit, leader):
             return False
@@ -198,13 +199,13 @@ class PaxosInstance(Pacemaker):
     # both roles
 
     def _turn_error(self, sender: str, proposal: Accepted) -> str:
-        """Return why a peer may not propose in this view, or not a second time; empty if it may."""
+        """Return why the sender may not propose this in its view, or may not propose again; empty if it may."""
         if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = (self.hard_state.accepted, self.soft_state.proposal)
         if all(other.commit == proposal.commit for other in known if other and other.view == proposal.view):
             return ""
-        # Checked only because the signatures of both proposals are evidence (equivocation.py).
+        # Verified only so that the signatures of both proposals are recorded as evidence (equivocation.py).
         justification_error(self.hard_state.head, proposal, self.signer)
         return f"proposes two commits in view {proposal.view}"
 
@@ -216,7 +217,7 @@ class PaxosInstance(Pacemaker):
         return self._commit_error(proposal.commit) or justification_error(self.hard_state.head, proposal, self.signer)
 
     def _commit_error(self, commit: Commit) -> str:
-        """Return why this cannot be the commit of the round, whichever peer reports it. The same on every peer."""
+        """Return why this cannot be the commit of the round, or an empty string. All peers come to the same result."""
         return commit_error(
             self.hard_state,
             commit,
@@ -227,9 +228,9 @@ class PaxosInstance(Pacemaker):
         )
 
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
-        """Return why this peer does not vote for a commit that others may vote for, or an empty string.
+        """Return why this peer does not vote for a commit for which other peers may vote, or an empty string.
 
-        It votes nevertheless if enough peers report an accept of the commit that at least one of them is honest.
+        It votes for the commit in any case if so many peers report an accept of it that one of them must be honest.
         """
         accepting = [pledge for pledge in pledges if pledge.accepted and pledge.accepted[1] == commit.digest]
         if len(accepting) > max_faulty(self.hard_state.roster):
@@ -239,7 +240,7 @@ class PaxosInstance(Pacemaker):
         )
 
     def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
-        """Reject a commit. Ask for the sender's log if the local one is too short to show which peers were absent."""
+        """Reject a commit. If the local log is too short to show which peers were absent, ask for the sender's log."""
         short = not shows_absences(self.hard_state, commit.view, self._absent_rounds)
         self._effects.append(Reject(sender, reason, compare_logs=short))
 
@@ -248,7 +249,7 @@ class PaxosInstance(Pacemaker):
         return set(commit.participants) <= self.payloads and not self._vote_refusal(commit, pledges, first=False)
 
     def _has_payloads(self, commit: Commit, holder: str) -> bool:
-        """Return whether every payload is stored. Request missing ones, once per view."""
+        """Return whether every payload of a commit is stored. Request missing payloads, once per view."""
         missing = tuple(participant for participant in commit.participants if participant not in self.payloads)
         if not self.soft_state.wanted.issuperset(missing):
             self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))

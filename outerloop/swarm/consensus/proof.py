@@ -1,32 +1,32 @@
-"""Proof that the run is ahead of this peer, from the logs of others.
+"""Proof that the run is ahead of this peer, from the logs of other peers.
 
-What a log holds counts only if enough voters agree on it or signatures prove it.
+A commit in a log counts only if enough voters agree on it or signatures prove it.
 
-    voters     two groups: the other peers of the last roster that this peer knew, and the other peers on
-               exchange.allow. More than half of either group is enough. For a peer without a memory, in a run without
-               an allow-list: the peers that answer
-    anchor     the highest commit that more than half of the voters hold in their logs, or the one that this peer
-               remembers
-    newest     the last commit that the logs lead to from the anchor. Each commit on the way is signed by a majority of
-               the roster that the one before it names (signatures.py)
-    behind     this peer must download the others' state. More than half of the voters are shown to be past its round,
-               by their own answer or by their signed accept of a later commit; no log reaches back to its head; and at
-               most half of its own roster is at the same round
+    voters     there are two groups of voters: the other peers of the last roster that this peer knew, and the other
+               peers on exchange.allow. More than half of either group is enough. If this peer remembers no roster and
+               the run has no allow-list, the peers that answer are the voters
+    anchor     the highest commit that more than half of the voters hold in their logs, or the commit that this peer
+               remembers, whichever is higher
+    newest     the last commit to which the logs lead from the anchor. Each commit on the way is signed by a majority of
+               the roster that the previous commit names (signatures.py)
+    behind     this peer must download the other peers' state if three conditions hold: more than half of the voters
+               are shown to be past its round, by their own answer or by their signed accept of a later commit; no log
+               reaches back to its head; and at most half of its own roster is in the same round
 
-Logs do not reach back to genesis for long (hard_state.ROUNDS_KEPT), so one thing has to be trusted: that more than half
-of the voters are honest. Everything after the anchor is proven by signatures. Each peer id has one vote. This peer
-itself is not a voter.
+Logs reach back only ROUNDS_KEPT commits (state.py), so one assumption is needed: more than half of the voters are
+honest. Everything after the anchor is proven by signatures. Each peer id has one vote. This peer itself is not a voter.
 
-Fewer than half of the voters
-    cannot    present another roster, another history, or a round that is not decided; nor convince an up-to-date peer
-              that it is behind. What they forge is rejected and logged with their names
-    can       withhold their logs, or send old ones: a newcomer may start at an earlier commit, and follows from there
+If fewer than half of the voters lie, they
+    cannot    present another roster, another history, or a round that is not decided, and cannot convince an up-to-date
+              peer that it is behind. Their forgeries are rejected, and their names logged
+    can       withhold their logs or send old ones: a newcomer may then start at an earlier commit, and catches up
     can       delay a newcomer while so many other voters are silent that at most half of each group answers
 
 The same rule decides which members are believed about the session (formation.py).
 
-In a run without an allow-list a newcomer can only count the peers that answer, and anybody can create many identities.
-More than half of those that answer can present any history. If only one peer answers, its log is the anchor.
+In a run without an allow-list, a newcomer can only count the peers that answer, and any machine can create many
+identities. More than half of the peers that answer can present any history. If only one peer answers, its log is the
+anchor.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import id_of
 
 Logs = Mapping[str, Sequence[CommitCertificate]]
-"""Peer id -> the last commits of its log as it sent them, at least one."""
+"""Peer id -> the last commits of its log, at least one, as the peer sent them."""
 Voters = Sequence[frozenset[str]]
-"""Groups of peer ids, none of them empty; more than half of any of them is enough."""
+"""Non-empty groups of peer ids. More than half of any group is enough."""
 
 
 def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
-    """Return the groups of voters for the peer `own` (id): the last roster that it knew (names), and the allow-list."""
+    """Return the groups of voters for the peer `own` (an id). `roster`: the names of the last roster that it knew."""
     groups = (frozenset(map(id_of, roster)) - {own}, frozenset(listed) - {own})
     return [group for group in groups if group]
 
@@ -61,8 +61,8 @@ def newest_provable_commit(
 ) -> Commit | None:
     """Return the newest commit that is proven, `known` or a later one.
 
-    None if most voters hold no common commit and none is known. Without `voters`, the peers that answered are the
-    voters.
+    Return None if `known` is None and there is no commit that most voters hold. If `voters` is empty, the peers that
+    answered are the voters.
     """
     found = majority_anchor(logs, voters or [frozenset(logs)])
     head = max((commit for commit in (found, known) if commit), key=lambda commit: commit.number, default=None)
@@ -72,7 +72,7 @@ def newest_provable_commit(
 
 
 def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
-    """Return peer -> reason in one line, for peers whose logs contradict `head`, the newest commit found."""
+    """Return peer -> one-line reason, for the peers whose logs contradict `head`, the newest commit found."""
     heads = {peer: max(log, key=lambda decided: decided.commit.number).commit for peer, log in logs.items()}
     return {
         peer: f"sent commit {other.number}, which does not follow from what most hold"
@@ -82,18 +82,18 @@ def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
 
 
 def proof_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
-    """Return why this is not proven to be the decided commit after `head`; empty if it is."""
+    """Return why `decided` does not prove that its commit is the decided one after `head`; empty if it does."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
         return f"commit {decided.commit.number} does not follow the local commit {head.number}"
     return certificate_error(head, decided, signer)
 
 
 def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters) -> set[str]:
-    """Return voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
+    """Return the voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
 
-    Stops checking once the voters found are most. An honest peer accepts a commit of round r only once it knows all
-    before it. From one peer's log, at most one signature of each voter is checked, so that a log with more forged
-    signatures causes no more work.
+    An accept counts because an honest peer accepts a commit of round r only once it knows all earlier commits. The
+    check stops once the voters found are a majority. At most one signature of each voter is checked per log, so that a
+    log with many forged signatures does not cause more work.
     """
     later = {peer: [decided for decided in log if decided.commit.number > number] for peer, log in logs.items()}
     counted = frozenset[str]().union(*voters)
@@ -114,7 +114,7 @@ def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signe
 
 
 def majority_anchor(logs: Logs, voters: Voters) -> Commit | None:
-    """Return the highest commit that most voters hold in their logs, or None if there is none."""
+    """Return the highest commit that most voters hold in their logs, or None if no commit qualifies."""
     commits = {decided.commit for log in logs.values() for decided in log}
     holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
     for peer, log in logs.items():

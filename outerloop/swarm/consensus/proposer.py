@@ -1,23 +1,23 @@
-"""The leader's choice of a proposal: what a majority may have accepted already, otherwise a commit of its own.
+"""The leader's choice of a proposal: a commit that a majority may already have accepted, or else one of its own.
 
-may have     accepted in the highest view among the promises of a majority; any majority will do. So a peer that has
-             accepted a commit with unavailable payloads does not block a round that a majority can continue
+A majority may have accepted the commit that the promises of a majority report for the highest view. The leader may
+choose any majority of promises. So a peer that has accepted a commit with unavailable payloads does not block a round
+that a majority can continue. The promises behind the choice are sent with the proposal, and each acceptor checks them
+(view_change.py).
 
-The promises behind the choice are sent with the proposal, and each acceptor checks them (view_change.py).
+If the choice is free, the leader proposes a commit of its own once the gather of the round closes. Peers whose payloads
+have arrived take part in this round; the others continue with the next one. The gather closes by this rule:
 
-The leader closes the gather of a round by this rule. Peers whose payloads have arrived take part in this round;
-the others continue with the next one.
+    at any time            the payloads of all roster peers that may take part have arrived
+    after the grace        the payloads of at least min_peers and min_fraction of the roster have arrived and, depending
+    period                 on `quorum`, of
+                               "majority"     more than half of the roster
+                               "min_peers"    no further peers
+                               "all"          all roster peers: a peer that is gone stops the run, unless it is expelled
+    after the deadline     min_peers payloads have arrived; with "all", the payloads of all roster peers
 
-    all arrived    closes at once when the payloads of all roster peers that may take part have arrived
-    grace over     closes when the payloads of the fraction of the roster that `quorum` names have arrived:
-                       "majority"   more than half of it
-                       "min_peers"  only min_fraction of it and min_peers
-                       "all"        all of it: a peer that is gone stops the run, an expelled one does not
-    deadline over  closes when min_peers payloads have arrived; with "all", as before
-
-At the end of the grace period, the payloads of min_peers and of min_fraction of the roster are needed with any quorum.
-Grace and deadline are events from the leader's own clock. Below min_peers the gather never closes. All of this is about
-payloads: the commit itself is always decided by a majority of the roster.
+Grace and deadline are events from the leader's own clock. With fewer than min_peers payloads the gather never closes.
+These rules concern payloads only: the commit itself is always decided by a majority of the roster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outerloop.swarm.validation import MAX_PEERS
 
 @dataclass(frozen=True)
 class GatherPolicy:
-    """The settings of the rule. `min_fraction`: of the roster, 0 to 1. `quorum`: as described above."""
+    """The settings of the closing rule (see the module). `min_fraction`: a fraction of the roster, 0 to 1."""
 
     min_peers: int
     min_fraction: float
@@ -48,14 +48,14 @@ class GatherPolicy:
             raise ValueError(f"min_peers is 1 or more and min_fraction 0 to 1; got {self}")
 
     def closes(self, stored: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
-        """Return whether `stored` payloads are enough now, for a `roster` of which `awaited` peers may be counted.
+        """Return whether `stored` payloads are enough to close the gather now.
 
-        All three are numbers of peers.
+        `roster`: number of peers in the roster. `awaited`: number of these peers that may be counted.
         """
         return stored >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
     def needed(self, roster: int, *, awaited: int, grace: bool, deadline: bool) -> int:
-        """Return how many payloads are enough now. May exceed the roster if that is smaller than min_peers."""
+        """Return the number of payloads needed now. It exceeds the size of the roster if that is below min_peers."""
         if self.quorum == "all" or not (grace or deadline):
             return max(self.min_peers, awaited)
         if deadline:
@@ -70,8 +70,11 @@ CanRepropose = Callable[[Commit, tuple[Pledge, ...]], bool]
 
 @dataclass(frozen=True)
 class ProposalChoice:
-    """The commit to propose and a peer that holds its payloads. `links`: of the views in which it was proposed.
-    `pledges`: the promises that justify it now."""
+    """The commit to propose, and a peer that holds its payloads.
+
+    `links`: the links of the views in which the commit was proposed before. `pledges`: the promises that justify the
+    proposal in the current view.
+    """
 
     commit: Commit
     holder: str
@@ -90,11 +93,11 @@ def choice(
     gather_policy: GatherPolicy,
     absent_rounds: int,
 ) -> ProposalChoice | None:
-    """Return what to propose, or None if nothing can be proposed yet.
+    """Return the proposal to make, or None if no proposal is possible yet.
 
-    `promises`: of the current view, including this peer's; none in view 0. `countable`: the round's payloads that are
-    stored and may be counted. `awaited`: the roster peers whose payloads may be counted. `can_repropose`: returns
-    whether a commit that these promises report can be proposed again.
+    `promises`: the promises for the current view, including this peer's; empty in view 0. `countable`: the round's
+    payloads that are stored and may be counted. `awaited`: the roster peers whose payloads may be counted.
+    `can_repropose`: returns whether a commit that these promises report can be proposed again.
     """
     if hard_state.promised > 0:
         if len(promises) < majority(hard_state.roster):
@@ -131,7 +134,7 @@ def _own_commit(
 
 
 def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: CanRepropose) -> Promises:
-    """Return the promises to use. Leave out commits that cannot be proposed again, if the rest is a majority."""
+    """Return the promises without those that report a commit that cannot be proposed again, if a majority remains."""
     holder = _latest_acceptor(promises)
     latest = promises[holder].accepted if holder else None
     if latest is None or can_repropose(latest.commit, _as_pledges(promises)):
@@ -151,7 +154,7 @@ def _as_pledges(promises: Promises) -> tuple[Pledge, ...]:
 
 
 def _latest_acceptor(promises: Promises) -> str:
-    """Return the peer that reports an accept in the highest view; empty if there is none and the choice is free."""
+    """Return the peer that reports an accept in the highest view; empty if no peer reports one."""
     accepted = [(promise.accepted.view, peer) for peer, promise in promises.items() if promise.accepted]
     return max(accepted)[1] if accepted else ""
 
@@ -164,10 +167,10 @@ def closes(
     awaited: Collection[str],
     gather_policy: GatherPolicy,
 ) -> bool:
-    """Return whether the stored payloads are enough now.
+    """Return whether the stored payloads are enough to close the gather now.
 
-    Only roster peers count; learners are awaited during the grace. Without that wait, a learner only slightly slower
-    than the others would never be counted.
+    Only the payloads of roster peers count. Learners that asked to be counted are awaited until the grace period ends.
+    Without this wait, a learner only slightly slower than the others would never be counted.
     """
     voters = {participant.peer for participant in candidates(hard_state, stored)}
     grace, deadline = soft_state.grace, soft_state.deadline
@@ -181,7 +184,7 @@ def closes(
 def candidates(
     hard_state: HardState, stored: Collection[Participant], learners: Collection[str] = ()
 ) -> tuple[Participant, ...]:
-    """Return one stored payload per roster peer and per learner, in order, MAX_PEERS at most."""
+    """Return one stored payload per roster peer and per learner, at most MAX_PEERS of them, sorted by peer."""
     by_peer = {participant.peer: participant for participant in sorted(stored)}
     peers = [peer for peer in dict.fromkeys([*hard_state.roster, *sorted(learners)]) if peer in by_peer]
     return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

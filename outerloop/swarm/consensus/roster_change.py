@@ -1,20 +1,22 @@
 """The roster of the next round: it is proposed with the commit and fixed when the commit is decided.
 
-    leaves    a peer that was in the rosters of the last commits up to this one, `absent_rounds` at least, but absent
-              from all of them. Those commits had enough leaders that one of them is honest if fewer than half of the
-              roster lie
-    learns    a peer that sent a signed request after the head of this round: it is asked for payloads, and those that
-              have arrived are counted, but it has no vote and does not lead (proposer.py, chain.py)
-    enters    a learner whose payload this commit counts, as long as the roster peers that take part in this commit
-              remain more than half of the next roster: they are alive, so newcomers that vanish later cannot stop them
+    leave     A peer leaves the roster if it was in the rosters of the last commits, including this one, but took part
+              in none of them. These must be at least `absent_rounds` commits, proposed by so many different leaders
+              that one of them is honest if fewer than half of the roster lie.
+    learn     A peer that sent a signed request after the head of this round is a learner. It is asked for its payload,
+              which is counted if it has arrived, but it has no vote and does not lead (proposer.py, chain.py).
+    enter     A learner enters the roster if this commit counts its payload, as long as the roster peers that take part
+              in this commit remain more than half of the next roster. These peers are alive, so newcomers that vanish
+              later cannot stop them.
 
-With honest peers safety does not need these rules: a round is decided by whatever roster the previous commit names.
-Progress needs them, because a dead peer that stays counts against the majority. They also stop liars from naming a
-roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence is decided by the leaders:
-an honest leader leaves out only peers whose payloads are late, and a leader with a short log keeps all. A log holds
-ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers ROUNDS_KEPT leaders are enough: there, that many
-liars in consecutive turns can drop honest peers. A roster peer that takes part never leaves, so no roster is smaller
-than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
+If all peers are honest, safety does not need these rules: a round is decided by whatever roster the previous commit
+names. Progress needs them, because a dead peer that stays in the roster counts against the majority. The rules also
+prevent liars from naming a roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence
+is decided by the leaders: an honest leader leaves out only peers whose payloads are late, and a leader with a short log
+keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers, ROUNDS_KEPT leaders
+are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop honest peers. A roster peer that takes
+part never leaves, so no roster is smaller than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging
+Theory and Practice", 2014, section 4.2.1).
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from outerloop.swarm.validation import MAX_PEERS
 def next_roster(
     history: Sequence[Commit], participants: Iterable[Participant], *, run: str, view: int, absent_rounds: int
 ) -> tuple[str, ...]:
-    """Return the peers that decide the next round, in order.
+    """Return the peers that decide the next round, sorted.
 
-    `history`: the last commits, oldest first; the last names this round's roster. `view`: the view of the proposal.
+    `history`: the last commits, oldest first; the last of them names this round's roster. `view`: the view of the
+    proposal.
     """
     present = {participant.peer for participant in participants}
     missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
@@ -40,9 +43,10 @@ def next_roster(
 
 
 def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
-    """Return the roster peers that stay and the learners that enter, in order.
+    """Return the roster peers that stay and the learners that enter, sorted.
 
-    room = 2 |present voters| - 1 - |stay|, and at least 1 if a peer is alone: otherwise no peer could ever join it.
+    At most room = 2 |present voters| - 1 - |stay| learners enter. If only one peer stays, room is at least 1, because
+    otherwise no peer could ever join it.
     """
     room = max(int(len(stay) == 1), 2 * len(present.intersection(roster)) - 1 - len(stay))
     learners = sorted(present.difference(roster))
@@ -52,8 +56,8 @@ def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -
 def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
     """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
 
-    These roster peers were absent from at least the `absent_rounds - 1` previous commits. With the current leader, more
-    roster peers than a minority (ROUNDS_KEPT at most) must have proposed those commits.
+    These roster peers were absent from at least the `absent_rounds - 1` previous commits. These commits and the current
+    one must have been proposed by more roster peers than a minority, but ROUNDS_KEPT of them are always enough.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1], view)}
@@ -70,9 +74,10 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
 
 
 def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool:
-    """Return whether this log shows absences as every other log does: it reaches back enough, or no other goes further.
+    """Return whether this log shows the same absences as every other log.
 
-    Only the commit before the first round has no participants.
+    That is so if it reaches back far enough, or if no other log reaches further back: it has ROUNDS_KEPT commits or
+    begins with genesis, the only commit without participants.
     """
     history = [decided.commit for decided in hard_state.log]
     _, suffices = absent_peers(history, run=hard_state.run, view=view, absent_rounds=absent_rounds)

@@ -1,10 +1,10 @@
-"""The state of a peer of the agreement.
+"""The state of one peer in the consensus.
 
-Hard state: the last commits, what it promised, and what it accepted. It is stored next to the peer's identity, and both
-are kept or lost together: a peer that lost this state might vote twice, so it returns with a new identity. Payloads
-that an accepted commit names must survive a crash too (chain.py).
+Hard state: the last commits, the peer's last promise, and the proposal that it accepted last. It is stored next to the
+peer's identity, and both are kept or lost together: a peer that lost its hard state might vote twice, so it returns
+with a new identity. The payloads that an accepted commit names must survive a crash as well (chain.py).
 
-Soft state: what it knows of the current round. It may be lost in a crash: the next view makes up for it.
+Soft state: the peer's knowledge of the current round. It may be lost in a crash, because the next view makes up for it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ from outerloop.swarm.validation import (
 class SoftState:
     """Immutable volatile state: every event that changes it creates a new instance.
 
-    The first five fields belong to the round, the others to the current view. `grace`, `deadline`: whether it is over.
-    `asks`: the learners of the round with their signed requests. `wishes`: each peer's last wish for a view
-    (view_change.py). `promises`: each peer's last promise to this peer as leader, for any view. `accepts`, as leader:
-    the signed accepts of other peers for the proposal. `proposal`, as follower: waits for its payloads. `wanted`:
-    payloads that were requested.
+    The first five fields belong to the round, the others to the current view.
+
+    grace, deadline    whether the grace period, or the deadline, is over
+    asks               the learners of the round with their signed requests
+    wishes             each peer's last wish for a view (view_change.py)
+    promises           each peer's last promise to this peer as the leader, for any view
+    accepts            on the leader: the signed accepts of other peers for its proposal
+    proposal           on a follower: the proposal that waits for its payloads
+    wanted             the payloads that were requested
     """
 
     grace: bool = False
@@ -62,7 +66,7 @@ class SoftState:
         return {peer for peer, _ in self.accepts}
 
     def promises_of(self, view: int) -> dict[str, Promise]:
-        """Return the promises for this view, by peer."""
+        """Return peer -> its promise for this view."""
         return {peer: promise for peer, promise in self.promises if promise.view == view}
 
     def with_promise(self, sender: str, promise: Promise) -> SoftState:
@@ -80,17 +84,17 @@ class SoftState:
 
 VERSION = 5
 ROUNDS_KEPT = 8
-"""The most commits that a peer can be behind and still catch up by replay."""
+"""Maximum number of commits by which a peer can be behind and still catch up by replay."""
 
 
 @dataclass(frozen=True)
 class HardState:
     """Immutable durable state of one peer: every event that changes it creates a new instance.
 
-    `log`: the last commits, ending with the head. `promised`: the current view; nothing of an earlier view is accepted
-    any more. `accepted`: the proposal accepted last. Both are about the round after the head. `left`: number and digest
-    of commits of chains that this peer has left (forks.py) and may still reach again. It may have voted after them, and
-    no longer knows how.
+    `log`: the last commits, ending with the head. `promised`: the current view; proposals of earlier views are no
+    longer accepted. `accepted`: the proposal accepted last. `promised` and `accepted` refer to the round after the
+    head. `left`: number and digest of commits of chains that this peer has left (forks.py) and that may become its head
+    again. The peer may have voted after them, but no longer knows how.
     """
 
     run: str
@@ -102,7 +106,7 @@ class HardState:
 
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
-        """Return the state of a peer that takes part from the first round, `number`."""
+        """Return the state of a peer that takes part from the first round of the chain, `number`."""
         return HardState(run, peer, (CommitCertificate(genesis(run, roster, first=number), 0, ()),))
 
     @staticmethod
@@ -128,7 +132,7 @@ class HardState:
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The peers that decide it."""
+        """The peers that decide this round."""
         return self.head.roster
 
     @property
@@ -140,12 +144,12 @@ class HardState:
         return leader(self.run, self.head, view)
 
     def learned(self, decided: CommitCertificate) -> HardState:
-        """Return the state after learning the next commit: it becomes the head."""
+        """Return the state after learning the next commit, which becomes the head."""
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
         return self._after((*self.log, decided)[-ROUNDS_KEPT:])
 
     def rolled_back_to(self, base: CommitCertificate) -> HardState:
-        """Return the state with `base`, a commit of this chain, as head, without votes and later commits."""
+        """Return the state with `base`, a commit of this chain, as the head. Votes and later commits are dropped."""
         kept = tuple(decided for decided in self.log if decided.commit.number < base.commit.number)
         after = {
             (decided.commit.number, decided.commit.digest)
@@ -160,11 +164,11 @@ class HardState:
         return self._after((decided,))
 
     def with_earlier_commits(self, log: Iterable[CommitCertificate]) -> HardState:
-        """Return the same state with earlier commits of the chain prepended to the log, up to ROUNDS_KEPT in all."""
+        """Return the same state with earlier commits prepended to the log, which keeps at most ROUNDS_KEPT commits."""
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the state with another log. Forget left commits before its head: they cannot become the head again."""
+        """Return the state with another log. Drop entries of `left` before its head, which cannot become head again."""
         left = frozenset((number, sha256) for number, sha256 in self.left if number >= log[-1].commit.number)
         return HardState(self.run, self.peer, log, left=left)
 
@@ -183,8 +187,9 @@ class HardState:
 
     @staticmethod
     def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
-        """Parse the bytes of a saved state. Raises MalformedMessage if it is damaged, of another version, or belongs
-        to another run or peer.
+        """Parse the bytes of a saved state.
+
+        Raises MalformedMessage if they are damaged, of another version, or belong to another run or peer.
         """
         value = unpacked(content, "the hard state")
         found = fields(value, "the hard state", ("version", "run", "peer", "log", "promised", "accepted", "left"))

@@ -1,15 +1,15 @@
-"""The statements that peers of the agreement sign, so that any third party can verify them.
+"""The statements that peers sign in the consensus, so that any third party can verify them.
 
-    accept     after this head, in this round: the signer accepts the commit of this digest in this view
-    promise    after this head, in this round: the signer accepts nothing of an earlier view any more, and what it
-               accepted last is the commit of this digest, in that view (-1 and no digest: nothing)
-    view       after this head, in this round: the signer wants to be in this view
-    ask        after this head, in this round: the signer holds the state and asks to be counted
+    accept     the signer accepts the commit with this digest in this view
+    promise    the signer no longer accepts a proposal of an earlier view; it reports the view and the digest of the
+               commit that it accepted last (-1 and an empty digest if it has accepted none)
+    view       the signer wants to be in this view
+    ask        the signer holds the state and asks to be counted
 
-Each is signed with the session and the signer's name in front (signatures.py), so it is valid for one run, round and
-name. Each names the head, because a peer that switches to another chain (forks.py) votes again in rounds it has voted
-in. After one head no honest peer accepts two commits in one view, or omits an earlier accept from a later promise: two
-such statements prove to every peer that the signer lied.
+Each statement names a round and a head. It is signed with the session and the signer's name in front (signatures.py),
+so it is valid for one run, round and name. It names the head because a peer that switches to another chain (forks.py)
+votes again in rounds in which it has already voted. After a given head, no honest peer accepts two commits in one view,
+or omits an earlier accept from a later promise: two such statements prove to every peer that the signer lied.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from __future__ import annotations
 from typing import Protocol
 
 Statement = tuple[str | int | bytes, ...]
-"""The kind and context first, then the content."""
+"""The kind of the statement, which is also the context of its signature, followed by the content."""
 
 
 class AcceptSigner(Protocol):
-    """The signing interface of the agreement, which has no access to keys. `session`: the run of this agreement."""
+    """The signing interface of the consensus, which has no access to keys. `session`: the session id."""
 
     @property
     def session(self) -> str: ...
 
     def sign(self, statement: Statement) -> bytes:
-        """Return this peer's signature of 64 bytes, the same for the same statement."""
+        """Return this peer's signature of 64 bytes, which is deterministic."""
         ...
 
     def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:

@@ -1,13 +1,14 @@
-"""Reasons for which a peer rejects a commit that it receives. An empty string means that there is none.
+"""Reasons why a peer rejects a commit that it receives. An empty string means that there is no reason.
 
-    commit_error        the commit cannot be the result of the round, whichever peer reports it: the same on all peers
-                        whose logs reach equally far back. Applied to proposals, promises and decided commits
-    vote_refusal        this peer does not vote for it, but others may, which know more or allow other peers. What an
-                        honest peer has accepted gets the vote all the same (paxos.py), because the round could not end
-                        otherwise
+    commit_error        the commit cannot be the result of the round, regardless of which peer reports it. All peers
+                        whose logs reach equally far back come to the same result. This is applied to proposals,
+                        promises and decided commits
+    vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may. A
+                        commit that an honest peer has accepted gets the vote nevertheless (paxos.py), because the round
+                        could not end otherwise
     certificate_error   it is not proven that the commit was decided
 
-Votes are counted by peer id: one key has one vote, under whatever names.
+Votes are counted by peer id: one key has one vote, regardless of the names under which it votes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ def commit_error(
     absent_rounds: int,
     max_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why a commit, decided or not, cannot be that of the current round. `max_bytes`: limit of one payload."""
+    """Return why this cannot be the commit of the current round. `max_bytes`: maximum size of one payload."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
         return f"commit {commit.number} follows another head: its history differs from this one"
-    if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # as gather_policy.py counts
+    if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # the same peers as in proposer.closes
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [participant for participant in commit.participants if participant.size_bytes > max_bytes]:
         sizes = ", ".join(f"{payload.size_bytes} bytes of {payload.peer}" for payload in large)
@@ -51,7 +52,7 @@ def commit_error(
 def vote_refusal(
     hard_state: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
 ) -> str:
-    """Return why this peer does not vote for a commit. `first`: it is proposed for the first time."""
+    """Return why this peer does not vote for a commit. `first`: the commit is proposed for the first time."""
     counted = {participant.peer for participant in commit.participants} if first else set()
     if outside := [
         peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
@@ -75,7 +76,7 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
-    """Check that each learner counted has asked to be, under one name, and is not a roster peer under another name."""
+    """Check that each counted learner has asked to be counted, and that no key is counted under two names."""
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
         return f"commit {commit.number} counts {duplicate} under another name as well"
@@ -88,7 +89,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
 
 
 def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Check that leaving peers were absent and entering peers are those the rule admits (roster_change.py)."""
+    """Check that the peers that leave were absent and that the rule admits those that enter (roster_change.py)."""
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
     if leaving & present:
@@ -107,7 +108,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
 
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
-    """Check that the peers that lead last are those whose views failed (leadership.py)."""
+    """Check that the demoted peers, which lead last, are those whose views failed (commit.py)."""
     expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""

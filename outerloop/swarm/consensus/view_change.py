@@ -1,37 +1,42 @@
 """View changes: a peer enters a later view of a round when a majority of the roster has signed a wish for it.
 
-    wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the
-                   leader has proposed what no peer may accept
-    certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
-    overdue        enough peers want a later view that one of them must be honest: this peer's own timeout starts
+    wish           a peer notifies all peers that it wants the next view, because its timeout for the leader has expired
+                   or the leader has proposed a commit that no peer may accept
+    certificate    the wishes of a majority for a view or later ones: a peer that receives it enters the view and sends
+                   its promise
+    overdue        so many peers want a later view that one of them must be honest: this peer's own timeout starts
 
 An honest peer never wants more than the view after its own, so no view is entered unless a majority is at most one view
-behind it. Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the
-certificate. Wishes are not saved across a crash: timeouts make up for missing ones, one view after the other.
+behind it. Liars alone cannot move a peer to another view, and cannot move one out of a view whose leader works. A peer
+that is behind receives the certificate. Wishes are not saved across a crash: timeouts make up for missing wishes, one
+view after the other.
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
-(Gelashvili et al., FC 2022, arXiv 2106.10362), for majorities in place of two thirds. The number of wishes that others
-join is that of Jolteon and PBFT (Castro and Liskov, OSDI 1999), but here joining starts a timer instead of a view.
+(Gelashvili et al., FC 2022, arXiv 2106.10362), but with majorities in place of two thirds. The number of wishes that
+other peers join is that of Jolteon and PBFT (Castro and Liskov, OSDI 1999), but a peer joins by starting a timer
+instead of changing its view.
 
 A proposal carries its justification, the proof that its leader followed the rule of proposer.py, which every recipient
-checks: it has one link for every view in which its commit was proposed: the leader's signed accept, and from view 1
-on the signed promises of a majority for that view, each with what its peer had accepted.
+checks. It has one link for every view in which the commit was proposed. A link contains the leader's signed accept and,
+from view 1 on, the signed promises of a majority for that view, each with the commit that its peer had accepted.
 
-    first link    the view of the first proposal; none of its promises reports a commit, so the choice was free
-    next link     the latest commit that its promises report is this one, in the view of the previous link
+    first link     is of the view of the first proposal; none of its promises reports a commit, so the choice was free
+    later links    the latest commit that the promises report is this commit, in the view of the previous link
 
-If promises report two commits in the latest view, the leader of that view has proposed both. Then its own promise does
-not count, the others must be a majority without it, and the commit that most of them report is chosen. So one liar of
-four forks nothing: what was decided was accepted by two of the three others, and two of them report it.
+If the promises report two commits in the latest view, the leader of that view has proposed both. Then its own promise
+does not count, the other promises must be a majority without it, and the commit that most of them report is chosen. So
+one liar of four peers cannot cause a fork: two of the three other peers have accepted the decided commit, and both
+report it.
 
-Accountability. Two decided commits X and Y of one round identify a peer that lied, whichever and however many lied. Let
-a majority accept X in view v and Y in view w. If v = w, a peer is in both majorities and has accepted two commits in
-one view. Otherwise let v < w, and take the first link of Y in a view after v: a peer that promised there also accepted
-X in view v. Either it reported nothing, a view before v, or another commit in v, which no honest peer does; or it
-reported X in v, so the previous link is of view v, and the leader of v has signed both X and Y there. All signatures
-are in the two certificates, except a leader's of view 0: its acceptors received that with the proposal. (As
-in the forensics of Sheng et al., "BFT Protocol Forensics", CCS 2021, arXiv 2010.06785; promises are Paxos's, and carry
-their proof as the view changes of PBFT do, Castro and Liskov, OSDI 1999.)
+Accountability. Two decided commits X and Y of one round identify a peer that lied, regardless of how many peers lied.
+Let a majority accept X in view v and Y in view w. If v = w, a peer is in both majorities and has accepted two commits
+in one view. Otherwise let v < w, and take the first link of Y in a view after v: some peer whose promise is in it has
+also accepted X in view v. If its promise reports no commit, a view before v, or another commit in v, that peer lied,
+because no honest peer does so. If its promise reports X in v, then the previous link is of view v, and the leader of v
+has signed both X and Y in v. All signatures are in the two certificates, except the accept of a leader in view 0, which
+its acceptors received with the proposal. (This follows the forensics of Sheng et al., "BFT Protocol Forensics", CCS
+2021, arXiv 2010.06785. The promises are those of Paxos, and carry their proof as the view changes of PBFT do, Castro
+and Liskov, OSDI 1999.)
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge, ViewWis
 
 
 def justification_error(head: Commit, proposal: Accepted, signer: AcceptSigner) -> str:
-    """Return why no peer may accept this proposal after `head`, judged by its signatures; empty if it may."""
+    """Return why the signatures of a proposal after `head` do not justify it, or an empty string if they do."""
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
@@ -86,7 +91,10 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
 
 
 def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
-    """Return the promises, without that of the leader of the latest view reported if two commits are reported there."""
+    """Return the promises that count.
+
+    If the promises report two commits in the latest reported view, the promise of that view's leader does not count.
+    """
     reported = {pledge.accepted for pledge in pledges if pledge.accepted}
     latest = max((view for view, _ in reported), default=0)
     if sum(view == latest for view, _ in reported) < 2:
@@ -95,9 +103,9 @@ def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[P
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
-    """Return the latest view that promises report, and the commits accepted there by the most peers.
+    """Return the latest view that promises report, and the commits that most of them report for that view.
 
-    One of these commits must be proposed again. If there are none, the choice is free.
+    One of these commits must be proposed again. If the set is empty, the choice is free.
     """
     reported = Counter(pledge.accepted for pledge in pledges if pledge.accepted)
     latest = max((view for view, _ in reported), default=-1)
@@ -129,7 +137,7 @@ class Pacemaker:
 
     @property
     def votes(self) -> bool:
-        """Return whether this peer decides the round with the others of the roster."""
+        """Return whether this peer votes in the round."""
         return self.hard_state.votes
 
     @property
@@ -143,12 +151,12 @@ class Pacemaker:
 
     @property
     def overdue(self) -> bool:
-        """Return whether enough others want a later view that this peer should start its timeout as well."""
+        """Return whether so many other peers want a later view that this peer should start its timeout as well."""
         later = [wish for wish in self.soft_state.wishes if wish.view > self.view and wish.peer != self.hard_state.peer]
         return len(later) > max_faulty(self.hard_state.roster)
 
     def _receive_view_change(self, sender: str, message: ViewChange) -> None:
-        """Process a wish. Prove the current view to a peer that is behind; ask a peer that is ahead for its proof."""
+        """Process a wish. Prove the current view to a sender that is behind; ask one that is ahead for its proof."""
         wish = ViewWish(sender, message.view, message.signature)
         repeated = wish in self.soft_state.wishes
         self._receive_wishes(sender, (wish,))
@@ -158,7 +166,7 @@ class Pacemaker:
             self._send([sender], self._own_view_change())
 
     def _receive_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
-        """Record wishes of any peers, from whichever sender, and enter the view that a majority now wants."""
+        """Record wishes of any peers, sent by any peer, and enter the view that a majority now wants."""
         known = {wish.peer: wish.view for wish in self.soft_state.wishes}
         voters, head = self.hard_state.roster, self.hard_state.head.digest
         later = [wish for wish in wishes if wish.peer in voters and wish.view > known.get(wish.peer, -1)]
@@ -183,30 +191,30 @@ class Pacemaker:
         self.soft_state = self.soft_state.in_another_view()
 
     def _promise(self) -> None:
-        """Send the promise for the new view to its leader. As the leader, send the others the proof of the view."""
+        """Send this peer's promise for the new view to its leader; if this peer leads, send the view's proof to all."""
         if self.leads:
             self._save_and_send(self.hard_state.roster, *self._view_proof())
         else:
             self._save_and_send([self.hard_state.leader(self.view)], self._own_promise())
 
     def _own_promise(self) -> Promise:
-        """Return this peer's promise for the current view, in which it has not accepted anything yet."""
+        """Return this peer's promise for the current view, in which it has not accepted a commit yet."""
         number, head, accepted = self.number, self.hard_state.head.digest, self.hard_state.accepted
         statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
         return Promise(number, head, self.view, accepted, self.signer.sign(statement))
 
     def _own_view_change(self) -> ViewChange:
-        """Return this peer's current view, signed as its wish to be there."""
+        """Return this peer's signed wish to be in its current view."""
         number, head, view = self.number, self.hard_state.head.digest, self.view
         return ViewChange(number, head, view, self.signer.sign(statements.wish(number, head, view)))
 
     def _view_proof(self) -> list[ViewWishes]:
-        """Return proof that a majority wants the current view: empty in view 0, or if it was lost in a crash."""
+        """Return proof that a majority wants the current view; empty in view 0, or if the proof was lost in a crash."""
         wishes = certificate(self.hard_state.roster, self.soft_state.wishes, self.view) if self.view else ()
         return [ViewWishes(self.number, self.hard_state.head.digest, wishes)] if wishes else []
 
     def _save_and_send(self, peers: Iterable[str], *messages: Message) -> None:
-        """Send messages after saving: promises and accepts are on disk before any peer receives them."""
+        """Save, then send messages, so that promises and accepts are on disk before any peer receives them."""
         self._save()
         self._send(peers, *messages)
 
@@ -225,13 +233,13 @@ class Pacemaker:
 def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
     """Return the latest view such that a majority wants it or a later one; 0 if no majority has sent wishes.
 
-    `wishes`: the last of each peer, signatures checked.
+    `wishes`: the last wish of each peer, with verified signatures.
     """
     views = sorted((wish.view for wish in wishes), reverse=True)
     return views[majority(roster) - 1] if len(views) >= majority(roster) else 0
 
 
 def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
-    """Return the wishes of a majority for this view or later ones, in order; empty if there is no majority."""
+    """Return the wishes for this view or later ones, sorted; empty if they are not from a majority."""
     proving = tuple(sorted(wish for wish in wishes if wish.view >= view))
     return proving if len(proving) >= majority(roster) else ()

@@ -1,12 +1,12 @@
-"""Signed votes, and what they add up to: a justified proposal, and the certificate of a commit.
+"""Signed votes, and the records built from them: a justified proposal, and the certificate of a commit.
 
     wish           a peer wants to be in a view of the round
-    pledge         a promise, in the form that is forwarded to others
-    link           a view in which a commit was proposed, and why its leader could propose it there
+    pledge         a promise, in the form that is forwarded to other peers
+    link           a view in which a commit was proposed, and the proof that its leader could propose it in that view
     accepted       a proposal that was accepted: the commit, with a link for each view in which it was proposed
     certificate    a decided commit, with the accepts of a majority
 
-Messages carry them (messages.py), and the log and the accepted proposal are stored in their form (state.py).
+They are parts of messages (messages.py) and of the hard state (state.py), whose log consists of certificates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class ViewWish(NamedTuple):
 
 
 class Pledge(NamedTuple):
-    """A promise in the form that is forwarded to others: the peer, what it had accepted (view, digest), signature."""
+    """A promise in the form that is forwarded to other peers.
+
+    `accepted`: view and digest of the commit that the peer had accepted last; None if it had accepted none.
+    """
 
     peer: str
     accepted: tuple[int, bytes] | None
@@ -64,8 +67,11 @@ class Pledge(NamedTuple):
 
 
 class ChainLink(NamedTuple):
-    """A view in which a commit was proposed, with the promises of a majority that justify it there (none in view 0) and
-    the signature of the leader's accept."""
+    """A view in which a commit was proposed, with the justification of this proposal.
+
+    `pledges`: the promises of a majority that justify the proposal in this view; empty in view 0. `signature`: the
+    signature of the leader's accept.
+    """
 
     view: int
     pledges: tuple[Pledge, ...]
@@ -81,7 +87,7 @@ class ChainLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Accepted:
-    """A proposal that was accepted: the commit, and a link for each view in which it was proposed, latest view last."""
+    """A proposal that was accepted: the commit, and its links, one per view in which it was proposed, ascending."""
 
     commit: Commit
     links: tuple[ChainLink, ...]
@@ -108,11 +114,11 @@ class Accepted:
 
 @dataclass(frozen=True)
 class CommitCertificate:
-    """A decided commit with its proof. `view`: in which a majority accepted it. `accepts`: the accepting peers, in
-    order, each with its signature.
+    """A decided commit with its proof.
 
-    `links`: the views in which it was proposed, ending with `view`; none if that is view 0. The links of two decided
-    commits of one round reveal which peer lied (view_change.py).
+    `view`: the view in which a majority accepted the commit. `accepts`: the accepting peers, sorted, each with its
+    signature. `links`: the links of the views in which the commit was proposed, ending with `view`; empty if `view` is
+    0. The links of two decided commits of one round reveal which peer lied (view_change.py).
     """
 
     commit: Commit
@@ -136,14 +142,14 @@ class CommitCertificate:
 
 
 def rows_by_peer(value: Any, what: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Parse rows that begin with a peer. Check that each peer comes once and in order. Raises MalformedMessage."""
+    """Parse rows that begin with a peer. Raises MalformedMessage unless the peers are unique and sorted."""
     rows = tuple(parse(item) for item in items(value, what))
     ascending([row[0] for row in rows], what)
     return rows
 
 
 def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink, ...]:
-    """Parse links. Check that they are in the order of views and start with the view of the first proposal."""
+    """Parse links. Raises MalformedMessage unless their views ascend from the view of the first proposal."""
     links = tuple(ChainLink.from_list(item) for item in items(value, "links", minimum=minimum))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
