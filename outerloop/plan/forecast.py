@@ -1,13 +1,14 @@
 """Forecast one method in one fleet: seconds per round, utilization, bytes per day, time to the last token.
 
-    failures   a round has an absent peer with probability  q = 1 − exp(− λ P · 2 rounds)
+    failures   a round has an absent peer with probability  q = 1 − exp(− λ P · duration of 2 rounds)
                round = calm + q (with one absent − calm + leader timeout / P)
-               of P peers, P / (1 + λ · time down) are present
+               of P peers, P / (1 + λ · downtime) are present
     tokens     wall clock = tokens / (peers present · tokens per step · steps per second)
 
-λ: failures of one peer per second. calm: a round without failures. A failed peer is still expected in the next two
-rounds (exchange.absent_rounds), and each of them waits the whole grace period for it. The peer restarts after a minute
-and downloads the state. In gossip no peer waits.
+λ is the number of failures of one peer per second. The names "round", "calm" and "with one absent" are durations: the
+mean, a round without failures, and a round with one absent peer. A failed peer is still expected in the next two rounds
+(exchange.absent_rounds), each of which waits the whole grace period for it. The peer restarts after a minute and
+downloads the state. In gossip no peer waits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from outerloop.plan.scenario import Fleet, Method, StepRate
 GRACE_S, DEADLINE_S, ABSENT_ROUNDS, ROUND_S = 3.0, 120.0, 2, 600.0
 """Defaults of exchange.grace_s, deadline_s, absent_rounds and round_timeout_s."""
 LEAD_S = 5.0
-"""Seconds until peers replace a leader that is gone: swarm/timeouts.py."""
+"""Seconds until peers replace a leader that does not respond: swarm/timeouts.py."""
 RESTART_S = 60.0
 """Seconds until a failed peer restarts. Assumed, not measured."""
 DAY_S = 86400.0
@@ -35,8 +36,9 @@ DAY_S = 86400.0
 class Forecast:
     """The forecast for one method in one fleet.
 
-    `rate`: of a round of one fragment, failures included. `present`: mean share of the peers that are present.
-    `overrides`: overrides that are needed because the default time limits would end such rounds too early.
+    rate: the result of the simulation for rounds of one fragment, including failures.
+    present: mean share of the peers that are present.
+    overrides: configuration overrides that are needed because the default time limits are too short for such rounds.
     """
 
     fleet: Fleet
@@ -67,17 +69,17 @@ class Forecast:
 
     @property
     def sent_bytes_per_day(self) -> float:
-        """Return the payload bytes that one peer sends per day, every copy counted. It receives as many."""
+        """Return the payload bytes that one peer sends per day, counting every copy. It receives the same number."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
         return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
-        """Return the tokens per second of all peers together. `tokens_per_step`: of one peer."""
+        """Return the tokens per second of all peers together. `tokens_per_step`: tokens of one peer's inner step."""
         return self.fleet.peers * self.present * tokens_per_step * self.method.sync_every / self.round_s
 
 
 def forecast(fleet: Fleet, method: Method) -> Forecast:
-    """Simulate a method in a fleet."""
+    """Simulate a method in a fleet and return the forecast."""
     spread_s = arrival_spread_s(fleet, method)
     if method.exchange == "gossip":
         without_failures = gossip.GossipSimulation(fleet, method).run()
@@ -94,9 +96,10 @@ def with_failures(
     """Return the mean over rounds with and without an absent peer.
 
     Args:
-        without_failures: the rate without failures.
+        without_failures: the result of the simulation without failures.
+        grace_s: length of the grace period in seconds.
         per_s: failures of one peer per second.
-        down_s: seconds that a failed peer is away. With two peers no majority is left, so the run waits that long.
+        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so the run waits for it.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return without_failures
@@ -114,11 +117,10 @@ def with_failures(
 
 
 def arrival_spread_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds between a majority of the payloads and the last one at the leader, with all peers ready at
-    once.
+    """Return the seconds between the arrivals of a majority of payloads and of the last payload at the leader.
 
-    The grace period must be longer. Transfers queue, so with the default the gather could close before the last
-    payload arrives.
+    All peers are assumed to be ready at the same time. The grace period must be longer than this. Transfers queue, so
+    with the default grace period the gather could close before the last payload arrives.
     """
     if method.exchange == "gossip" or fleet.peers < 2:
         return 0.0
@@ -127,14 +129,14 @@ def arrival_spread_s(fleet: Fleet, method: Method) -> float:
 
 
 def exchange_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds that one exchange takes when all peers are ready at once."""
+    """Return the seconds that one exchange takes when all peers are ready at the same time."""
     if method.exchange == "gossip":
         return pair_s(fleet.links, method.payload_bytes)
     return gather_s(fleet.links, method.payload_bytes, fleet.peers)
 
 
 def needed_overrides(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
-    """Yield the overrides that an exchange of this length needs, as key=value."""
+    """Yield the configuration overrides that an exchange of this duration needs, as key=value."""
     duration_s = exchange_s(fleet, method)
     if settle_s > GRACE_S:
         yield f"exchange.grace_s={math.ceil(GRACE_S + settle_s)}"

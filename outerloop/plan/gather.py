@@ -1,18 +1,19 @@
 """Simulate the gather rounds of a fleet in sequence: when peers are ready, payloads arrive and rounds are decided.
 
     launch = previous landing + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
-    a round closes when all payloads have arrived, or a majority has and the grace period is over
+    a round closes when all payloads have arrived, or when a majority has arrived and the grace period is over
     (swarm/consensus/proposer.py, round_timers.py)
 
     exposed = max(0, exchange − hidden);   utilization u = compute / (compute + exposed)
     bandwidth for u = bits / (hidden + compute (1 / u − 1))
 
-A peer that is too late does not delay the others. A peer that launches after the decision lands the round it missed,
-and offers its progress in the next round immediately. Up to 9 peers do not queue at owners and are simulated transfer
-by transfer. With more peers, every link is a queue of payloads in the order in which they are ready. Equal links all
-see the same queue, so 10,000 peers are simulated as fast.
+A peer that is too late does not delay the others. A peer that launches after the decision lands the round that it
+missed, and immediately contributes its progress to the next round. With up to 9 peers, pullers do not queue at the
+owners of payloads, and every transfer is simulated. With more peers, every link is a queue of payloads in the order in
+which they are ready. All links are equal and have the same queue, so the time of a simulation does not grow with the
+number of links: 10,000 peers are simulated fast.
 
-P peers.
+P is the number of peers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROUNDS, WARM_UP = 24, 4
 
 
 def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
-    """Simulate many rounds and return their mean. `absent`: peers that every round expects but that never answer."""
+    """Simulate many rounds and return their mean. `absent`: number of peers that are expected but never respond."""
     rng = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
@@ -49,9 +50,9 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
 
 
 def split_stall(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
-    """Split the stalled time of a round into exposed and waiting time.
+    """Split the time for which a round stalls inner steps into exposed and waiting time.
 
-    Exposed: the stall if all peers were ready at once. Waiting: the rest.
+    Exposed time is the stall that would remain if all peers were ready at the same time. Waiting time is the rest.
     """
     stall_s = max(0.0, round_s - method.interval * fleet.step_s)
     exposed = min(stall_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
@@ -64,7 +65,7 @@ def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np
 
 
 def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
-    """Return when the round is decided and all its payloads are at all peers, and which peers are left out (P,)."""
+    """Return the time at which the round is decided and all peers have all its payloads, and who is left out, (P,)."""
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
     leader_P, last_P = arrivals(launch_P, fleet, method)
@@ -79,7 +80,7 @@ def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float
 
 
 def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
-    """Return when each peer's payload has reached the leader, and when it has reached all peers (P,).
+    """Return when each peer's payload has reached the leader, (P,), and when it has reached all peers, (P,).
 
     The leader is the first peer of the roster.
     """
@@ -95,9 +96,10 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
 
 
 def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
-    """Return arrival = max(end in the queue of all payloads, ready + time of all copies on the peer's uplink) (P,).
+    """Return the arrival time of each payload, (P,).
 
-    The queue takes `gather_messages` payload times of the slower direction for all payloads together.
+    It is the later one of two times: the payload's end in the queue of all payloads, and the time at which the peer's
+    uplink has sent all copies. The queue takes `gather_messages` times the time of one payload in the slower direction.
     """
     order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
@@ -108,7 +110,7 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
 
 
 def exposed_s(exchange_s: float, hidden_s: float) -> float:
-    """Return the seconds that the inner loop waits for an exchange overlapped by `hidden_s` of inner steps."""
+    """Return the seconds that the inner loop waits for an exchange of which inner steps hide `hidden_s`."""
     return max(0.0, exchange_s - hidden_s)
 
 
@@ -118,5 +120,5 @@ def utilization(compute_s: float, exposed_s: float) -> float:
 
 
 def bandwidth_for(share: float, *, bits: float, compute_s: float, hidden_s: float) -> float:
-    """Return the bits/s for a utilization of `share`, with one exchange of `bits` per `compute_s` of inner steps."""
+    """Return the bits/s that give a utilization of `share`, with an exchange of `bits` per `compute_s` of steps."""
     return bits / (hidden_s + compute_s * (1 / share - 1))

@@ -1,13 +1,16 @@
-"""Simulate the gossip rounds of a fleet event by event: a peer enters the ready pool, finds a partner or takes a solo
-step, and leaves the pool (swarm/gossip/runner.py).
+"""Simulate the gossip rounds of a fleet event by event.
+
+A peer enters the pool of ready peers, finds a partner or takes a solo step, and leaves the pool
+(swarm/gossip/runner.py). The events are:
 
     launch    the peer enters the pool and notifies 16 randomly drawn peers
     turn      at random times a ready peer proposes to a peer known to be ready that is not a recent partner
-    tire      a quarter of the peer's inner time is over: it proposes to any ready peer, else takes a solo step
+    tire      the peer's patience, a quarter of the time of its inner steps, is over: it proposes to any ready peer, and
+              if there is none takes a solo step
     met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
 
-A peer is in one pair at a time, so a link carries one transfer each way and transfers never share it. Only the number
-of events grows with the number of peers.
+A peer is in one pair at a time, so a link has at most one transfer in each direction. Only the number of events grows
+with the number of peers.
 """
 
 from __future__ import annotations
@@ -23,21 +26,24 @@ from outerloop.plan.links import pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
-"""Share of the inner time that a peer stays in the pool, and limits in seconds: exchange=swarm_gossip."""
+"""Patience as a share of the time of inner steps, and its limits in seconds: defaults of exchange=swarm_gossip."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Seconds between proposals, proposals per patience, peers notified, recent partners that are remembered.
+"""Seconds between proposals, proposals within the patience, number of peers to notify, and of stored recent partners.
 
 From swarm/timeouts.py, gossip.py, partner_policy.py.
 """
 PEER_ROUNDS, MIN_ROUNDS, WARM_UP = 2000, 4, 2
-"""Simulated rounds: of all peers together, at least of each peer, and discarded as warm-up."""
+"""Number of simulated rounds of all peers together, minimum number for each peer, and number discarded as warm-up."""
 
 
 @dataclass
 class PeerState:
-    """The state of one peer. `round`: its current round. `ready`: in the pool and not in a pair.
+    """The state of one peer.
 
-    `notified`: peers that it notified. `known_ready`: peer that it knows to be ready -> when the notification arrives.
+    round: number of its current round.
+    ready: whether it is in the pool and not in a pair.
+    notified: the peers that it has notified.
+    known_ready: peer that has notified it -> time at which the notification arrives.
     """
 
     round: int = 0
@@ -79,7 +85,7 @@ class GossipSimulation:
         return split_stall(self.fleet, self.method, round_s, self.pair_s, met=met)
 
     def schedule(self, at_s: float, kind: str, peer: int) -> None:
-        """Schedule an event. It is ignored if the peer is in another round when it is due."""
+        """Schedule an event. The event is ignored if the peer is in another round when it is due."""
         self.count += 1
         heapq.heappush(self.events, (at_s, self.count, kind, peer, self.peers[peer].round))
 
@@ -92,7 +98,7 @@ class GossipSimulation:
         self.schedule(now_s + (self.method.interval - self.method.delay) * step_s, "launch", peer)
 
     def launch(self, peer: int, now_s: float) -> None:
-        """Put the peer into the pool and notify others. The only peer of a run takes a solo step at once."""
+        """Put the peer into the pool and notify others. The only peer of a run takes a solo step immediately."""
         state = self.peers[peer]
         state.ready, state.launched_s, state.notified = True, now_s, self.draw_notified(peer)
         for other in state.notified:
@@ -127,7 +133,7 @@ class GossipSimulation:
             self.land(peer, now_s)
 
     def known_ready_peers(self, peer: int, now_s: float) -> list[int]:
-        """Return the peers that have notified this peer that they are ready, and that still are."""
+        """Return the peers that have notified this peer that they are ready, and that are still ready."""
         known = self.peers[peer].known_ready
         return [other for other, heard_s in known.items() if heard_s <= now_s and self.peers[other].ready]
 
@@ -144,7 +150,7 @@ class GossipSimulation:
         return True
 
     def leave_pool(self, peer: int) -> None:
-        """Take the peer out of the pool, and out of the knowledge of the peers it notified."""
+        """Remove the peer from the pool, and from `known_ready` of the peers that it notified."""
         state = self.peers[peer]
         state.ready = False
         for other in state.notified:

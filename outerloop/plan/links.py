@@ -1,13 +1,13 @@
-"""Links, and how long one exchange takes over equal links without other traffic.
+"""Model the links of a run, and how long one exchange takes over equal links without other traffic.
 
     gather   n · bytes / min(up, down),   n = P − 1; for 10 or more peers n = 1.5 (P − 1), because pullers queue
     pair     bytes / min(up, down)
     ring     2 (P − 1) messages of bytes / P;      tree   2 log2(P) messages of all bytes
 
 Latency is counted for the messages that the code in swarm/ sends in sequence: each takes `latency_s`, one way. An idle
-connection starts with 10 segments and doubles its window every round trip (RFC 6928); `ramp_s` adds the time lost.
+connection starts with 10 segments and doubles its window every round trip (RFC 6928); `ramp_s` is the time lost.
 
-P peers.
+P is the number of peers.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import math
 from dataclasses import dataclass
 
 GOODPUT = 0.80
-"""Payload share of the capacity of a link in a run. A single transfer reaches 0.94 to 0.96. If both directions are full
-and several transfers share a link, TCP leaves it idle before the last one ends: plain sockets reach 0.64 to 0.92."""
+"""Share of a link's capacity that payloads reach in a run. A single transfer reaches 0.94 to 0.96. If both directions
+are full and several transfers share a link, TCP leaves it partly idle: plain sockets reach 0.64 to 0.92."""
 HOST_BITS = 1.2e9
-"""Throughput limit of a host in each direction, bits/s, due to encryption and copies. Two hosts, one core each."""
+"""Throughput limit of a host in each direction in bits/s, due to encryption and copying. Measured on one core each."""
 CONCURRENT_TRANSFERS = 8
-"""Concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
+"""Number of concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
 QUEUEING = 1.5
 """See `gather_messages`."""
 DECIDE_S = 0.03
 """Seconds of disk writes and signatures for one decision. Measured with 8 peers on loopback: 5 to 30 ms."""
 FIRST_WINDOW = 10 * 1460
-"""Bytes that a connection sends before the first acknowledgement."""
+"""Number of bytes that a connection sends before the first acknowledgement."""
 BEGIN_TRIPS = 3
-"""Messages from a ready payload to its first byte at another peer: notification, request, first byte."""
+"""Number of messages until a payload's first byte is at another peer: notification, request, first byte."""
 COMMIT_TRIPS = 3
-"""Messages of a commit: proposal, acceptance, decision."""
+"""Number of messages of a commit: proposal, acceptance, decision."""
 PAIR_TRIPS = 6
-"""Messages of a gossip pair: proposal, answer, request, first byte, receipt, confirmation (gossip/handshake.py)."""
+"""Number of messages of a pair: proposal, answer, request, first byte, receipt, confirmation (gossip/handshake.py)."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """The link of every peer: payload bytes/s up and down, headers already deducted, and one-way latency in seconds."""
+    """The link of every peer: payload bytes/s up and down, without headers, and one-way latency in seconds."""
 
     up: float
     down: float
@@ -56,9 +56,11 @@ def payload_links(up_bits: float, down_bits: float, latency_s: float, *, host_bi
 
 
 def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
-    """Return the seconds that TCP slow start costs one of `transfers` connections that share a link.
+    """Return the seconds that TCP slow start costs each of `transfers` connections that share a link.
 
-    2 L log2(w / w0 + 1) − w / rate,   w = min(payload, rate · 2 L):  the bytes sent until the link is full
+    2 L log2(w / w0 + 1) − w / rate,   w = min(payload, rate · 2 L)
+
+    L is the latency, w0 the first window, and w the number of bytes sent until the link is full.
     """
     rate, round_trip_s = links.slower / max(1, transfers), 2 * links.latency_s
     window = min(payload_bytes, rate * round_trip_s)
@@ -66,18 +68,19 @@ def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
 
 
 def gather_messages(peers: int) -> float:
-    """Return how long a gather occupies a link when all peers are ready at once, in units of one payload's time.
+    """Return how long a gather occupies a link if all peers are ready at the same time, in units of a payload's time.
 
-    An owner serves 8 peers at once. A peer that queues at an owner uses up one of its own 8 slots, so with more than 9
-    peers some links are idle while others are full. Simulated: 1.2 to 1.3 (P − 1) if peers ask in random orders, 1.5 to
-    1.95 if all ask in the same order (transfers.py). Ten hosts at 2 Mbit/s on a busy machine: 1.4.
+    An owner serves 8 peers at a time. A peer that queues at an owner occupies one of its own 8 slots, so with more than
+    9 peers some links are idle while others are full. As a multiple of P − 1, simulations give 1.2 to 1.3 if peers
+    request payloads in random orders, and 1.5 to 1.95 if all request them in the same order (transfers.py). Ten hosts
+    at 2 Mbit/s on a busy machine gave 1.4.
     """
     others = peers - 1
     return others if others <= CONCURRENT_TRANSFERS else QUEUEING * others
 
 
 def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Return the seconds from ready payloads to the decision, if all peers are ready at once."""
+    """Return the seconds from ready payloads to the decision, if all peers are ready at the same time."""
     if peers == 1:
         return 0.0
     moving_s = gather_messages(peers) * payload_bytes / links.slower
@@ -85,7 +88,7 @@ def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
 
 
 def begin_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Return the seconds lost before the bytes of a gather flow at full speed."""
+    """Return the seconds lost before the transfers of a gather reach full speed."""
     return BEGIN_TRIPS * links.latency_s + ramp_s(links, payload_bytes, transfers=min(peers - 1, CONCURRENT_TRANSFERS))
 
 
@@ -100,17 +103,17 @@ def pair_s(links: Links, payload_bytes: float) -> float:
 
 
 def ring_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Return the seconds of a ring all-reduce: reduce-scatter and all-gather, P − 1 messages each.
+    """Return the duration in seconds of a ring all-reduce: reduce-scatter and all-gather, P − 1 messages each.
 
-    For comparison only: the swarm does not use it.
+    It is for comparison only; the swarm does not use it.
     """
     return 2 * (peers - 1) * (payload_bytes / peers / links.slower + links.latency_s)
 
 
 def tree_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Return the seconds of a tree all-reduce, up and down log2(P) levels: 2 t log2(P).
+    """Return the duration in seconds of a tree all-reduce, log2(P) levels up and down: 2 log2(P) · time of a message.
 
-    For comparison only (NoLoCo, arXiv 2506.10911).
+    It is for comparison only (NoLoCo, arXiv 2506.10911).
     """
     return 2 * math.log2(peers) * (payload_bytes / links.slower + links.latency_s)
 

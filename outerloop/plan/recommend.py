@@ -1,9 +1,9 @@
 """Recommend one of several methods, by forecast speed and by losses measured in this repository.
 
-Of the methods within 5 % of the fastest one, recommend the one with the lowest validation loss in
-scripts/results/recipes: nats per byte after equal tokens, four workers, 1.03M parameters, learning rates tuned the same
-way. A small model says little about a large one, so the losses only break ties in time. They do not forecast the loss
-of a large model.
+Of the methods whose speed is within 5 % of the fastest method's, the one with the lowest validation loss in
+scripts/results/recipes is recommended. These losses are nats per byte after equal numbers of tokens, with four workers,
+1.03M parameters, and learning rates tuned in the same way. A small model says little about a large one, so the losses
+only decide between methods of similar speed. They do not forecast the loss of a large model.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LOSSES = {
 }
 """Recipe -> H -> loss after 600 steps, from the first table of scripts/results/recipes/COMMAND.md.
 
-DiLoCo: with momentum 0.6.
+The entries of DiLoCo are with momentum 0.6.
 """
 
 
 def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
-    """Return the loss at the nearest measured H, by ratio; infinity if the recipe was not measured."""
+    """Return the loss at the measured H whose ratio to `sync_every` is nearest to 1; infinity if not measured."""
     measured = losses.get(name, {})
     nearest = min(measured, key=lambda h: abs(math.log(h / sync_every)), default=None)
     return math.inf if nearest is None else measured[nearest]

@@ -1,4 +1,4 @@
-"""The inputs and the result of a simulation: fleet, method and step rate. In seconds, bytes and inner steps."""
+"""The inputs and the result of a simulation: fleet, method and step rate. Units are seconds, bytes and inner steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from outerloop.plan.links import Links
 class Fleet:
     """A set of equal machines on equal links.
 
-    `step_s`: mean seconds of an inner step. `spread`: σ of the lognormal factor on `step_s`, drawn per peer and round.
-    `failures_per_hour`: of one peer. `codec_s`: seconds per round for launching and landing.
+    step_s: mean duration of an inner step.
+    spread: σ of the lognormal factor by which `step_s` is multiplied, drawn for each peer and round.
+    failures_per_hour: number of failures of one peer.
+    codec_s: seconds per round for launching and landing.
     """
 
     peers: int
@@ -28,9 +30,13 @@ class Fleet:
 class Method:
     """The properties of a recipe that determine its traffic and memory.
 
-    `sync_every`: H. `delay`: inner steps between launch and landing. `fragments`: parts of the model that are sent
-    separately, each every H steps. `payload_bytes`: one message of one fragment. `memory`: part -> bytes on the device.
-    `state_bytes`: bytes that a new peer downloads.
+    sync_every: H.
+    delay: inner steps between launch and landing.
+    fragments: number of parts of the model that are sent separately, each every H steps.
+    payload_bytes: size of one message of one fragment.
+    params: number of parameters of the model.
+    memory: component -> bytes on the device.
+    state_bytes: number of bytes that a new peer downloads.
     """
 
     name: str
@@ -50,21 +56,23 @@ class Method:
 
     @property
     def bits_per_param(self) -> float:
-        """Return the payload bits per parameter of all fragments together, in one round of each."""
+        """Return the payload bits per parameter, for one round of every fragment together."""
         return 8 * self.fragments * self.payload_bytes / self.params
 
     @property
     def memory_bytes(self) -> float:
-        """Return the bytes on the device, all parts together."""
+        """Return the bytes on the device, summed over all components."""
         return sum(self.memory.values())
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """The result of a simulation: means over peers and rounds, in seconds, between two launches.
+    """The result of a simulation: seconds between two launches, as means over peers and rounds.
 
-    `round_s` = inner steps + `waiting_s` for slower or absent peers + `exposed_s` for the exchange, launching and
-    landing while the inner loop is stopped. `met`: share of the rounds in which a peer took part in an exchange.
+    round_s: the duration of the inner steps plus `waiting_s` and `exposed_s`.
+    exposed_s: time for which the exchange, launching and landing stop the inner loop.
+    waiting_s: time for which the inner loop waits for slower or absent peers.
+    met: share of the rounds in which a peer took part in an exchange.
     """
 
     round_s: float

@@ -1,12 +1,14 @@
 """Simulate transfers between peers event by event. Active transfers share every uplink and downlink fairly.
 
     rates are max-min fair:   the most contended link gives each of its transfers an equal part; that part is deducted
-                              from the other links of these transfers; then the next link, until all have a rate
+                              from the other links of these transfers; the same is then done with the remaining links,
+                              until all transfers have a rate
 
 A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further pullers queue at
-the owner, and a peer uses one of its own slots while it queues. So links are idle if all peers ask in the same order.
+the owner, and a peer occupies one of its own slots while it queues. So some links are idle if all peers request
+payloads in the same order.
 
-F transfers, P peers.
+Suffixes of names: F transfers, P peers, L links.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, d
 
 
 class GatherSimulation:
-    """A simulated gather: every peer pulls every other payload from its owner, in the order in which they are ready.
+    """A simulated gather: every peer pulls all other payloads from their owners, in the order in which they are ready.
 
     Args:
-        ready_s: when the payload of each peer is ready, seconds (P,); ties are ordered by peer number.
+        ready_s: time in seconds at which each peer's payload is ready, (P,); ties are ordered by peer number.
         payload_bytes: size of each payload.
         up, down: bytes/s of every peer's link.
-        at_once: concurrent transfers of a peer in each direction.
+        at_once: maximum number of concurrent transfers of a peer in each direction.
     """
 
     def __init__(self, ready_s: np.ndarray, payload_bytes: float, *, up: float, down: float, at_once: int) -> None:
@@ -58,7 +60,10 @@ class GatherSimulation:
         self.left_F = np.zeros(0)
 
     def arrivals(self) -> np.ndarray:
-        """Return when each payload has reached each peer, seconds (puller P, owner P); the diagonal is `ready_s`."""
+        """Return the time in seconds at which each payload reaches each peer, (puller P, owner P).
+
+        The diagonal is `ready_s`.
+        """
         arrival_PP = np.diag(self.ready_s)
         starts, now_s = sorted(set(self.ready_s), reverse=True), 0.0
         while starts or self.active:
@@ -73,7 +78,7 @@ class GatherSimulation:
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
-        """Return when the next transfer ends, unless another starts first, and the rates until then."""
+        """Return the time at which the next transfer ends if no other starts before, and the current rates."""
         if not self.active:
             return np.inf, np.zeros(0)
         sources_F, targets_F = np.array(self.active).T
@@ -97,7 +102,7 @@ class GatherSimulation:
         return [self.queues[owner].popleft() for _ in range(count)]
 
     def remove_finished(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
-        """Remove the finished transfers and return their (owner, puller).
+        """Remove the finished transfers and return (owner, puller) of each.
 
         A transfer also counts as finished if its remaining time is below the float64 resolution of the clock.
         """

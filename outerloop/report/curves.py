@@ -1,4 +1,4 @@
-"""Figures of a quantity over the course of training. Each group is one line, the mean over its seeds.
+"""Draw quantities over the course of training. Each group is one line, the mean over its seeds.
 
 Each unfinished run is a separate dashed line.
 """
@@ -19,7 +19,7 @@ from outerloop.report.runs import Run
 from outerloop.report.units import format_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
-"""Seconds per unit, and the name of the unit. A unit is used for times of at least twice its length."""
+"""Seconds per unit, and the name of the unit. A unit is used if the longest time is at least two units."""
 
 LOSS = "validation loss [nats per token]"
 SENT = "payload sent per worker, every copy counted"
@@ -29,7 +29,7 @@ Values = Callable[[Run], Sequence[float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """Definition of one figure. `xs`, `ys`: return one number per validation of a run, NaN where it is missing."""
+    """Definition of one figure. `xs`, `ys`: functions that return one number per validation, or NaN if missing."""
 
     name: str
     title: str
@@ -124,7 +124,7 @@ class Line:
     def draw(self, axes: Axes) -> None:
         """Draw a finished line with markers and a band for the range over seeds.
 
-        Draw an unfinished one dashed, with a cross at its last point.
+        Draw an unfinished line dashed, with a cross at its last point.
         """
         xs, ys = [p.x for p in self.points], [p.y for p in self.points]
         colour, label = style.colour(self.index), self.label
@@ -176,9 +176,9 @@ def tokens(run: Run) -> list[float]:
 
 
 def losses(run: Run) -> list[float]:
-    """Return the validation losses, nats per token.
+    """Return the validation losses in nats per token.
 
-    The loss of the untrained model is NaN, unless the run has at most two validations.
+    The loss of the untrained model is replaced by NaN, unless the run has at most two validations.
     """
     trained = [row["round"] > 0 or len(run.validations) <= 2 for row in run.validations]
     return [row["val_loss"] if seen else math.nan for row, seen in zip(run.validations, trained, strict=True)]

@@ -16,9 +16,9 @@ from outerloop.types import UserError
 
 DEFAULT_BASELINE = "ddp"
 YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
-"""Prefixes of settings. Losses are compared only between groups that are equal in all of these settings."""
+"""Prefixes of settings. Losses are compared only between groups in which all these settings are equal."""
 SAME_TOKENS = 0.01
-"""Relative difference in tokens above which the report adds a note about a gap."""
+"""Relative difference in the number of tokens above which the report adds a note about the gap."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Group:
 
     @property
     def finished(self) -> list[Run]:
-        """Return the finished runs; only these enter the statistics."""
+        """Return the finished runs; the statistics include only these."""
         return [run for run in self.runs if run.results is not None]
 
     @property
@@ -61,7 +61,7 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Return the groups: those with finished runs first, by final loss (best first), then the others by label."""
+    """Return the groups: first those with finished runs, lowest final loss first, then the others by label."""
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
@@ -83,10 +83,10 @@ class Comparison:
 
     Args:
         runs: all runs that were found.
-        baseline: the recipe that gaps are measured against; None: ddp.
+        baseline: the recipe to which losses are compared; None: ddp.
 
     Raises:
-        UserError: if a baseline was given and no run of it has finished.
+        UserError: if a baseline was given and no run of this recipe has finished.
     """
 
     def __init__(self, runs: Sequence[Run], *, baseline: str | None) -> None:
@@ -117,16 +117,16 @@ class Comparison:
         return min(comparable, key=sort_key, default=None)
 
     def gap_percent(self, group: Group) -> float | None:
-        """Return by how many percent this group's mean final loss is above that of its baseline.
+        """Return the percentage by which this group's mean final loss exceeds its baseline's.
 
-        None if the group is its own baseline, or has none.
+        None if the group is its own baseline, or has no baseline.
         """
         base = self.find_baseline(group)
         return None if base is None or base is group else 100 * (group.loss / base.loss - 1)
 
     @property
     def front(self) -> list[Group]:
-        """Return the Pareto front of final loss and bytes sent, in order of bytes: groups that no other dominates."""
+        """Return the Pareto front of final loss and bytes sent, in order of bytes: the groups that none dominates."""
         points = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
         finite = [point for point in points if math.isfinite(point[1])]
         undominated = [
@@ -145,7 +145,7 @@ class Comparison:
         ]
 
     def repeated_seed_notes(self) -> list[str]:
-        """Return one note for each group that ran a seed more than once. Such runs are not independent samples."""
+        """Return one note for each group with several runs of one seed, which are not independent samples."""
         notes = []
         for group in self.finished:
             seeds = [run.settings.get("seed") for run in group.finished]
@@ -177,7 +177,7 @@ class Comparison:
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    """Return whether no entry of a is higher than that of b, and at least one is lower."""
+    """Return whether no entry of a is higher than the same entry of b, and at least one is lower."""
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 

@@ -1,4 +1,4 @@
-"""report.html: one self-contained page, figures included. It needs no other file, no network and no script."""
+"""Write report.html: one self-contained page with all figures, which needs no other file, no network and no script."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def finished_part(comparison: Comparison) -> list[str]:
 
 
 def unfinished_part(comparison: Comparison) -> list[str]:
-    """Return the HTML parts that list the runs that died, stopped or are still running, with the reason."""
+    """Return the HTML parts that list the runs that died, stopped or are still running, and why."""
     if not comparison.unfinished:
         return []
     unfinished = table.unfinished(comparison)

@@ -1,4 +1,4 @@
-"""The figure of final loss against bytes sent, with the Pareto front marked."""
+"""Draw final loss against bytes sent, with the Pareto front marked."""
 
 from __future__ import annotations
 

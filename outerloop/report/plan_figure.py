@@ -1,4 +1,4 @@
-"""The figure of a plan: seconds per round against the number of peers."""
+"""Draw the figure of a plan: seconds per round against the number of peers."""
 
 from __future__ import annotations
 

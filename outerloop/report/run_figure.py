@@ -1,4 +1,4 @@
-"""loss.png: training and validation loss against tokens, and payload bytes compared with float32 payloads."""
+"""Draw loss.png: training and validation loss against tokens, and payload bytes compared with float32 payloads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw_loss(axes: Axes, rows: list[Row]) -> None:
 
 
 def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
-    """Draw the cumulative payload of worker 0, and that of float32 pseudo-gradients in the same rounds."""
+    """Draw the cumulative payload bytes of worker 0, and those of float32 pseudo-gradients in the same rounds."""
     rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
     numbers, total, cumulative = [row["round"] for row in rounds], 0.0, []
     for row in rounds:

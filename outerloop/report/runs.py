@@ -1,4 +1,4 @@
-"""Read from each run folder what a report needs. A run may be finished, still running or dead.
+"""Read the data of a report from run folders. A run may be finished, still running or dead.
 
 Numbers come from metrics.jsonl, summary.json and config.yaml. A damaged line is skipped and counted.
 """
@@ -25,7 +25,7 @@ FIELDS = {
     "round": ("worker", "step", "round", "payload_bytes", "bytes_sent", "wait_s"),
     "step": ("worker", "step", "loss"),
 }
-"""Event -> the numeric fields that its row must have."""
+"""Event -> the numeric fields that its row must contain."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
 """The fields of summary.json that are averaged over seeds."""
 DIED = "died.json"
@@ -33,16 +33,18 @@ DIED = "died.json"
 SWEEP = "multirun.yaml"
 """File that hydra writes into the folder of a sweep, next to one numbered folder per run."""
 FRESH_S = 120
-"""Age in seconds below which a metrics.jsonl may belong to a run that is still running."""
+"""If a metrics.jsonl was changed within this number of seconds, its run may still be running."""
 
 
 @dataclass(frozen=True)
 class Run:
     """One run, as read from its folder.
 
-    `settings`: config.yaml with dotted keys, empty if it cannot be read. `results`: summary.json, None for a run that
-    did not finish. `validations`: the validation rows of metrics.jsonl. `why`: why the run did not finish. `trace`:
-    the whole error text.
+    settings: config.yaml with dotted keys; empty if it cannot be read.
+    results: summary.json; None if the run did not finish.
+    validations: the validation rows of metrics.jsonl.
+    why: why the run did not finish; empty if it did.
+    trace: the complete error text.
     """
 
     path: Path
@@ -67,7 +69,7 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the bytes that one worker had sent by each validation, every copy counted: the mean over workers."""
+        """Return the bytes that a worker had sent at each validation, counting every copy, as a mean over workers."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
@@ -81,7 +83,7 @@ class Run:
 
 
 def find(folders: Sequence[Path]) -> list[Path]:
-    """Return every run in or under these folders, each once, in order.
+    """Return the folders of all runs in or under these folders, each once, in order.
 
     Raises UserError if a folder does not exist or contains no run.
     """
@@ -103,7 +105,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def runs_under(folder: Path) -> list[Path]:
-    """Return the run folders at any depth. Does not descend into runs or hidden folders."""
+    """Return the run folders at any depth below a folder. Does not descend into run folders or hidden folders."""
     runs = []
     for current, subfolders, files in os.walk(folder):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
@@ -116,7 +118,8 @@ def runs_under(folder: Path) -> list[Path]:
 def is_run(folder: Path, files: Sequence[str]) -> bool:
     """Return whether a run was started in this folder.
 
-    The signs are rows or `DIED`, a config.yaml with a recipe, or being a numbered folder of a sweep.
+    It was if the folder contains metrics.jsonl or `DIED` or a config.yaml with a recipe, or if it is a numbered folder
+    of a sweep.
     """
     if "metrics.jsonl" in files or DIED in files:
         return True
@@ -148,7 +151,7 @@ def read(path: Path) -> Run:
 
 
 def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> str:
-    """Return in one line why a run did not finish."""
+    """Return one line that states why a run did not finish."""
     if not settings:
         started = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
         return (
@@ -165,7 +168,7 @@ def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> st
 def last_error(rows: list[Row]) -> str:
     """Return the text of the error that ended the last session.
 
-    Empty if the run continued after its last error, or logged none.
+    Empty if the run continued after its last error, or logged no error.
     """
     for row in reversed(rows):
         if row["event"] == "error":
@@ -176,9 +179,9 @@ def last_error(rows: list[Row]) -> str:
 
 
 def read_settings(path: Path) -> Row:
-    """Return the settings of config.yaml with dotted keys, or those in `DIED` if config.yaml cannot be read.
+    """Return the settings of config.yaml with dotted keys, or the settings in `DIED` if config.yaml cannot be read.
 
-    Empty if neither can be read.
+    Empty if neither file can be read.
     """
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
@@ -204,7 +207,7 @@ def flatten(node: Any, prefix: str = "") -> Row:
 
 
 def read_results(path: Path) -> Row | None:
-    """Return the contents of summary.json; None if it cannot be read or lacks one of the `RESULTS`."""
+    """Return the contents of summary.json; None if it cannot be read or a field of `RESULTS` is missing."""
     try:
         results = json.loads((path / "summary.json").read_text())
     except (OSError, ValueError):

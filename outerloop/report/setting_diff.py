@@ -1,6 +1,6 @@
 """Compare groups of runs by the settings in their config.yaml, and give each group a label.
 
-A label is the recipe plus the settings in which a group differs from the other groups of that recipe, kept short.
+A label consists of the recipe and a short list of settings in which the group differs from other groups of this recipe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_TRAINED = [
 ]
 """Settings that do not change what is trained. Each entry includes the settings nested below it."""
 MAX_NAMED = 4
-"""If labels would name more settings than this, they name only a small set that still distinguishes the groups."""
+"""Maximum number of settings in a label before they are reduced to a small set that still distinguishes the groups."""
 
 
 class ClassPath(str):
@@ -50,8 +50,8 @@ class ClassPath(str):
 def training_settings(settings: Settings) -> Settings:
     """Return the settings that determine what is trained. They are equal for all runs of a group.
 
-    The seed is left out, and so is every nested `seed` with the same value. The class path under compress._target_ is
-    returned as compress; hydra's other keys with a leading underscore are left out.
+    The seed is left out, and so is every nested `seed` with the same value. A key such as compress._target_ is returned
+    as compress, with the class path as its value; other hydra keys with a leading underscore are left out.
     """
     seed = settings.get("seed")
     out: Settings = {}
@@ -112,7 +112,7 @@ def distinguishing_keys(groups: Sequence[Settings]) -> list[str]:
 def differing_keys(groups: Sequence[Settings]) -> list[str]:
     """Return each key whose value is not the same in all groups.
 
-    Keys that all groups have come first, then the least nested ones, then by name.
+    Keys that all groups have come first; within these and the others, less nested keys come first, then by name.
     """
     keys = {key for settings in groups for key in settings}
     differ = [key for key in keys if len(set(column(groups, key))) > 1]
@@ -120,7 +120,7 @@ def differing_keys(groups: Sequence[Settings]) -> list[str]:
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Keep only the first of the keys that have the same value in every group, because one is derived from another."""
+    """Keep only the first of keys with the same values in all groups, because the others are derived from it."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)
@@ -128,7 +128,7 @@ def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]
 
 
 def fewest_keys(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Return keys chosen greedily until they distinguish all groups. Each step adds the key that splits most."""
+    """Return keys chosen greedily until they distinguish all groups. Each step adds the most distinguishing key."""
     selected: list[str] = []
     while not tells_apart(groups, selected):
         selected.append(
@@ -158,7 +158,7 @@ def comparable_value(settings: Settings, key: str) -> str:
 
 
 def format_value(settings: Settings, key: str) -> str:
-    """Return one setting as the user writes it; of a class path only the last component."""
+    """Return one setting as the user would write it; for a class path, return only its last component."""
     value = settings.get(key)
     if not isinstance(value, str):
         return comparable_value(settings, key)

@@ -1,10 +1,11 @@
-"""The simulated clock: when a worker would have reached each inner step at a chosen bandwidth.
+"""Simulate a clock: the time at which a worker would have reached each inner step at a chosen bandwidth.
 
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 
-c: the worker's measured seconds per inner step, without waits, evaluations and saves; b_r: payload bytes of round r
-times the copies that the worker sent; B: bits per second; τ: inner steps between launch and landing, during which a
-transfer costs nothing (0 for most schedules). The model ignores latency, and a downlink slower than the uplink.
+c is the worker's measured number of seconds per inner step, without waits, evaluations and saves. b_r is the number of
+payload bytes of round r times the number of copies that the worker sent. B is the number of bits per second. τ is the
+number of inner steps between launch and landing, during which a transfer costs no time (0 for most schedules). The
+model ignores latency, and assumes that downlinks are not slower than uplinks.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ MODEL = (
 class WorkerStepRate:
     """The speed and traffic of one worker.
 
-    `step_s`: compute seconds per inner step. `landed_steps`: the inner step after which each round landed.
-    `sent_bytes`: bytes that the worker sent for each round, every copy counted. `delay_steps`: inner steps between
-    launch and landing.
+    step_s: seconds of computation per inner step.
+    landed_steps: the inner step after which each round landed.
+    sent_bytes: bytes that the worker sent for each round, counting every copy.
+    delay_steps: inner steps between launch and landing.
     """
 
     step_s: float
@@ -51,7 +53,7 @@ class WorkerStepRate:
 
 
 def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[float]) -> list[float]:
-    """Return the sum of the amounts that had landed by each of these steps; `landed_steps` is ascending."""
+    """Return for each of these steps the sum of the amounts landed up to it; `landed_steps` is ascending."""
     totals = [0.0, *accumulate(amounts)]
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 
@@ -72,9 +74,9 @@ def step_rate(rows: list[Row], *, delay_steps: int) -> WorkerStepRate:
 
 
 def step_seconds(rows: list[Row]) -> float:
-    """Return one worker's seconds per inner step: wall time between its rows, less its waits.
+    """Return one worker's seconds per inner step: wall time between its rows, minus its waits.
 
-    Only time that ends in a step or round row is counted. Evaluations, saves and time between sessions are not.
+    Only the time before a step or round row is counted. Evaluations, saves and time between sessions are not counted.
     """
     steps, seconds = 0, 0.0
     for before, row in pairwise(rows):

@@ -1,4 +1,4 @@
-"""The common style of the figures: sizes, colours, axes and legend."""
+"""Define the common style of the figures: sizes, colours, axes and legend."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 MARKERS = "osD^vPX"
 WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
-"""Inches: width and height of a figure without its legend, and height of one line of the legend."""
+"""Width and height of a figure without its legend, and height of one line of the legend, in inches."""
 LABEL_WIDTH = 84
-"""Characters in one line of a legend."""
+"""Maximum number of characters in one line of a legend."""
 LOG_FROM = 10
-"""Ratio of the largest to the smallest end of a curve from which the x axis is logarithmic."""
+"""The x axis is logarithmic if the largest x at the end of a curve is at least this multiple of the smallest."""
 
 
 def colour(index: int) -> str:
-    """Return the colour of a group as #rrggbb. Ten colours repeat; then the markers distinguish the groups."""
+    """Return the colour of a group as #rrggbb. There are ten colours; groups of equal colour have different markers."""
     return to_hex(plt.get_cmap("tab10")(index % 10))
 
 
@@ -55,7 +55,7 @@ def needs_log_scale(ends: Sequence[float]) -> bool:
 
 
 def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
-    """Set the scale and ticks of the x axis. Call it after everything is drawn.
+    """Set the scale and ticks of the x axis. Call this after all curves are drawn.
 
     Ticks read 10 MB for the unit "B", 10 M for "", and 10 for None.
     """

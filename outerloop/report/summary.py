@@ -1,4 +1,4 @@
-"""Summarize the rows of a run for summary.json: the losses it reached, its time and its traffic."""
+"""Summarize the rows of a run for summary.json: its losses, time and traffic."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
 
 def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
-    """Return one flat record of the run. `workers` counts the whole swarm.
+    """Return one flat record of the run. `workers` is the number of workers of the whole swarm.
 
     `tokens`, `tokens_per_s`: of the workers on this machine. `val_loss*`: nats per token. `bytes_sent_per_worker`:
-    every copy counted. `bits_per_param_per_round`: one worker's payload per parameter, every byte of its message
-    counted. `ratio_to_fp32`: 32 bits over that. `slow_hash`: one entry for each worker of this machine that finished.
-    `workers_died`: the other workers of this machine.
+    counts every copy. `bits_per_param_per_round`: one worker's payload per parameter, counting every byte of its
+    message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: one entry for each worker of this machine that
+    finished. `workers_died`: the other workers of this machine.
 
-    Mean over the finished workers: `compute_s` was spent in inner steps, `communication_s` and `others_s` while these
-    were stopped (inner/run_totals.py). `utilization` is the share of `compute_s`. Gossip only: `spread` between the
-    last `replicas`, and counts over this machine's workers.
+    Three times are means over the finished workers: `compute_s` was spent in inner steps, `communication_s` and
+    `others_s` while inner steps were stopped (inner/run_totals.py). `utilization` is the share of `compute_s` in their
+    sum. Only with gossip: the `spread` between the final `replicas`, and counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

@@ -1,4 +1,4 @@
-"""The tables of a report as plain text cells, used for both the HTML page and the terminal."""
+"""Build the tables of a report as plain text cells, for both the HTML page and the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Table:
 
 
 def results(comparison: Comparison) -> Table:
-    """Return one row per group with finished runs, the lowest loss first."""
+    """Return a table with one row per group that has finished runs, the lowest loss first."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
     return Table(
@@ -50,7 +50,7 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
 
 
 def gap(comparison: Comparison, group: Group) -> str:
-    """Return the percentage by which the group's loss is above that of its baseline, as text."""
+    """Return the percentage by which the group's loss exceeds its baseline's, as text."""
     if comparison.find_baseline(group) is group:
         return "baseline"
     percent = comparison.gap_percent(group)
@@ -58,7 +58,7 @@ def gap(comparison: Comparison, group: Group) -> str:
 
 
 def unfinished(comparison: Comparison) -> Table:
-    """Return one row per run that died, stopped or is still running."""
+    """Return a table with one row per run that died, stopped or is still running."""
     return Table(
         "Unfinished runs, excluded from the means",
         ["run", "group", "why", "last round", "last loss"],
@@ -68,14 +68,14 @@ def unfinished(comparison: Comparison) -> Table:
 
 
 def last_loss(run: Run) -> str:
-    """Return the last validation loss, else the last training loss, else a dash."""
+    """Return the last validation loss, or the last training loss if there is none, or a dash if there is neither."""
     if run.validations:
         return f"{run.validations[-1]['val_loss']:.3f}"
     return DASH if run.last_train_loss is None else f"{run.last_train_loss:.3f} (training)"
 
 
 def runs(comparison: Comparison) -> Table:
-    """Return one row per finished run."""
+    """Return a table with one row per finished run."""
     placed = [(group, run) for group in comparison.finished for run in group.finished]
     return Table(
         "Every finished run",
@@ -95,10 +95,10 @@ def runs(comparison: Comparison) -> Table:
 
 
 def settings(comparison: Comparison, *, everything: bool) -> Table:
-    """Return one row per setting that differs between groups, and one column per group.
+    """Return a table with one row per setting that differs between groups, and one column per group.
 
-    The rows are the recipe and the settings that labels name. `everything`: also all others, such as those that
-    a recipe implies.
+    The rows are the recipe and the settings that labels name; if `everything`, the other settings that differ, such as
+    those that a recipe implies, follow.
     """
     groups = [group.settings for group in comparison.groups]
     first = [key for key in setting_diff.differing_keys(groups) if key in ("recipe", *setting_diff.named_keys(groups))]

@@ -1,4 +1,4 @@
-"""The tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
+"""Show the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from outerloop.report.table import Table
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
-"""Minimum width of each text column, in characters. A table that leaves less is split."""
+"""Minimum width of each text column, in characters. If less space is left, the table is split."""
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:
-    """Yield the whole table if it fits into `width` characters, else its first half of columns, then the others.
+    """Yield the whole table if it fits into `width` characters, else a table of its first columns and one of the rest.
 
     The second part repeats the first column. A table with more than one text column is never split.
     """
@@ -36,13 +36,13 @@ def table_width(table: Table) -> int:
 
 
 def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
-    """Return some columns of a table, of which only the first holds text."""
+    """Return a table of some columns, of which only the first contains text."""
     pick = [[row[i] for i in columns] for row in [table.columns, *table.rows]]
     return Table(title, pick[0], pick[1:])
 
 
 def to_rich_table(table: Table) -> RichTable:
-    """Return the table for rich. Cells are sanitized, because they may contain names chosen by others."""
+    """Convert the table to a rich table. Cells are sanitized, because they may contain names chosen by others."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):

@@ -14,7 +14,7 @@ LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 @dataclass(frozen=True)
 class Stat:
-    """The mean and sample standard deviation over `n` runs, in the unit of the values. `std`: None for one run."""
+    """The mean and sample standard deviation of values of `n` runs, in their unit. `std` is None for one run."""
 
     mean: float
     std: float | None
@@ -52,7 +52,7 @@ def si_scale(value: float) -> tuple[float, str]:
 
 
 def format_stat(stat: Stat, *, decimals: int) -> str:
-    """Format mean ± standard deviation; the mean alone for one run, or if all values are equal."""
+    """Format mean ± standard deviation. If there is one run or all values are equal, format the mean alone."""
     return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
 
 
@@ -69,5 +69,5 @@ def format_seconds(stat: Stat) -> str:
 
 
 def decimals_for(value: float) -> int:
-    """Return the number of decimals that gives three significant digits for values of 1 or more, else 2."""
+    """Return the number of decimals that gives three significant digits; 2 for values below 1."""
     return max(0, 2 - math.floor(math.log10(abs(value)))) if math.isfinite(value) and abs(value) >= 1 else 2
