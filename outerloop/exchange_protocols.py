@@ -1,12 +1,12 @@
-"""Optional protocols of an exchange, and what the outer loop does with an exchange that lacks one.
+"""Optional protocols of an exchange, and functions that replace those that an exchange does not implement.
 
 Replicated     a majority decides rounds; peers may miss rounds, join late and take over the state of the others
 Meeting        all peers exchange bytes outside of rounds
 StateSender    sends the initial state to some peers more cheaply than through a meeting
 Metered        counts bytes and transfer time
-SharedDecode   peers of one process, or the ranks of an island, share the interpretation of a round
+SharedDecode   peers of one process, or the ranks of an island, share the decoded messages of a round
 RejectsPeers   excludes peers whose messages are unusable
-Counted        reports counts of its own, such as rejections
+Counted        reports additional counters, such as the number of rejections
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Replicated(Protocol):
 
     @property
     def late_joiner(self) -> bool:
-        """True when the run had already started when this peer joined; valid after `join`."""
+        """True if the run had already started when this peer joined; valid after `join`."""
         ...
 
     @property
@@ -42,7 +42,8 @@ class Replicated(Protocol):
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Report that the replica has landed a round.
 
-        `state` packs the state that all replicas share. It is called if other peers want that state as of this round.
+        `state` serializes the state that all replicas share. It is called if other peers need the state after this
+        round.
         """
         ...
 
@@ -52,7 +53,7 @@ class Replicated(Protocol):
 
 
 def replicated(exchange: Exchange) -> Replicated | None:
-    """Return the exchange if a majority decides its rounds. Otherwise no peer is ever late or left behind: None."""
+    """Return the exchange if a majority decides its rounds, else None. Without a majority no peer is left behind."""
     return cast(Replicated, exchange) if exchange.info.replicated else None
 
 
@@ -79,9 +80,9 @@ class Meeting(Protocol):
     """An exchange whose peers can exchange bytes outside of rounds."""
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all live peers brought to one meeting, this peer's included, in peer-name order.
+        """Return the bytes that all live peers sent for one meeting, including this peer's, in peer-name order.
 
-        All peers must call it, with the same increasing numbers. Raises RoundFailed.
+        All peers must call this with the same increasing numbers. Raises RoundFailed.
         """
         ...
 
@@ -98,19 +99,19 @@ def meeting(exchange: Exchange) -> Meeting:
 
 @runtime_checkable
 class StateSender(Protocol):
-    """An exchange with its own way to send the initial state from peers that hold it to those that take it."""
+    """An exchange with its own method to send the initial state from peers that have it to peers that need it."""
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return the givers' state on a peer that takes it; return nothing on a giver, or if there are no takers.
+        """Return the givers' state on a taker, and empty bytes on all other peers.
 
-        All peers must call it with the same `way`, after a meeting. `state` packs this peer's state and is called only
-        if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
+        All peers must call this with the same `way`, after a meeting. `state` serializes this peer's state and is
+        called only if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
         """
         ...
 
 
 def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-    """Return what `StateSender.hand_over` returns; without it, the first giver brings its state to a meeting."""
+    """Call `StateSender.hand_over`. If the exchange lacks it, the first giver sends its state in a meeting."""
     if isinstance(exchange, StateSender):
         return exchange.hand_over(way, state)
     if not way.takers:
@@ -122,11 +123,11 @@ def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes])
 
 @runtime_checkable
 class Metered(Protocol):
-    """An exchange that counts what it transfers."""
+    """An exchange that counts the bytes and seconds of its transfers."""
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that this peer has sent, every copy counted."""
+        """Payload bytes that this peer has sent, counting every copy."""
         ...
 
     @property
@@ -150,16 +151,16 @@ class Unmetered:
 
 
 def metered(exchange: Exchange) -> Metered:
-    """Return the exchange, whose counters keep changing, or zeros if it counts nothing."""
+    """Return the exchange, whose counters keep changing, or `Unmetered` if it counts nothing."""
     return exchange if isinstance(exchange, Metered) else Unmetered()
 
 
 class Reading(Protocol):
-    """The interpretation of the messages of a round."""
+    """The result of decoding the messages of a round."""
 
     @property
     def refused(self) -> Refusals:
-        """The messages that do not count, by peer."""
+        """The messages that are left out, by peer."""
         ...
 
 
@@ -168,21 +169,21 @@ Read = TypeVar("Read", bound=Reading)
 
 @runtime_checkable
 class SharedDecode(Protocol):
-    """An exchange that lets several peers or ranks share the interpretation of a round."""
+    """An exchange that lets several peers or ranks share the decoded messages of a round."""
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Return what `read` returns for the messages of a round.
+        """Call `read` for the messages of a round, and return its result.
 
-        `read` is given the refusals that another rank of this peer has already found.
+        The argument of `read` contains the refusals that another rank of this peer has already found.
 
         If several peers share this process and get the same contributions, `read` is called once and all of them get
-        the same object, which must not be modified. Raises what `read` raises.
+        the same object, which must not be modified. Raises the errors of `read`.
         """
         ...
 
 
 def decode_shared(exchange: Exchange, round: Round, read: Callable[[Refusals], Read]) -> Read:
-    """Return what `SharedDecode.decode_shared` returns; without it, this peer reads for itself."""
+    """Call `SharedDecode.decode_shared`. If the exchange lacks it, call `read` for this peer alone."""
     return exchange.decode_shared(round, read) if isinstance(exchange, SharedDecode) else read({})
 
 
@@ -191,7 +192,7 @@ class RejectsPeers(Protocol):
     """An exchange between peers that need not trust each other."""
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Report that the replica has landed a round without the messages of these peers, which no peer can use."""
+        """Report that a round has landed on this replica without these peers' messages, which no peer can use."""
         ...
 
 
@@ -203,13 +204,13 @@ def report_refused(exchange: Exchange, round: Round, refusals: Refusals) -> None
 
 @runtime_checkable
 class Counted(Protocol):
-    """An exchange with counters of its own."""
+    """An exchange with additional counters."""
 
     def counters(self) -> dict[str, float]:
-        """Return further counters since the start; their names contain their units."""
+        """Return the additional counters since the start; their names contain their units."""
         ...
 
 
 def counters(exchange: Exchange) -> dict[str, float]:
-    """Return the counters that are particular to the exchange; none if it has none."""
+    """Return the additional counters of the exchange; empty if it has none."""
     return exchange.counters() if isinstance(exchange, Counted) else {}

@@ -8,7 +8,7 @@ from outerloop.types import Round, UserError
 
 
 def group_of(rank: int, *, size: int, group: int, seed: int, round_id: Round) -> list[int]:
-    """Return the ranks, ascending, that form a group with `rank` in a round. The last group may be smaller."""
+    """Return the ranks in the group of `rank` in a round, including `rank`, ascending. One group may be smaller."""
     ranks = list(range(size))
     random.Random(f"{seed} {round_id.number} {round_id.fragment}").shuffle(ranks)
     first = ranks.index(rank) // group * group

@@ -1,7 +1,7 @@
-"""The protocols of the axes. An implementation only needs the methods: no import, no base class.
+"""The protocols of the axes. An implementation needs only the methods: no import, no base class.
 
-Any part may also have `requires`, a sequence of `Requirement`: what it needs the other parts to be. These are checked
-when an outer loop is constructed (core/compatibility).
+Any part may also have an attribute `requires`, a sequence of `Requirement`: properties that other parts must have. They
+are checked when an outer loop is constructed (core/compatibility).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from outerloop.types import Capabilities, CodecContext, Contribution, DueRounds,
 class Compressor(Protocol):
     """AXIS compress: encodes one tensor for the wire and decodes it again.
 
-    Optional: `keeps_k_per_chunk`, True when the settings `k` and `chunk` are the density of what is sent.
+    Optional: `keeps_k_per_chunk`, True if the settings `k` and `chunk` state how many values are sent.
     """
 
     linear: bool
-    """True when adding the parts of a and b, except "next" (see CodecContext), gives parts of decode(a) + decode(b)."""
+    """True if the sum of the parts of a and b, except "next" (see CodecContext), decodes to decode(a) + decode(b)."""
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal context give equal parts.
 
-        A compressor with state changes it elsewhere (`Stateful`, `CostAware`).
+        A compressor with state changes its state in other methods (`Stateful`, `CostAware`).
         """
         ...
 
@@ -48,7 +48,7 @@ class Transforming(Protocol):
     """
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError as `decode` does."""
+        """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError like `decode`."""
         ...
 
     def inverse(self, coefficients: Tensor) -> Tensor:
@@ -58,36 +58,37 @@ class Transforming(Protocol):
 
 @runtime_checkable
 class Announcing(Protocol):
-    """A compressor of which peers take turns to set what all use in the next round (see CodecContext)."""
+    """A compressor with which peers take turns to set a tensor that all use in the next round (see CodecContext)."""
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
-        """Check that this was set for a tensor of this shape. Raises ValueError."""
+        """Check that `agreed` is valid for a tensor of this shape. Raises ValueError."""
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A compressor that remembers something of what this peer has sent, for its own next `encode` alone.
+    """A compressor that stores information on this peer's sent parts for its own next `encode`.
 
-    `decode` does not use this state, so it may differ between peers, and a peer that joins late starts without it.
+    `decode` does not use this state. So the state may differ between peers, and a peer that joins late starts without
+    it.
     """
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Remember this peer's parts of a tensor. Called at the landing of a round that includes its message."""
+        """Store this peer's parts of a tensor. Called when a round that includes this peer's message lands."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; an empty state is that before the first landing."""
+        """Restore what `state_dict` returned; before the first landing the state is empty."""
         ...
 
 
 @runtime_checkable
 class CostAware(Protocol):
-    """A compressor that adapts to what rounds cost this peer only.
+    """A compressor that adapts to the cost of rounds to this peer only.
 
-    Its parts describe how other peers have to decode them.
+    The parts themselves state how other peers have to decode them.
     """
 
     def observe(self, cost: RoundCost) -> str:
@@ -103,21 +104,21 @@ class CostAware(Protocol):
 
 
 class Feedback(Protocol):
-    """AXIS feedback: decides what to remember of the values that were not sent."""
+    """AXIS feedback: decides how values that were not sent are kept for later rounds."""
 
     remembers: bool
-    """False when values that are not sent are discarded."""
+    """False if values that are not sent are discarded."""
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return what is offered to the compressor, given the pseudo-gradient (any shape). Changes no state."""
+        """Return the input of the compressor, given the pseudo-gradient (any shape). Changes no state."""
         ...
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Remember x - sent. Called only at landing, and only if this peer's payload counted."""
+        """Store x - sent. Called only when a round that includes this peer's payload lands."""
         ...
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return the values that the next inner steps start from, after an update of these slow weights (any shape).
+        """Return the values from which the next inner steps start, after an update of these slow weights (any shape).
 
         Returns a new tensor, or `slow` itself.
         """
@@ -132,13 +133,13 @@ class OuterMethod(Protocol):
     """AXIS method: applies the mean of the contributions to the slow weights."""
 
     shared: bool
-    """True when equal contributions keep the slow weights of all peers equal, bit for bit."""
+    """True if equal contributions keep the slow weights of all peers equal, bit for bit."""
     portable: bool
-    """True when `update` gives the same bits on every machine; otherwise replicas stay equal only on equal hardware."""
+    """True if `update` gives the same bits on every machine; otherwise replicas stay equal only on equal hardware."""
     momentum: float
-    """Fraction of the last outer step that is repeated in the next one; 0 without momentum."""
+    """Fraction of the last outer step that is repeated in the next outer step; 0 without momentum."""
     reads: Literal["weights", "gradients"]
-    """What `outgoing` reads from the model: the fast weights, or (H = 1) the accumulated gradients."""
+    """The input of `outgoing`: the model's fast weights, or (if H = 1) its accumulated gradients."""
 
     @property
     def sends(self) -> Literal["differences", "weights", "some weights"]:
@@ -146,7 +147,7 @@ class OuterMethod(Protocol):
 
         differences: pseudo-gradients or gradients, which may be sparse and may use feedback.
         weights: all weights, neither sparse nor with feedback.
-        some weights: a part may be left out, the same part on all peers; no feedback.
+        some weights: a part of the weights may be left out, the same part on all peers; no feedback.
         """
         ...
 
@@ -155,7 +156,7 @@ class OuterMethod(Protocol):
         ...
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return what this peer offers, before feedback and compression.
+        """Return this peer's contribution, before feedback and compression.
 
         `read`: the tensors read from the model (see `reads`).
         """
@@ -164,7 +165,7 @@ class OuterMethod(Protocol):
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """Apply the aggregated contributions to `slow`, in place.
 
-        `own` is what this peer's payload decodes to; empty if the payload did not count. `mean` and `own` have the
+        `own` is this peer's decoded payload; empty if the round does not include it. `mean` and `own` have the
         parameter names of one fragment and the shapes of `outgoing`.
         """
         ...
@@ -177,15 +178,15 @@ class OuterMethod(Protocol):
 class Aggregate(Protocol):
     """AXIS aggregate: combines the decoded contributions of all peers into one tensor.
 
-    Optional: `weighs_samples`, True when a peer counts by its number of samples.
+    Optional: `weighs_samples`, True if peers are weighted by their numbers of samples.
     """
 
     needs_norms: bool
-    """True when `norms` must be computed, which decodes every payload once more."""
+    """True if `norms` must be computed, for which every payload is decoded once more."""
     linear: bool
-    """True when the result is the plain mean of what was sent: each of P peers counts 1/P in every value.
+    """True if the result is the plain mean: each of P peers has the weight 1/P in every value.
 
-    One peer's part can then be replaced afterwards, and the aggregate of weights is their mean.
+    One peer's contribution can then be replaced afterwards, and the aggregate of weights is their mean.
     """
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
@@ -199,7 +200,7 @@ class Aggregate(Protocol):
 class Schedule(Protocol):
     """AXIS schedule: which fragment launches and lands after which inner step.
 
-    It has no side effects between two landings.
+    Between two landings its methods have no side effects.
     """
 
     fragments: int
@@ -209,7 +210,7 @@ class Schedule(Protocol):
     delay: int
     """Inner steps between launch and landing."""
     early: bool
-    """True when a peer may land a round before the delay is over, as soon as everything that it needs has arrived.
+    """True if a peer may land a round before the delay is over, as soon as all messages of the round have arrived.
 
     Each peer decides this independently.
     """
@@ -234,7 +235,7 @@ class AdaptiveSchedule(Protocol):
     """A schedule that adapts H to landed rounds, whose contents are equal on all peers."""
 
     def observe(self, round: Round, agreement: float | None) -> str:
-        """Record that a round has landed. Return one line with the change and its reason; empty if nothing changed.
+        """Adapt to a landed round. Return one line with the change and its reason; empty if nothing changed.
 
         `agreement`: how far the payloads of the round agree, -1 .. 1; None if there was nothing to compare.
         """
@@ -251,7 +252,7 @@ class Pending(Protocol):
     """An exchange in progress."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return every contribution that counts; this peer's own may be left out.
+        """Return the contributions to the round; this peer's own contribution may be missing.
 
         Raises RoundFailed, QuorumLost or StateTransferRequired.
         """
@@ -265,11 +266,11 @@ class Pending(Protocol):
 class Exchange(Protocol):
     """AXIS exchange: sends this peer's message of a round and returns those of other peers.
 
-    exchange_protocols.py holds the optional protocols.
+    exchange_protocols.py defines the optional protocols.
     """
 
     info: Capabilities
-    """Known before the exchange is constructed: an attribute of the class."""
+    """An attribute of the class, so that it is known before the exchange is constructed."""
     peer: str
     """This peer's name, unique in the run."""
 
@@ -286,19 +287,19 @@ class Exchange(Protocol):
     def join(self, first: Round = ...) -> None:
         """Wait until the run's peers are present. Raises UserError if they do not appear.
 
-        `first`: the round that this peer launches next; later than 0 after a restart.
+        `first`: the round that this peer launches next; not round 0 after a restart.
         """
         ...
 
     def start(self, blob: bytes, round: Round) -> Pending:
-        """Offer one wire message; returns immediately.
+        """Start sending one wire message, and return immediately.
 
-        A round that is already decided does not accept it, but returns its result.
+        If the round is already decided, the message is not included, but the result of the round is returned.
         """
         ...
 
     def close(self) -> None:
-        """Complete what other peers still need from this one, then leave. Idempotent."""
+        """Complete the transfers that other peers still need from this peer, then leave. Idempotent."""
         ...
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""Save and restore the global random state of torch: CPU and all accelerators in use."""
+"""Save and restore torch's global random state, for the CPU and all accelerators in use."""
 
 from __future__ import annotations
 

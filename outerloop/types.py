@@ -1,6 +1,6 @@
-"""The small values that the protocols in protocols.py exchange, and the errors.
+"""The small values that are passed between the parts in protocols.py, and the errors.
 
-Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
+Letters used in shapes in all files: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
-"""Peer -> why its message of a round does not count; the text starts with the peer's name."""
+"""Peer -> why its message of a round is left out; the text starts with the peer's name."""
 
 Tensors = dict[str, Tensor]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
@@ -35,18 +35,18 @@ class UserError(ValueError):
 
 
 class RoundFailed(Exception):
-    """A round did not complete. No weights were changed, so the next round carries what this one held."""
+    """A round did not complete. No weights were changed, so the next round includes the progress of this round."""
 
 
 class QuorumLost(Exception):
-    """Too few peers to decide a round were present for too long. The run ends here; its checkpoints stay."""
+    """For too long, too few peers were present to decide a round. The run ends; its checkpoints remain."""
 
 
 class StateTransferRequired(Exception):
     """This replica is too far behind the others, or differs from most of them: it must take over their state.
 
-    `state` fetches it. Its argument is the maximum size in bytes; it returns the round of the state, and the bytes that
-    `SharedState.serialize` returned at that round.
+    `state` fetches their state. Its argument is the maximum size in bytes. It returns the round of the state, and the
+    bytes that `SharedState.serialize` returned after that round.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
@@ -55,22 +55,22 @@ class StateTransferRequired(Exception):
 
 
 class LeaderFailed(Exception):
-    """The process that communicates on behalf of this one cannot continue; the text states why."""
+    """The process that communicates on behalf of this process cannot continue; the text states why."""
 
 
 class Stopped(BaseException):
     """The run was asked to stop (Ctrl-C, or another worker failed).
 
-    Not an error, so `except Exception` does not catch it.
+    This is not an error, so `except Exception` does not catch it.
     """
 
 
 class ReplicasDiverged(Exception):
-    """Two peers that must hold equal slow weights hold different ones."""
+    """Peers that must hold equal slow weights hold different slow weights."""
 
 
 class Outvoted(ReplicasDiverged):
-    """Most peers ended with slow weights that differ from this peer's: theirs are the model of the run."""
+    """Most peers ended with slow weights that differ from this peer's. Their weights are the model of the run."""
 
 
 @dataclass(frozen=True, order=True)
@@ -94,7 +94,7 @@ class DueRounds:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One peer's message in a round. `blob` is the wire message, or a view of it; its header holds the samples."""
+    """One peer's message in a round. `blob` is the wire message, or a view of it."""
 
     peer: str
     round: Round
@@ -106,10 +106,10 @@ class Capabilities:
     """Facts about an exchange that hold for every run.
 
     agrees             every peer of a round gets the same contributions, so that slow weights stay equal
-    waits_for_all      a launched message always counts; otherwise the other peers may complete a round without it
+    waits_for_all      a launched message is always included; otherwise the other peers may complete a round without it
     lockstep           all peers are in the same round at the same time, so that they can meet in the middle of a run
     measures_transfer  the transfer time excludes the time spent waiting for late peers
-    concurrent         `start` may be called from another thread than everything else, while inner steps run
+    concurrent         `start` may be called from a different thread than the other methods, while inner steps run
     replicated         a majority decides rounds, so peers may be absent, join late and take over the others' state
     """
 
@@ -123,11 +123,13 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class StateHandoff:
-    """The peers that send their state, and those that receive it, before the first inner step.
+    """The peers that send their state, and the peers that receive it, before the first inner step.
 
-    `number`: the handoff counts as the meeting of this number, which waits for `timeout_s`. `givers`, `takers`: peer
-    names in order. All givers hold equal states of at most `max_bytes`, and the first giver is the first peer of the
-    run.
+    number: number of the meeting as which the handoff counts.
+    givers, takers: names of the peers that send and receive, in order. All givers hold equal states, and the first
+        giver is the first peer of the run.
+    max_bytes: maximum size of the state.
+    timeout_s: how long to wait for the meeting.
     """
 
     number: int
@@ -141,8 +143,10 @@ class StateHandoff:
 class Requirement:
     """A property that one part of the outer loop needs another part to have.
 
-    `axis`: the other part: "method", "compress", "feedback", "aggregate", "exchange" or "schedule". `fact`: the name of
-    its property, `value`: what this must be. `reason`: one line for the user: why, and what to set instead.
+    axis: the other part: "method", "compress", "feedback", "aggregate", "exchange" or "schedule".
+    fact: the name of the property of the other part.
+    value: the value that this property must have.
+    reason: one line for the user that states why, and what to set instead.
     """
 
     axis: str
@@ -155,9 +159,11 @@ class Requirement:
 class RoundCost:
     """The cost to this peer from one landing to the next, in seconds and bytes.
 
-    `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
-    `transfer_s`: time in which payloads were being transferred, whether inner steps ran meanwhile or not. `bytes_sent`:
-    every copy counted.
+    compute_s: time of inner steps.
+    codec_s: time of launching and landing.
+    hidden_s: time of the inner steps between launch and landing.
+    transfer_s: time in which payloads were being transferred, whether or not inner steps ran at the same time.
+    bytes_sent: bytes that this peer sent, counting every copy.
     """
 
     compute_s: float
@@ -171,14 +177,14 @@ class RoundCost:
 class CodecContext:
     """The round and seed under which a tensor is compressed, its name, and how its values are grouped.
 
-    All fields but `leads` are equal on every peer. `seed` differs by round and tensor. `group` is the number of
-    consecutive values that share a scale, where an outer codec knows it (the values kept per chunk), else None. `name`
-    is that of the parameter.
+    All fields but `leads` are equal on every peer. Each round and tensor has another `seed`. `group` is the number of
+    consecutive values that share a scale if an outer codec determines it (the number of values kept per chunk), else
+    None. `name` is the name of the parameter.
 
-    Peers can agree on something one round ahead. In each round one peer leads: what its compressor puts for a tensor
-    into a part named "next" becomes every peer's `agreed` for that tensor in the next round. A part named "next" does
-    not belong to the tensor: `decode` only checks it, and it is not added up. `agreed` is None if no "next" part has
-    landed.
+    Peers can agree on a tensor one round ahead. In each round one peer is the leader (`leads`). If its compressor
+    returns a part named "next" for a tensor, this part becomes every peer's `agreed` for the same tensor in the next
+    round. A part named "next" does not belong to the encoded tensor: `decode` only checks it, and it is not summed.
+    `agreed` is None if no "next" part has landed.
     """
 
     round: int

@@ -16,10 +16,10 @@ Layout, all integers little-endian:
     sections       the raw little-endian bytes of every part, in table order, nothing between them
     checksum       u64       xxh3 of everything before it
 
-dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors come in the order of the schema; their names
+dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors are in the order of the schema; their names
 are not sent. Equal content gives equal bytes. A reader that knows the schema can bound the size of a message before
-reading it. Every count is checked against the number of bytes present. `unpack` is for peers. `read` is for inspecting
-a message without knowing its model, and returns tensors without names.
+reading it. Every count is checked against the number of bytes present. Peers use `unpack`. `read` is for inspecting a
+message without knowing its model, and returns tensors without names.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
 MAX_VALUES = 1 << 48
-"""Limit for the product of a shape's nonzero dimensions: torch multiplies these too, and fails beyond 63 bits."""
+"""Limit of the product of a shape's nonzero dimensions. torch computes this product, and fails beyond 63 bits."""
 QUOTED = 40
-"""Number of characters of an invalid name that an error message quotes."""
+"""Maximum number of characters of an invalid name that an error message quotes."""
 
 Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
@@ -56,7 +56,7 @@ class InvalidMessage(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """The metadata of a contribution, as its sender states it. `slow` and `schema` are 64-bit hashes."""
+    """The metadata of a contribution as stated by its sender. `slow` and `schema` are 64-bit hashes."""
 
     round: int
     fragment: int
@@ -68,14 +68,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Message:
-    """One decoded message: its header and the parts of each tensor, views into the received bytes."""
+    """One decoded message: its header and the parts of each tensor."""
 
     header: Header
     parts: dict[str, Parts]
 
 
 def schema_hash(schema: Schema) -> int:
-    """Return the 64-bit hash of names and shapes."""
+    """Return the 64-bit hash of a schema's names and shapes."""
     return xxhash.xxh3_64_intdigest(repr([(name, tuple(shape)) for name, shape in schema.items()]).encode())
 
 
@@ -90,7 +90,7 @@ def joint_hash(hashes: Iterable[int]) -> int:
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
-    """Return the 64-bit hash of the values, bit for bit, in the given order."""
+    """Return the 64-bit hash of the exact bytes of these tensors, in the given order."""
     state = xxhash.xxh3_64()
     for x in tensors.values():
         state.update(bytes_view(x))
@@ -98,7 +98,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
 
 
 def size_limit(schema: Schema) -> int:
-    """Return a limit in bytes that no honest message of this schema exceeds: 8 bytes per value, and room for tables."""
+    """Return a limit in bytes that no honest message of this schema exceeds: 8 bytes per value, plus tables."""
     return 4096 + sum(1024 + 10 * shape.numel() for shape in schema.values())
 
 
@@ -143,7 +143,7 @@ def read(blob: bytes) -> tuple[Header, list[Parts]]:
 
 @contextmanager
 def as_invalid_message() -> Iterator[None]:
-    """Turn errors of reading truncated or malformed bytes into InvalidMessage."""
+    """Convert errors of reading truncated or malformed bytes to InvalidMessage."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
@@ -180,9 +180,9 @@ def read_names(reader: Reader) -> tuple[list[str], int]:
 
 
 def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
-    """Read the table and the sections: the parts of each of `count` tensors.
+    """Read the table and the sections. Return the parts of each of `count` tensors.
 
-    Raises InvalidMessage if bytes are left over.
+    Raises InvalidMessage if bytes remain.
     """
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]
@@ -214,12 +214,12 @@ def encode_entry(tensor: Parts, names: Sequence[str]) -> bytes:
 
 
 def bytes_view(x: Tensor) -> memoryview:
-    """Return the bytes of a tensor as they are in memory; a view if the tensor is contiguous and on the CPU."""
+    """Return the bytes of a tensor in memory order; a view if the tensor is contiguous and on the CPU."""
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def encode_text(text: str) -> bytes:
-    """Return u8 length and utf-8 bytes."""
+    """Return the utf-8 bytes of a text, preceded by their number as u8."""
     encoded = text.encode()
     return struct.pack("<B", len(encoded)) + encoded
 
@@ -236,7 +236,7 @@ class Reader:
         return len(self.data) - self.position
 
     def read_bytes(self, count: int) -> memoryview:
-        """Read the next `count` bytes. Raises InvalidMessage if fewer are left."""
+        """Read the next `count` bytes. Raises InvalidMessage if fewer remain."""
         if count > self.remaining:
             raise InvalidMessage(f"{count} bytes wanted, {self.remaining} left")
         self.position += count
@@ -253,7 +253,7 @@ class Reader:
     def read_text(self) -> str:
         """Read a short text.
 
-        Raises InvalidMessage for non-printable characters, since texts end up in messages and logs.
+        Raises InvalidMessage if it has non-printable characters, because texts appear in error messages and logs.
         """
         text = str(self.read_bytes(self.read_int("<B")), "utf-8")
         if not text.isprintable():

@@ -3,7 +3,7 @@
     outer = outerloop.from_recipe("sparseloco", model, peers=4)
     outerloop.attach(optimizer, outer)
 
-Gradient accumulation needs no settings: several backward passes, then one step. A step that GradScaler skips is not
+Gradient accumulation (several backward passes, then one step) needs no settings. A step that GradScaler skips is not
 counted.
 """
 
@@ -28,20 +28,20 @@ class Attached:
     It stays attached until `remove` is called or the `with` block ends.
 
     Args:
-        optimizer: optimizer of all trainable parameters of the model that `outer` was made for; it may have others as
-            well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted. Several optimizers, such
-            as Muon and AdamW for different parameters, are a list in the order of their steps; the step of the last one
-            counts.
+        optimizer: optimizer of all trainable parameters of the model for which `outer` was made; it may have other
+            parameters as well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted. If there
+            are several optimizers, such as Muon and AdamW for different parameters, pass a list in the order of their
+            steps; only the steps of the last optimizer are counted.
         outer: counts every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
-        sole_writer: only this optimizer changes the weights between two of its steps (for example, they are not
-            replaced by averaged weights for evaluation). A delayed launch is then copied in the background. Otherwise
-            the step before it also takes the time of that copy.
+        sole_writer: whether only this optimizer changes the weights between two of its steps (for example, weights are
+            not replaced by averaged weights for evaluation). A delayed launch then copies the weights in the
+            background. Otherwise the preceding step includes the time of this copy.
 
     Raises:
-        UserError: if the optimizer does not train a parameter that the model would exchange, or the model has gained
-            a trainable parameter since `outer` was made.
+        UserError: if the optimizer does not train a parameter that would be exchanged, or if a trainable parameter was
+            added to the model after `outer` was made.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Attached:
                 self.on_round(report)
 
     def remove(self) -> None:
-        """Remove the hooks from the optimizer; the outer loop keeps its state."""
+        """Remove the hooks from the optimizer. The outer loop keeps its state."""
         self.outer.before_update()
         self.outer.notifies_updates = False
         for handle in self.handles:
@@ -93,11 +93,11 @@ attach = Attached
 
 
 def hooked_optimizer(optimizer: Any) -> Optimizer:
-    """Return the optimizer whose step calls hooks: the optimizer itself, or the one that it wraps.
+    """Return the optimizer whose step calls hooks: the optimizer itself, or the optimizer that it wraps.
 
     Accelerate's wrapper has no hooks. It calls the step of the wrapped optimizer when the gradients are complete.
 
-    Raises UserError if there is no such optimizer.
+    Raises UserError if neither has hooks.
     """
     has_hooks = hasattr(optimizer, "_optimizer_step_post_hooks")
     hooked: Any = optimizer if has_hooks else getattr(optimizer, "optimizer", None)
@@ -110,7 +110,7 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
 
 
 def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Check that the optimizers have all trainable parameters. Raises UserError naming the first that is missing."""
+    """Check that the optimizers have all trainable parameters. Raises UserError that names the first missing one."""
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     kind = " and ".join(type(optimizer).__name__ for optimizer in optimizers)
     for name, p in outer.island.params.items():
@@ -122,9 +122,9 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe takes inner steps with an optimizer other than AdamW, and this one is another.
+    """Log a warning if the recipe uses an inner optimizer other than AdamW, and the given optimizer is a different one.
 
-    Of several optimizers nothing is known.
+    Nothing is checked if there are several optimizers.
     """
     wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
     kind = type(optimizers[0]).__name__

@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 def status_lines(report: RoundReport) -> Iterator[str]:
-    """Yield what a user should know about a round: refused messages, changed settings, diverged peers."""
+    """Yield lines that inform a user about refused messages, changed settings and diverged peers of a round."""
     for refusal in report.refused:
         yield f"left out, {refusal}"
     yield from report.notes
@@ -30,7 +30,7 @@ def round_fields(
     """Return the fields of a "round" event.
 
     Args:
-        spent: seconds since the previous round, by category.
+        spent: category -> seconds since the previous round.
         counters: totals of the run (run_totals.py).
     """
     decided_by_majority = replicated(exchange)

@@ -1,12 +1,12 @@
 """Export the global model to a folder that other tools can read.
 
-It holds safetensors weights, config and tokenizer. The folder appears atomically: everything is written to a hidden
+The folder contains safetensors weights, config and tokenizer. It appears atomically: everything is written to a hidden
 sibling folder, which is then renamed.
 
-`exported_shapes` reads names and shapes back without the weights, in the order in which messages carry the parameters.
-For a folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
-safetensors file was written either by `export_hf`, with the order in its metadata, or by another tool. In the latter
-case the order in the file is used.
+`exported_shapes` reads names and shapes without the weights, in the order in which messages contain the parameters. For
+a folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
+safetensors file was written either by `export_hf`, which stores the order in the metadata, or by another tool. In the
+latter case the order in the file is used.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ORDER = "parameters"
-"""Metadata key of model.safetensors for the order in which messages carry the parameters (the file sorts by name)."""
+"""Metadata key of model.safetensors for the order of parameters in messages (the file itself sorts them by name)."""
 
 
 def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the slow weights of `model` to `folder`; the weights of the model itself do not change.
+    """Write the slow weights of `model` to `folder`. The weights of the model itself do not change.
 
     A transformers model loads with AutoModelForCausalLM.from_pretrained(folder), the tokenizer with AutoTokenizer.
-    For any other module the folder holds `model.safetensors` (parameters and persistent buffers by name) and the
+    For any other module the folder contains `model.safetensors` (parameters and persistent buffers by name) and the
     tokenizer. Raises UserError if the folder exists and is neither empty nor an exported model.
 
     Args:
-        model: the training model; provides the architecture, the buffers and the frozen parameters.
+        model: the training model, which provides the architecture, the buffers and the frozen parameters.
         slow: the weights to write, by the names of `trainable_parameters(model)`.
-        tokenizer: written next to the weights; None: no tokenizer is written.
-        folder: created; an earlier export is replaced.
+        tokenizer: the tokenizer to write next to the weights, or None.
+        folder: the folder to create; an earlier export in it is replaced.
     """
     folder = Path(folder)
     if folder.exists() and not is_replaceable(folder):
@@ -60,7 +60,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
 
 def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
-    """Return the slow weights plus what is never exchanged: frozen parameters and persistent buffers."""
+    """Return the slow weights and the tensors that are never exchanged: frozen parameters and persistent buffers."""
     names = {plain_name(name): p for name, p in model.named_parameters()}
     assert slow.keys() <= names.keys(), f"slow weights missing from the model: {slow.keys() - names.keys()}"
     tied = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -114,7 +114,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def exported_shapes(path: Path) -> dict[str, Size]:
-    """Return the shapes for a folder such as a run's hf/, or for a .safetensors file. Raises UserError."""
+    """Return parameter name -> shape for a folder such as a run's hf/, or for a .safetensors file. Raises UserError."""
     folder = path if path.is_dir() else path.parent
     file = folder / "model.safetensors" if path.is_dir() else path
     try:

@@ -1,9 +1,9 @@
-"""A non-leading rank of a gathered island. It follows the commands of the leader and holds no outer state.
+"""Run a rank of a gathered island that is not the leader. It follows the leader's commands and has no outer state.
 
 leader's command   action of this rank
-gather, scatter    contributes or receives its shards (gathered.py)
+gather, scatter    sends or receives its shards (gathered.py)
 step, evaluate     computes together with the other ranks, on its part of the batch
-save, load         saves or loads its shards of the model and inner optimizer; a load command carries the data position
+save, load         saves or loads its shards of the model and inner optimizer; a load command contains the data position
 leave              ends
 """
 
@@ -23,7 +23,7 @@ from outerloop.types import Tensors
 
 
 class GatheredFollower:
-    """A stand-in for the outer loop on such a rank: it knows the current inner step, and holds no outer state."""
+    """Takes the place of the outer loop on such a rank: it knows the current inner step, and has no outer state."""
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
@@ -34,11 +34,11 @@ class GatheredFollower:
         self.inner_step, self.slow = 0, Tensors()
 
     def before_update(self) -> float:
-        """Return 0 seconds of waiting: nothing reads the weights in the background."""
+        """Return 0 s of waiting, because nothing reads the weights in the background."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Return no reports: only the leader runs rounds."""
+        """Return no reports, because only the leader runs rounds."""
         return []
 
     def evolved(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The interface between a training loop and its outer loop, or the stand-in on a rank that holds no outer state."""
+"""The interface between a training loop and its outer loop, or the outer loop's replacement on other ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outerloop.replica.island import Island
 
 
 class StepHooks(Protocol):
-    """The calls of any training loop; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
+    """The calls that any training loop makes; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
 
     notifies_updates: bool
     """True if the caller calls `before_update` before every change of the weights; set by the caller."""
@@ -31,13 +31,13 @@ class StepHooks(Protocol):
 
 
 class TrainerHooks(StepHooks, Protocol):
-    """The calls of a worker's inner trainer; implemented by `OuterLoop` and `GatheredFollower`."""
+    """The calls that a worker's inner trainer makes; implemented by `OuterLoop` and `GatheredFollower`."""
 
     schedule: Schedule
 
     @property
     def inner_step(self) -> int:
-        """The position in the run: the inner steps of the run that are over."""
+        """The position in the run: the number of inner steps of the run that are over."""
         ...
 
     def evolved(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Learning-rate factor per step, for the inner and the outer optimizer."""
+"""Compute the learning-rate factor of a step, for the inner and the outer optimizer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from outerloop.kernels.portable import cosine
 def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, floor: float) -> float:
     """Return the factor of the peak learning rate at `step` (counted from 0).
 
-    It rises linearly over `warmup_steps`, then falls along half a cosine to `floor` at `total_steps`, and stays there.
-    The result is bit-identical on all machines.
+    It increases linearly over `warmup_steps`, then decreases along half a cosine to `floor` at `total_steps`, and stays
+    at `floor`. The result is bit-identical on all machines.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps

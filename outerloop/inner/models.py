@@ -1,6 +1,6 @@
-"""Llama models of configs/model, and the interface that the trainer expects of any model.
+"""Build the Llama models of configs/model, and define the interface that the trainer expects of any model.
 
-A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that holds them as `.logits`.
+A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that has them as `.logits`.
 Letters: B sequences in a batch, T tokens in a sequence, V vocabulary.
 
 The loss is next-token cross-entropy in nats, -1/(B T) sum_bt log p(window[b, t+1] | window[b, :t+1]).
@@ -44,9 +44,9 @@ def llama(
         intermediate_size: width of the SwiGLU.
         layers: transformer blocks.
         heads: query heads; divides hidden_size.
-        kv_heads: key and value heads; divides heads. Equal to heads: no grouping.
+        kv_heads: key and value heads; divides heads. If equal to heads, heads are not grouped.
         max_seq_len: the maximum sequence length stated in the config of an exported model.
-        tie_embeddings: use the input embedding as the output matrix.
+        tie_embeddings: whether to use the input embedding as the output matrix.
         rope_theta: base wavelength of the rotary embedding.
         norm_eps: epsilon of RMSNorm.
         attention: "sdpa" or "eager"; the implementation, by its name in transformers.
@@ -84,7 +84,7 @@ def llama(
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
     """Run the model: tokens (B, T) -> logits (B, T, V)."""
     within = model.module if isinstance(model, DistributedDataParallel) else model
-    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, compiled or sharded or plain
+    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, even compiled or sharded
     output = model(tokens, use_cache=False) if caches else model(tokens)
     return output if isinstance(output, Tensor) else output.logits
 

@@ -1,7 +1,7 @@
 """Inner optimizer with Muon for layer matrices and AdamW for the rest (MuLoCo, arXiv 2505.23725).
 
 Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps. Embeddings, the output matrix, norms and biases are
-not maps between layers, so AdamW updates them. Both optimizers are torch's implementations.
+not maps between layers, so AdamW updates them. Both optimizers are implemented by torch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Named = Iterable[tuple[str, Parameter]]
 
 
 class MuonWithAdamW(Optimizer):
-    """Muon and AdamW behind the interface of one optimizer, with the param groups of both.
+    """Muon and AdamW behind the interface of one optimizer, with the parameter groups of both.
 
-    `needs_whole_matrices`: a rank cannot update its shard of a matrix alone.
+    `needs_whole_matrices` is True because a rank cannot update its shard of a matrix alone.
 
     Args:
         params: (name, parameter) pairs.
-        lr: learning rate of Muon, whose updates are scaled to the RMS of AdamW's (`match_rms_adamw`).
+        lr: learning rate of Muon, whose updates are scaled to the RMS of AdamW's updates (`match_rms_adamw`).
         adamw_lr: learning rate of AdamW.
         momentum: momentum of Muon.
         betas: betas of AdamW.
-        weight_decay: decoupled weight decay of both.
-        fused: use torch's fused AdamW.
+        weight_decay: decoupled weight decay of both optimizers.
+        fused: whether to use torch's fused AdamW.
     """
 
     needs_whole_matrices = True

@@ -1,10 +1,10 @@
-"""Account for a worker's run: its totals, and what the time between two rounds was spent on.
+"""Compute the totals of a worker's run, and how the time between two rounds was spent.
 
     utilization = compute / (compute + communication + others)
 
-Communication is all work of the outer loop between two inner steps except waiting for other peers: launching, waiting
-for bytes still in transit, and landing. Communication that overlaps with inner steps is not counted. Evaluations and
-checkpoints belong to none of the three.
+"others" is the time spent waiting for other peers. Communication is all other work of the outer loop between two inner
+steps: launching, waiting for bytes in transit, and landing. Communication that overlaps with inner steps is not
+counted. Evaluations and checkpoints belong to none of the three.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StepTimeBudget:
 
 
 class RunTotals:
-    """Totals of one worker since the run began, earlier sessions included.
+    """Totals of one worker since the run began, including earlier sessions.
 
     Args:
         exchange: counts the bytes of this session.
@@ -57,7 +57,7 @@ class RunTotals:
         self.totals = dict(self.earlier)
 
     def add_round(self, report: RoundReport) -> dict[str, float]:
-        """Add a round that has landed or failed. Return the seconds since the previous one, by category."""
+        """Add a round that has landed or failed. Return category -> seconds since the previous round."""
         spent = self.step_time.split(report)
         self.totals["payload_bytes"] += report.payload_bytes
         self.totals["rounds_failed"] += bool(report.failed)
@@ -66,7 +66,7 @@ class RunTotals:
         return spent
 
     def counters(self) -> dict[str, Any]:
-        """Return all totals, with the bytes of all lanes. A collective if there are several lanes."""
+        """Return all totals, with the bytes of all lanes. This is a collective if there are several lanes."""
         sent, received = self.lanes.all_reduce([self.traffic.bytes_sent, self.traffic.bytes_received])
         counted = {"bytes_sent": int(sent), "bytes_received": int(received), **counters(self.exchange)}
         return self.totals | {name: self.earlier.get(name, 0) + count for name, count in counted.items()}

@@ -1,7 +1,8 @@
 """The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each.
 
-One inner step: `accumulate` micro-batches of `batch` sequences, backward, clip, AdamW, then the outer loop counts it.
-Without an inner optimizer (method.reads = "gradients") the outer loop uses the accumulated gradient itself.
+One inner step: forward and backward passes of `accumulate` micro-batches of `batch` sequences, clipping, a step of the
+inner optimizer; then the outer loop counts the step. Without an inner optimizer (method.reads = "gradients") the outer
+loop uses the accumulated gradient itself.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class StepReport:
-    """Result of one inner step: mean loss in nats per token, tokens trained on, the inner learning rate (None without
-    an inner optimizer), the rounds that landed, seconds of the step itself, and seconds stopped for the outer loop.
+    """The result of one inner step.
 
-    On an accelerator, kernels queued by `update` may still be running; their time counts towards the next operation
+    loss: mean loss in nats per token.
+    tokens: number of tokens of the step.
+    lr: learning rate of the inner optimizer; None if there is none.
+    rounds: reports of the rounds that landed or failed after the step.
+    compute_s: seconds of the step itself.
+    outer_s: seconds for which the outer loop stopped inner steps.
+
+    On an accelerator, kernels queued by `update` may still be running; their time is included in the next operation
     that waits for them.
     """
 
@@ -54,13 +61,13 @@ class Trainer(Generic[Outer]):
         forward: module called in the forward pass: the model itself, or its torch.compile or DDP wrapper.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: the outer loop, which counts every inner step; on a non-leading rank of a gathered island its stand-in
-            (gathered_follower.py).
+        outer: the outer loop, which counts every inner step; on a rank of a gathered island that is not the leader, the
+            outer loop's replacement (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
         lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
-        warmup_steps: number of this worker's own updates over which a linear ramp also limits that factor. A worker
-            that joins late needs this because its optimizer moments start at zero.
-        accumulate: micro-batches per step.
+        warmup_steps: number of this worker's own first updates over which a linear ramp limits this factor. A worker
+            that joins late needs the ramp because its optimizer moments start at zero.
+        accumulate: number of micro-batches per step.
         clip_norm: largest global L2 norm of the gradient; None for no limit.
         precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
     """
@@ -110,7 +117,7 @@ class Trainer(Generic[Outer]):
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
         """Take one step of the inner optimizer on these micro-batches.
 
-        Returns the mean loss before the step, the learning rate, and the seconds spent waiting until the outer loop had
+        Return the mean loss before the step, the learning rate, and the seconds spent waiting until the outer loop had
         read the weights.
         """
         [loss] = self.ranks.all_reduce([sum(self.backward(window) for window in windows) / self.ranks.size])
@@ -118,14 +125,17 @@ class Trainer(Generic[Outer]):
         return loss, self.update(), stall_s
 
     def backward(self, window: Tensor) -> float:
-        """Add the gradient of one micro-batch and return its loss, both divided by `accumulate` to sum to the mean."""
+        """Add the gradient of one micro-batch and return its loss, both divided by `accumulate`.
+
+        The sums over micro-batches are then means.
+        """
         with self.autocast():
             loss = next_token_loss(self.forward, window) / self.accumulate
         loss.backward()
         return float(loss.detach())
 
     def update(self) -> float | None:
-        """Clip the gradient, step the inner optimizer, and return its learning rate (None without an optimizer)."""
+        """Clip the gradient and step the inner optimizer. Return its learning rate, or None if there is none."""
         if self.optimizer is None:
             return None
         if self.clip_norm is not None:
@@ -135,14 +145,14 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        self.optimizer.zero_grad()  # workers sharing this device take turns: only one needs memory for gradients
+        self.optimizer.zero_grad()  # workers that share this device take turns: only one needs memory for gradients
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()
     def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
-        """Return the total loss in nats with these weights over all predicted tokens of windows (n, seq_len + 1).
+        """Return the total loss in nats with these weights, over all predicted tokens of windows (n, seq_len + 1).
 
-        With several ranks each rank has separate windows, the same number on each, and the sum is over all of them.
+        Each rank has its own windows; all ranks have the same number. The sum includes the windows of all ranks.
         """
         self.outer.before_update()
         with self.outer.island.temporary_weights(weights):
@@ -151,7 +161,7 @@ class Trainer(Generic[Outer]):
 
     @torch.no_grad()
     def nats(self, windows: Tensor, batch: int) -> float:
-        """Do the same with the model's current weights. All ranks must call it."""
+        """Return the total loss as `evaluate` does, with the model's current weights. All ranks must call this."""
         self.model.eval()
         nats = 0.0
         with self.autocast():
@@ -161,7 +171,7 @@ class Trainer(Generic[Outer]):
         return self.ranks.all_reduce([nats])[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""
+        """Return fast weights, buffers, inner optimizer state, data position, counts, and the outer loop's state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
@@ -170,11 +180,11 @@ class Trainer(Generic[Outer]):
         }
 
     def position(self) -> dict[str, Any]:
-        """Return data position, tokens seen and updates made, which are equal on all ranks."""
+        """Return the data position and the numbers of tokens and updates, which are equal on all ranks."""
         return {"stream": self.stream.state_dict(), "tokens": self.tokens, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict`, to resume exactly there."""
+        """Restore a state returned by `state_dict`, so that training resumes exactly from it."""
         self.outer.before_update()
         self.model.load_state_dict(state["model"])
         if self.optimizer:
@@ -199,9 +209,9 @@ def autocast_context(precision: str, device: torch.device) -> Callable[[], Abstr
 
 
 def pick_device(name: str, index: int) -> torch.device:
-    """Return the device for a name; "auto" is CUDA, else Apple's GPU, else the CPU.
+    """Return the device of this name. "auto" is the first that is available of CUDA, Apple's GPU and the CPU.
 
-    With several CUDA devices, local workers are assigned to them round-robin by index. Raises UserError if the device
+    With several CUDA devices, local workers are assigned to them round-robin by `index`. Raises UserError if the device
     is unknown or not available.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}

@@ -30,10 +30,10 @@ from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors
 
 
 class Worker:
-    """Runs one trainer from its first inner step, or the one in its checkpoint, to the last.
+    """Runs one trainer to its last inner step, from the first or from the step of its checkpoint.
 
     Args:
-        settings: of this run.
+        settings: settings of this run.
         trainer: this worker's inner trainer.
         outer: the trainer's outer loop.
         exchange: the outer loop's exchange, already joined.
@@ -70,8 +70,8 @@ class Worker:
     def run(self) -> None:
         """Run from the start or the checkpoint to the last round.
 
-        Raises Stopped, RoundFailed after too many failed rounds in a row, QuorumLost, ReplicasDiverged, Outvoted, and
-        UserError if the peers do not start from the same point.
+        Raises RoundFailed after too many failed rounds in a row, UserError if the peers do not start at the same
+        position, and Stopped, QuorumLost, ReplicasDiverged or Outvoted.
         """
         if self.settings.resume_step is not None:
             self.resume(self.settings.resume_step)
@@ -97,8 +97,8 @@ class Worker:
     def inner_step(self) -> StepReport:
         """Take one inner step and land the rounds that are due.
 
-        Raises ReplicasDiverged, after saving the state, because it is not known yet which of the replicas is wrong. For
-        an island of several ranks nothing is saved: saving is collective, and only the leader gets this error.
+        If ReplicasDiverged is raised, the state is saved first, because it is not known which of the replicas is wrong.
+        For an island of several ranks nothing is saved: saving is collective, and only the leader gets this error.
         """
         try:
             return self.trainer.step()
@@ -108,19 +108,19 @@ class Worker:
             raise
 
     def agree_on_start(self) -> None:
-        """Check that most peers start from the same point with equal weights (initial_state.py). Raises UserError.
+        """Check that most peers start at the same position with equal weights (initial_state.py). Raises UserError.
 
-        Without lockstep this check is skipped. A worker that took over weights from other peers saves them at once: it
-        could not reproduce them if it were killed before its first checkpoint.
+        Without lockstep this check is skipped. A worker that took over weights from other peers saves them immediately,
+        because it could not reproduce them if it were killed before its first checkpoint.
         """
         if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
-        """Record a round; after its last fragment has landed, evaluate and save if they are due.
+        """Record a round. If it is a round of the last fragment, evaluate and save if this is due.
 
-        `newest`: False if more rounds landed in the same step, because this peer had fallen behind. The weights are
-        newer than the round then, so it is neither evaluated nor saved.
+        `newest` is False if later rounds landed after the same step, because this peer had fallen behind. The weights
+        are then newer than the round, so they are neither evaluated nor saved.
         """
         self.record(report)
         self.limit_failures(report)
@@ -146,13 +146,13 @@ class Worker:
             )
 
     def keep_payload(self, report: RoundReport) -> None:
-        """Keep this worker's payload of the round on disk, if the settings ask for it."""
+        """Write this worker's payload of the round to disk, if the settings request it."""
         if self.settings.keep_payload_rounds and report.blob and self.ranks.is_leader:
             folder = self.settings.run_dir / "workers" / str(self.settings.index) / "payloads"
             keep_payload(folder, report, rounds=self.settings.keep_payload_rounds)
 
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
-        """Evaluate and save if they are due after `done` rounds. A round that `failed` is not saved."""
+        """Evaluate and save if this is due after `done` rounds. After a round that `failed`, nothing is saved."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
             self.evaluate(round_number=done)
         if not failed and self.settings.saves_after(done):
@@ -162,7 +162,8 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If rounds may land early, wait for the step at which all peers have landed, so that all save after the same one.
+        If rounds may land early, wait for the step at which the round has landed on all peers, so that all peers save
+        after the same step.
         """
         schedule = self.outer.schedule
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
@@ -185,7 +186,7 @@ class Worker:
         self.divergence = ending.divergence
 
     def raise_if_diverged(self) -> None:
-        """Raise ReplicasDiverged if no hash had a majority at the end. Call this after delivering the model."""
+        """Raise ReplicasDiverged if no hash had a majority at the end. Call this after exporting the model."""
         if self.divergence:
             raise ReplicasDiverged(self.divergence)
 
@@ -204,10 +205,10 @@ class Worker:
         self.emit_validation(self.settings.rounds, averaged.mean, spread=averaged.spread, replicas=replicas)
 
     def evaluate(self, *, round_number: int) -> None:
-        """Evaluate the global model on this worker's share of the validation set, and report the sum of nats.
+        """Evaluate the global model on this worker's share of the validation set, and emit the total loss in nats.
 
         If replicas differ, the global model is their mean, and `spread` states how far apart they are. Without lockstep
-        the mean is formed only at the end; until then each worker evaluates its own replica.
+        the mean is computed only at the end; before that each worker evaluates its own replica.
         """
         if self.outer.shared or not self.exchange.info.lockstep:
             self.emit_validation(round_number, self.outer.slow)
@@ -229,7 +230,7 @@ class Worker:
         self.emit("saved")
 
     def resume(self, step: int) -> None:
-        """Restore this worker's state at `step`. The random generators of an island's other ranks start fresh."""
+        """Restore this worker's state at `step`, but not the random state of ranks that are not the leader."""
         rest = load(self.trainer, run_dir=self.settings.run_dir, step=step, worker=self.settings.index)
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
@@ -254,7 +255,7 @@ class Worker:
             self.emit("status", text=text)
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Emit one event; on all ranks of an island but the first, do nothing."""
+        """Emit one event. Ranks of an island other than the first emit nothing."""
         if self.ranks.is_leader:
             self.emit_event({"event": event, "worker": self.settings.index, "step": self.step, **fields})
 

@@ -1,11 +1,11 @@
-"""Checkpoint of one worker in its run directory: one file, plus the shards of a sharded island.
+"""Save and load the checkpoint of one worker in its run directory: one file, and the shards of a sharded island.
 
     checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
-    checkpoints/step-00000300/island-0/       its shards (distributed_checkpoint.py)
+    checkpoints/step-00000300/island-0/       the shards of a sharded island (distributed_checkpoint.py)
 
-All ranks of an island call `save`. Once all shards are written, the first rank writes the file, and the record that
-verifies both (checkpoint.py). All ranks call `load`, except that ranks which follow a leader call `load_inner`. Shards
-can be loaded on any number of ranks, a whole replica on any number of copies.
+All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and the record
+that verifies file and shards (checkpoint.py). All ranks must call `load`; ranks that follow a leader call `load_inner`
+instead. Shards can be loaded on any number of ranks, and an unsharded replica by any number of ranks with copies.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ State = dict[str, Any]
 
 
 def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int, slow_hash: str) -> None:
-    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island call this.
+    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island must call this.
 
-    `slow_hash`: of the slow weights, 16 hexadecimal digits; used on the leader.
+    slow_hash: hash of the slow weights, 16 hexadecimal digits; only the leader uses it.
     """
     outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     outer.island.run_on_followers("save", step=step)
@@ -44,7 +44,7 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
-    """Restore the state of a trainer, and return the whole content of the file, including `rest` from `save`."""
+    """Restore the state of a trainer. Return the whole content of the file, including the `rest` given to `save`."""
     outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     state = checkpoint.load(run_dir, step, worker)
     if not is_sharded(trainer.model):
@@ -63,14 +63,14 @@ def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
 def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, worker: int) -> None:
     """Restore the inner state of a rank of a gathered island: its shards, and `position`, which the leader sends.
 
-    The outer state is only on the leader.
+    Only the leader has outer state.
     """
     distributed_checkpoint().load_inner(shard_folder(run_dir, step, worker), trainer.optimizer, trainer.model)
     trainer.resume_from(position)
 
 
 def distributed_checkpoint() -> ModuleType:
-    """Import the checkpoint module only when it is needed, because that takes a second."""
+    """Return the checkpoint module. It is imported only when needed, because the import takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 

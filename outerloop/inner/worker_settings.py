@@ -8,9 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of one worker's run. `*_every` counts rounds (0: only at the end), `log_every` counts inner steps.
+    """The settings of one worker's run.
 
-    `keep_payload_rounds`: number of recent rounds for which this worker's payloads are kept on disk.
+    eval_every, checkpoint_every: numbers of rounds; 0: only at the end.
+    log_every: number of inner steps.
+    keep_payload_rounds: number of recent rounds for which this worker's payloads are kept on disk.
     """
 
     index: int
@@ -26,7 +28,10 @@ class WorkerSettings:
     resume_step: int | None
 
     def evaluates_after(self, done: int, *, shared: bool) -> bool:
-        """Return whether to evaluate after `done` rounds. Replicas that are not `shared` are averaged at the end."""
+        """Return whether to evaluate after `done` rounds.
+
+        After the last round, replicas that are not `shared` are evaluated when they are averaged, not by this.
+        """
         return shared if done == self.rounds else done < self.rounds and is_due(done, self.eval_every)
 
     def saves_after(self, done: int) -> bool:
@@ -35,5 +40,5 @@ class WorkerSettings:
 
 
 def is_due(done: int, every: int) -> bool:
-    """Return whether something done every `every` rounds (0: never) is due after `done` rounds."""
+    """Return whether an action with a period of `every` rounds (0: never) is due after `done` rounds."""
     return every > 0 and done % every == 0

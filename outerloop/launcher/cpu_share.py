@@ -1,10 +1,11 @@
-"""CPU threads of a worker: its share of the cores this process may use, limited to what its model benefits from.
+"""Choose the number of CPU threads of a worker: its share of the available cores, limited to what its model can use.
 
     share    cores that affinity and the cgroup's quota allow / (concurrent runs of a sweep x processes of a run)
     threads  min(share, OMP_NUM_THREADS, parameters x tokens of a micro-batch / GRAIN), at least 1
 
-With a second thread, steps of a model of half a million parameters are 1.2 times as fast, but slower while another
-program uses that core: at the end of every operation all threads wait for the slowest. So small models use one thread.
+With a second thread, steps of a model with half a million parameters are 1.2 times as fast. But they are slower if
+another program uses the second core, because all threads wait for the slowest at the end of every operation. So small
+models use one thread.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from hydra.core.hydra_config import HydraConfig
 from outerloop.kernels.threads import set_threads
 
 GRAIN = 4e8
-"""Parameters x tokens of a micro-batch that justify one thread: model=nano gets 1 by default, model=tiny 2."""
+"""Parameters x tokens of a micro-batch per thread. With the default settings model=nano gets 1 thread, model=tiny 2."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def core_share(processes: int) -> int:
-    """Return how many threads each of the `processes` processes of one run on this machine may use, at least 1."""
+    """Return how many threads each process of a run may use, at least 1. `processes`: their number on this machine."""
     return max(1, available_cores() // (concurrent_runs() * processes))
 
 
 def threads_per_process(processes: int) -> int:
-    """Return the number from `core_share`, or that of OMP_NUM_THREADS if it is lower."""
+    """Return the number from `core_share`, or OMP_NUM_THREADS if this is lower."""
     return min(torch.get_num_threads(), core_share(processes))
 
 
@@ -67,5 +68,5 @@ def concurrent_runs() -> int:
 
 
 def limit_threads(params: int, tokens: int) -> None:
-    """Lower the number of torch threads of the calling thread to what its model benefits from."""
+    """Lower the number of torch threads of the calling thread to the number from which its model benefits."""
     set_threads(min(torch.get_num_threads(), useful_threads(params, tokens)))

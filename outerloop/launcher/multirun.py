@@ -28,9 +28,10 @@ SWEEP_DIR = "hydra.sweep.dir="
 
 
 def multirun(arguments: list[str]) -> int:
-    """Check every combination, then sweep. Print each run that died and why. Return exit code 1 if any died.
+    """Check every combination, then sweep. Print each run that died and why. Return exit code 1 if any died, else 0.
 
-    Failed runs are found in the folders of the sweep: launchers run jobs in other processes and on other machines.
+    Failed runs are found in the folders of the sweep, because launchers may run jobs in other processes or on other
+    machines.
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     if any(o.startswith("run_dir=") for o in overrides):
@@ -38,7 +39,7 @@ def multirun(arguments: list[str]) -> int:
     for combination in combinations(overrides):
         settings = load.load(combination)
         if settings.workers_as == "ranks" or settings.island.kind != "single":
-            raise UserError("torchrun starts one run: omit -m, or set exchange=inprocess island=single")
+            raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     folder = sweep_folder(overrides)
     flags = [a for a in arguments if a not in overrides]
     sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
@@ -52,7 +53,7 @@ def multirun(arguments: list[str]) -> int:
 
 
 def sweep_folder(overrides: list[str]) -> Path:
-    """Return the folder of the sweep, with the current time in its name if hydra would put it there."""
+    """Return the folder of the sweep. Its name contains the current time unless hydra.sweep.dir is set."""
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
@@ -93,9 +94,9 @@ def swept_values(text: str, override: Override) -> list[str]:
 
 
 def run_job(settings: DictConfig) -> float:
-    """Train one run of the sweep in its numbered folder. Return its validation loss, infinite if it died.
+    """Train one run of the sweep in its numbered folder. Return its validation loss, or infinity if it died.
 
-    A UserError or a crashed worker ends only this run. Any other error is raised.
+    A UserError or a crashed worker ends only this run. Any other error is raised, which ends the sweep.
     """
     runtime = HydraConfig.get()
     with open_dict(settings):

@@ -1,4 +1,4 @@
-"""Workers as separate processes, each its own peer."""
+"""Run workers as separate processes, each of which is a peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outerloop.launcher import cpu_share
 from outerloop.launcher.worker_pool import died_event, error_event
 
 LEAVE_S = 20
-"""Seconds that a worker process has to leave before it is killed."""
+"""Seconds after which a worker process that was asked to leave is killed."""
 
 
 def worker_pythonpath() -> str:
@@ -30,10 +30,10 @@ def worker_pythonpath() -> str:
 
 
 class ProcessWorkerPool:
-    """Workers as processes, each its own peer (exchange=swarm_*): events come as JSON lines on their standard output.
+    """Workers as processes, each of which is a peer (exchange=swarm_*).
 
-    Each has a separate session, so Ctrl-C reaches only the parent. A worker leaves when its standard input ends, so no
-    worker outlives a killed parent.
+    They write events as JSON lines to standard output. Each process has a separate session, so Ctrl-C reaches only the
+    parent. A worker leaves when its standard input ends, so no worker outlives a killed parent.
     """
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
@@ -43,7 +43,7 @@ class ProcessWorkerPool:
         self.readers: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start all workers. The others receive the address of the first as soon as it is known."""
+        """Start all workers. The other workers receive the address of the first worker as soon as it is known."""
         self.processes = [self.spawn(index) for index in range(self.config.workers)]
         self.readers = [
             threading.Thread(target=self.forward_events, args=(i,), daemon=True) for i in range(self.config.workers)
@@ -54,7 +54,7 @@ class ProcessWorkerPool:
             self.send_initial_peers(peers, range(self.config.workers))
 
     def spawn(self, index: int) -> subprocess.Popen[str]:
-        """Start one worker process. Its output other than events goes to its log."""
+        """Start one worker process. Its output, except for events, goes to its log."""
         threads = self.config.threads or cpu_share.threads_per_process(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class ProcessWorkerPool:
             )
 
     def forward_events(self, index: int) -> None:
-        """Forward one worker's events. Any exception becomes an error event."""
+        """Forward one worker's events. Convert any exception to an error event."""
         try:
             self.forward_until_end(index)
         except Exception as error:
@@ -94,7 +94,7 @@ class ProcessWorkerPool:
             self.events.put(died_event(index, f"ended with code {code}, see {log}"))
 
     def send_initial_peers(self, addresses: list[str], indices: range) -> None:
-        """Send these workers the addresses of the peers to join."""
+        """Send to these workers the addresses of the peers that they join."""
         for index in indices:
             self.send(index, {"initial_peers": addresses})
 
@@ -118,7 +118,7 @@ class ProcessWorkerPool:
                 pass
 
     def join(self) -> None:
-        """Wait until all workers have left. Kill those that do not leave within LEAVE_S, and remove their sockets."""
+        """Wait until all workers have left. Kill workers that do not leave within LEAVE_S, and remove their sockets."""
         from outerloop.swarm.p2p.socket_dir import remove_orphans  # already imported if the workers are peers
 
         for process in self.processes:

@@ -52,7 +52,7 @@ def run_worker(
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> None:
-    """Run one worker to its last event. The exchange must have joined."""
+    """Run one worker to its last event. The exchange must have joined before."""
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer
@@ -86,7 +86,10 @@ def run_worker(
 
 
 def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
+    """Write the slow weights as a Hugging Face model, unless another worker has done so.
+
+    All ranks of a sharded island must call this.
+    """
     is_first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
     slow = outer.island.full_tensors(outer.slow, keep=is_first)
     if not is_first:
@@ -97,7 +100,7 @@ def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: 
 
 
 def unsharded_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
-    """Return the model itself, or for a sharded model an unsharded one with the same buffers."""
+    """Return the model itself if it is not sharded, else an unsharded model with the same buffers."""
     if not is_sharded(model):
         return model
     unsharded, names = make_model(config, corpus), dict(model.named_buffers())
@@ -106,7 +109,7 @@ def unsharded_model(config: DictConfig, corpus: Corpus, model: Module) -> Module
 
 
 def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Event:
-    """Return the status event with the memory that this rank is going to need, before it trains."""
+    """Return the status event with the memory that this rank will need for training."""
     memory = estimate(outer, trainer.optimizer)
     return {
         "event": "status",
@@ -119,7 +122,7 @@ def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Ev
 def worker_settings(
     config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int
 ) -> WorkerSettings:
-    """Return the plan of one worker of `ranks` ranks. Each rank evaluates as many windows at a time as it trains on."""
+    """Return the settings of a worker of `ranks` ranks. A rank evaluates as many windows at a time as it trains on."""
     return WorkerSettings(
         index=index,
         local_workers=config.workers,
@@ -137,9 +140,9 @@ def worker_settings(
 
 @contextmanager
 def run_once(path: Path, what: str) -> Iterator[bool]:
-    """Enter the block in one process at a time, and yield whether this process has to do the task.
+    """Enter the block in one process at a time, and yield whether this process has to do the task `what`.
 
-    `path` stores the task (`what`) that was completed last. A block that raises or is killed does not count as done.
+    The file `path` contains the task that was completed last. A block that raises or is killed does not complete it.
     """
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest

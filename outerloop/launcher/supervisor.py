@@ -1,4 +1,4 @@
-"""Supervise the workers of a run: collect their events, seal checkpoints, stop the run when it cannot continue."""
+"""Supervise the workers of a run: collect their events, seal checkpoints, stop the run if it cannot continue."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class WorkerCrashed(Exception):
 
 
 class Supervisor:
-    """Processor of the events of one run's workers, until all workers have left.
+    """Processes the events of one run's workers until all workers have left.
 
-    Rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation whose
-    shares are complete.
+    The rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation
+    for which the shares of all workers have arrived.
     """
 
     def __init__(self, config: DictConfig, run: RunDir, console: Console) -> None:
@@ -52,7 +52,7 @@ class Supervisor:
         self.rewound = False
 
     def supervise(self, pool: WorkerPool) -> None:
-        """Start the workers, follow their events, and always stop and join them at the end."""
+        """Start the workers and process their events. Stop and join them in any case at the end."""
         checkpoint.discard_after(self.run.path, self.run.resume_step)
         try:
             pool.start()
@@ -72,7 +72,10 @@ class Supervisor:
             raise WorkerCrashed(self.outvoted)
 
     def next_events(self, pool: WorkerPool) -> list[Event]:
-        """Return the next event. Once a worker is done, others not done within round_timeout_s are reported as dead."""
+        """Return the next event.
+
+        Once a worker is done, the others have round_timeout_s to finish. After that, return their "died" events.
+        """
         if self.done_s is None:
             return [pool.events.get()]
         try:
@@ -107,7 +110,10 @@ class Supervisor:
             self.write(row)
 
     def classify(self, event: Event) -> tuple[Event, str]:
-        """Return the event to record and how to handle it: an error that ends one worker is recorded as its death."""
+        """Return the event to record, and the kind as which to handle it.
+
+        An error that ends only one worker, not the run, is recorded as a "died" event.
+        """
         if event["event"] != "error":
             return event, event["event"]
         death = died_event(event["worker"], event["text"])
@@ -120,11 +126,11 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Drop the rows after `step`: the peers resume from an earlier checkpoint than this machine's newest."""
+        """Drop the rows after `step`: the peers resume from an earlier checkpoint than the newest of this machine."""
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
-            self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers hold")
+            self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers have")
 
     def on_worker_died(self, event: Event) -> None:
         """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
@@ -141,9 +147,10 @@ class Supervisor:
             )
 
     def on_saved(self, event: Event) -> None:
-        """Seal the checkpoint generation once every local worker has saved it. Its rows are written to disk first.
+        """Seal the checkpoint generation once every local worker has saved it, after writing its rows to disk.
 
-        Once a worker has died, its part is missing. Such generations cannot be resumed from and are dropped.
+        Once a worker has died, its part of every later generation is missing. Such generations are dropped, because a
+        run cannot be resumed from them.
         """
         workers = self.saved.setdefault(event["step"], set())
         workers.add(event["worker"])
@@ -157,7 +164,7 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"])
 
     def print_address(self, addresses: Sequence[str]) -> None:
-        """Print how other machines join, if the run still needs peers or admits them at any time."""
+        """Print how other machines can join, if the run still needs peers or admits them at any time."""
         peers = self.config.exchange.peers
         if peers <= self.config.workers and not build.capabilities(self.config).replicated:
             return
@@ -177,7 +184,7 @@ class Supervisor:
 
 
 def wandb_sinks(config: DictConfig, run_dir: Path) -> list[Any]:
-    """Return the wandb sink in a list, which is empty if the configuration has none. Imports wandb only if needed."""
+    """Return a list with the wandb sink, or an empty list if none is configured. Imports wandb only if needed."""
     if config.log.wandb is None:
         return []
     from outerloop.sinks.wandb import Wandb

@@ -1,4 +1,4 @@
-"""Workers as threads of this process, which take turns."""
+"""Run workers as threads of this process, which take turns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from outerloop.types import Result
 class ComputeThread:
     """A single thread that computes for all workers of a process, with `cores` torch threads.
 
-    Each computing thread has its own pool of OpenMP threads. If all pools together have more threads than there are
-    cores, the threads sleep between operations.
+    A single thread is used because each computing thread has its own pool of OpenMP threads, and if all pools together
+    have more threads than there are cores, the threads sleep between operations.
     """
 
     def __init__(self, cores: int) -> None:
@@ -35,7 +35,7 @@ class ComputeThread:
         self(set_threads, cores)
 
     def __call__(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Call work(*args) in that thread. Return or raise what it returns or raises."""
+        """Call work(*args) in this thread. Return its result, or raise its exception."""
         return self.pool.submit(work, *args).result()
 
     def close(self) -> None:

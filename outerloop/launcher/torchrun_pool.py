@@ -1,9 +1,9 @@
-"""The workers of a run as processes of torchrun: the worker pool of rank 0, and the code that runs in each process.
+"""Run workers as processes of torchrun: the worker pool of rank 0, and the code that runs in each process.
 
 A worker is one process, or the ranks of an island, of which only the first sends events (rank_layout.py).
 
-Rank 0's own worker is a thread, so that the process can follow all workers. The other ranks send their events through
-the store of torchrun's rendezvous: numbered as they are sent, and removed in that order.
+Rank 0's own worker is a thread, so that the process can supervise all workers. The other ranks send their events
+through the store of torchrun's rendezvous. Events are numbered when they are sent, and read and removed in this order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TorchrunPool:
 
     Args:
         config, run_dir, resume_step: as for the other pools.
-        sent: the events of the other ranks.
+        store: the store through which the other ranks send their events.
     """
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, store: dist.Store) -> None:
@@ -82,7 +82,7 @@ class TorchrunPool:
             raise Stopped("the run was stopped")
 
     def stop(self) -> None:
-        """Ask rank 0's worker to leave at its next step. torchrun ends the others."""
+        """Ask rank 0's worker to leave at its next step. torchrun ends the other workers."""
         self.stopped.set()
 
     def join(self) -> None:
@@ -104,7 +104,7 @@ def run_rank(
     emit: Emit,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run this rank's worker, or this rank's part of one, to its end."""
+    """Run this rank's worker to its end, or this rank's part of a worker."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
             f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
@@ -131,7 +131,7 @@ def run_rank(
 def rank_exchange(
     config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
-    """Return this rank's exchange with other islands, already joined, and the function that its events go to."""
+    """Return this rank's exchange with other islands, already joined, and the function to call with its events."""
     own_exchange = partial(join_islands, config, layout, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
     if layout.kind == "single" or (layout.kind == "sharded" and not in_swarm):
@@ -141,7 +141,7 @@ def rank_exchange(
     if exchange.exchange and in_swarm:
         emit = with_peer_status(exchange.exchange, emit)
     if layout.kind == "gathered" and exchange.exchange:
-        return exchange.exchange, emit  # followers only learn its facts
+        return exchange.exchange, emit  # only the leader uses it; followers know its capabilities
     return exchange, emit
 
 

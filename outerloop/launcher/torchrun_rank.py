@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
     torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
 
-Rank 0 is in charge: it claims the run directory, follows all workers and writes the results. The others train, and
-write their checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run.
-Then torchrun ends the others, as it does when a rank is lost, and restarts all from the last checkpoint if configured.
+Rank 0 claims the run directory, supervises all workers and writes the results. The other ranks train, and write their
+checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run. torchrun
+then ends the other ranks, as it does when a rank is lost, and, if configured, restarts all from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LEAVE_S = 20
-"""Seconds that a failed worker waits for rank 0 to report the reason, and for torchrun to end it."""
+"""Seconds for which a failed worker waits until rank 0 has reported the reason and torchrun ends the worker."""
 
 
 def train(overrides: Sequence[str]) -> int:
-    """Run one worker, and on rank 0 also the supervisor. Return the exit code. Raises UserError or WorkerCrashed."""
+    """Run one worker and, on rank 0, the supervisor. Return the exit code. Raises UserError or WorkerCrashed."""
     check_environment(overrides)
     settings = load_settings(overrides, processes=int(os.environ["WORLD_SIZE"]))
     torch.set_num_threads(settings.threads or cpu_share.core_share(local_world_size()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep the store and its content over a restart
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep the store and its content after a restart
     timeout = group_timeout(settings)
     dist.init_process_group(process_group_backend(settings), store=store, rank=rank, world_size=size, timeout=timeout)
     world = Distributed(timeout_s=settings.round_timeout_s)
     code = (run_first_rank if rank == 0 else run_other_rank)(settings, world, dist.PrefixStore("events", store))
     if code == 0:
-        dist.destroy_process_group()  # its threads may not outlive the interpreter
+        dist.destroy_process_group()  # its threads must end before the interpreter does
     return code
 
 
@@ -102,7 +102,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store)
 def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Run a rank other than 0. Return the exit code.
 
-    If its worker fails, wait to be ended, so that rank 0 can report the reason first.
+    If its worker fails, wait before returning, so that rank 0 can report the reason first.
     """
     signal.signal(signal.SIGTERM, raise_stopped)
     signal.signal(signal.SIGINT, raise_stopped)
@@ -141,6 +141,6 @@ def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[
 
 
 def shared_settings(settings: DictConfig) -> dict[str, Any]:
-    """Return the settings that must be equal in all processes: all that determine what is trained, except the data."""
+    """Return the settings that must be equal in all processes: what determines the training, except the data."""
     shared = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
     return shared | {"island.ranks": settings.island.ranks}

@@ -26,7 +26,7 @@ POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessW
 
 
 def train(config: DictConfig, make_pool: MakePool | None = None) -> Row:
-    """Train one run to its end and return its summary, also if the run was already finished.
+    """Train one run to its end and return its summary, even if the run was already finished.
 
     `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
     the exchange. Raises UserError or WorkerCrashed.

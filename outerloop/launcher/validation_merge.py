@@ -1,4 +1,4 @@
-"""Merge the workers' shares of an evaluation, each over its own part of the validation windows, into one row."""
+"""Merge the workers' shares of an evaluation into one row. Each share covers a part of the validation windows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Row = dict[str, Any]
 
 
 class ValidationMerge:
-    """A collector of evaluation shares.
+    """Collects shares of evaluations.
 
-    An evaluation is complete once every worker has sent its share, has reported a later round, or has left or died.
+    An evaluation is complete once every worker has sent its share, reported a later round, left or died.
     """
 
     def __init__(self, workers: Iterable[int]) -> None:

@@ -1,8 +1,8 @@
-"""The workers of a run on this machine, behind one interface.
+"""The interface of the pools that run the workers of a run on this machine.
 
-A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. For a
-worker that ended without an event the pool sends {"event": "died"}. `stop` asks the workers to leave, and `join` waits
-until all have ended.
+A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. If a
+worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave, and `join`
+waits until all have ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def died_event(index: int, reason: str) -> Event:
 def error_event(index: int, error: BaseException) -> Event:
     """Return the error event of a worker that cannot continue: one line for a known error, else the full traceback.
 
-    Kind "alone": too few other peers were present for too long. Kind "outvoted": only this worker's run ends.
+    Its kind is "alone" if too few other peers were present for too long, "outvoted" if only this worker's run ends,
+    "user" for a UserError, and otherwise "crash".
     """
     kinds = {UserError: "user", QuorumLost: "alone", Outvoted: "outvoted"}
     kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "crash")

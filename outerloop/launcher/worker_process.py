@@ -1,7 +1,7 @@
 """`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
 
-Standard input: one JSON line {"initial_peers": [...]} (for the first worker only if it joins existing peers), then
-nothing. When it ends, the worker leaves. Standard output: one JSON line per event. Standard error: the worker's log.
+Standard input is one JSON line {"initial_peers": [...]}, which the first worker gets only if it joins existing peers.
+When standard input ends, the worker leaves. Standard output is one JSON line per event. Standard error is the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Emit = Callable[[Event], None]
 def main(arguments: list[str]) -> int:
     """Run one worker until it is done, is stopped or fails. Return exit code 0, or 1 if it failed.
 
-    Raises UserError for anything but the three arguments.
+    Raises UserError if the arguments are not the three in the module docstring.
     """
     if len(arguments) != 3 or not arguments[1].isdigit():
         raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def take_standard_output() -> Emit:
-    """Return a function that writes events to standard output. What a library prints goes to the log instead."""
+    """Return a function that writes events to standard output. Redirect all other output to the log."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -67,7 +67,7 @@ def take_standard_output() -> Emit:
 def join_and_train(
     config: DictConfig, run_dir: Path, index: int, resume_step: int | None, emit: Emit, resources: ExitStack
 ) -> None:
-    """Join the other peers, train, and leave. `resources` ends the exchange at once if it was not closed before."""
+    """Join the other peers, train, and leave. `resources` aborts the exchange if it was not closed before."""
     exchange = make_exchange(config, run_dir, index, emit)
     resources.callback(exchange.abort)
     resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
@@ -85,7 +85,7 @@ def join_and_train(
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:
-    """Return the exchange of this worker after emitting its address. Starts watching standard input."""
+    """Create the exchange of this worker, emit its address, and return it. Start watching standard input."""
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
@@ -95,9 +95,9 @@ def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> 
 def agree_on_checkpoint(
     exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit
 ) -> int | None:
-    """Wait for the other peers of a network. Return the inner step that all resume from.
+    """Wait for the other peers of a network. Return the inner step from which all resume.
 
-    If it is not `resume_step`, emit "back".
+    If this step is not `resume_step`, emit a "back" event.
 
     Raises UserError if the peers do not join, or have no checkpoint in common.
     """
@@ -112,7 +112,7 @@ def agree_on_checkpoint(
 def swarm_exchange(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Exchange:
-    """Return the exchange of a worker, and emit its addresses, if it has any. `lanes`: shards per island."""
+    """Create the exchange of a worker, emit its addresses, and return it. `lanes`: number of shards of the island."""
     exchange = build.make_peer_exchange(
         config,
         run_dir,
@@ -140,14 +140,14 @@ def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
 
 
 def parse_initial_peers(line: str) -> list[str]:
-    """Return the addresses in the parent's line. Raises Stopped if the parent has ended."""
+    """Return the addresses in the line that the parent has sent. Raises Stopped if the parent has ended."""
     if not line:
         raise Stopped("the parent has ended")
     return list(json.loads(line)["initial_peers"])
 
 
 def watch_parent() -> None:
-    """Leave when standard input ends."""
+    """Wait until standard input ends, then make this process leave."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
 

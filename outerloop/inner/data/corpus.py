@@ -4,8 +4,8 @@ Every corpus guarantees:
 1. The training text of one worker is disjoint from that of every other worker and from the validation text.
 2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
-A window is seq_len + 1 tokens: inputs are its first seq_len, targets its last seq_len. Consecutive windows share one
-token, so that every token of a text is a target once.
+A window consists of seq_len + 1 tokens. Its first seq_len tokens are the inputs, its last seq_len tokens the targets.
+Consecutive windows share one token, so that every token of a text is a target once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def too_short_error(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
-    """Return the error for text that does not fill one window. `mend`: advice for the user."""
+    """Return the error for a text that does not fill one window. `mend`: advice for the user."""
     if tokens > 1:
         mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
     return UserError(f"{what}: {tokens} tokens, and a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")

@@ -1,7 +1,7 @@
 """Text files as a corpus: split and distributed to workers by file. Each worker reads only its own files into memory.
 
-If there are too few files, or their sizes are too unequal (a single large file, for example), positions are used
-instead: the last 5 % of the joined text is for validation, and workers train on contiguous spans of the rest.
+If there are too few files, or their sizes are too unequal (for example, a single large file), the text is split by
+position instead: the last 5 % of the joined text is for validation, and workers train on contiguous spans of the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Document:
     """One text file."""
 
     name: str
-    """A path that is the same on every machine. It determines the split."""
+    """A path that is the same on every machine. It determines whether the file is held out for validation."""
     path: Path
     bytes: int
 
@@ -39,9 +39,9 @@ class Documents:
 
     Args:
         documents: the files; names are unique.
-        encoding: how a file becomes tokens.
+        encoding: converts files to tokens.
         what: name of this corpus in messages.
-        whole_packages: distribute whole top-level folders (non-IID workers), not single files.
+        whole_packages: whether to distribute whole top-level folders (non-IID workers) instead of single files.
     """
 
     def __init__(self, documents: Sequence[Document], *, encoding: Encoding, what: str, whole_packages: bool) -> None:
@@ -62,7 +62,7 @@ class Documents:
         return self.encoding.tokenizer()
 
     def split(self) -> tuple[list[Document], list[Document]] | None:
-        """Return (training, validation) documents; None unless the held-out files are 1 % to 20 % of the bytes."""
+        """Return (training, validation) documents; None unless the held-out files have 1 % to 20 % of the bytes."""
         training: list[Document] = []
         held_out: list[Document] = []
         for document in self.documents:

@@ -1,8 +1,8 @@
 """Streams of Hugging Face `datasets`. This is the only module that imports that package.
 
-Examples are packed end to end into windows, in the dataset's own order (a shuffle buffer could not be resumed exactly).
-Without a validation split, one text in twenty is held out by its hash, independent of worker and shard. The saved
-position is the dataset's own position plus the tokens that were read but not yet returned.
+Examples are packed end to end into windows, in the dataset's own order, because a shuffle buffer could not be resumed
+exactly. Without a validation split, one text in twenty is held out by its hash, independent of worker and shard. The
+saved position consists of the dataset's own position and the tokens that were read but not yet returned.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class HuggingFace:
     """The corpus of one Hugging Face dataset.
 
     Args:
-        path: a dataset on the Hub, or a loader of local files: parquet, json, text, csv.
+        path: a dataset on the Hub, or, for local files, their format: parquet, json, text, csv.
         name: the dataset's configuration, such as sample-10BT; null: its default.
         split: the split to train on.
-        data_files: the files to train on, for a loader of local files.
-        text_column: the column that holds the text.
+        data_files: training files, if the dataset is loaded from local files.
+        text_column: the column that contains the text.
         val_split: a split to validate on; null: one text in twenty of the training split.
-        val_files: files to validate on, for a loader of local files.
+        val_files: validation files, if the dataset is loaded from local files.
         tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
     """
 
@@ -66,7 +66,7 @@ class HuggingFace:
         return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """Return the first windows of the split, because a stream cannot be sampled at even distances."""
+        """Return the first windows of the split, because a stream cannot be sampled evenly over its whole length."""
         packer, windows = Packer(seq_len), list[Tensor]()
         for tokens in self._validation_tokens():
             packer.add(tokens)
@@ -128,7 +128,10 @@ class HuggingFace:
 
 
 class Packer:
-    """Joins documents end to end and cuts them into windows of seq_len + 1 tokens. `pending` is its whole state."""
+    """Joins documents end to end and cuts them into windows of seq_len + 1 tokens.
+
+    The attribute `pending` is the whole state.
+    """
 
     def __init__(self, seq_len: int) -> None:
         self.seq_len = seq_len
@@ -149,7 +152,8 @@ class Packer:
 class HuggingFaceStream:
     """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
-    Each epoch reopens the dataset. `set_epoch` would redistribute the files, so workers would see each other's parts.
+    The dataset is reopened for each epoch. `set_epoch` would redistribute the files, so that workers would train on the
+    parts of other workers.
     """
 
     def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:

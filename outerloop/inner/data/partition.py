@@ -20,12 +20,12 @@ HELD_OUT = 0.05
 
 
 def is_held_out(key: bytes) -> bool:
-    """Return True for one key in twenty, by its hash: independent of order, machine and other keys."""
+    """Return whether a key is held out: one in twenty, by hash, independent of order, machine and other keys."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") < HELD_OUT * 2**64
 
 
 def training_length(tokens: int) -> int:
-    """Split by position: return the number of training tokens, the first 95 %. The last 5 % are for validation."""
+    """Return how many of the tokens are for training: the first 95 %. The last 5 % are for validation."""
     return tokens - int(tokens * HELD_OUT)
 
 
@@ -35,7 +35,7 @@ def rank_span(tokens: int, rank: int, size: int) -> slice:
 
 
 def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[str]]:
-    """Distribute names to `size` workers: the largest first, each to the worker with the fewest bytes so far."""
+    """Return the names of each of `size` workers: largest first, each given to the worker with the fewest bytes."""
     names_by_rank: list[list[str]] = [[] for _ in range(size)]
     loads = [(0, rank) for rank in range(size)]
     for name in sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name)):
@@ -46,10 +46,10 @@ def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[s
 
 
 class RankStream:
-    """The stream of rank r of R: windows r B/R .. (r + 1) B/R of each batch of B. R divides B.
+    """The stream of rank r of R ranks: windows r B/R .. (r + 1) B/R of each batch of B windows. R divides B.
 
-    The mean of the ranks' mean gradients is the gradient of the whole batch, so an island trains on the same batches
-    as a single process, whatever its number of ranks.
+    The mean of the ranks' mean gradients is the gradient of the whole batch. So an island trains as a single process
+    would, whatever its number of ranks.
     """
 
     def __init__(self, stream: Stream, *, rank: int, ranks: int) -> None:

@@ -1,6 +1,6 @@
-"""Local text files, as bytes or through a local tokenizer.
+"""Local text files, as bytes or tokenized with a local tokenizer.
 
-The text of a worker is kept in memory. For text that does not fit, tokenize it once and use data=tokens.
+The text of a worker is kept in memory. If it does not fit, tokenize it once and use data=tokens.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Encoding(Protocol):
     vocab_size: int
 
     def encode(self, document: bytes) -> np.ndarray:
-        """Return the token ids of one document, given as UTF-8 bytes, followed by the end-of-text token if any."""
+        """Return the token ids of one document, given as UTF-8 bytes, and the end-of-text token if there is one."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
@@ -61,7 +61,7 @@ def encoding(tokenizer: str | None) -> Encoding:
 
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer saved in `folder`, without network access. Raises UserError if it holds none."""
+    """Load the tokenizer saved in `folder`, without network access. Raises UserError if the folder contains none."""
     from transformers import AutoTokenizer  # imported late: it takes a second, and runs on bytes do not need it
 
     path = Path(folder).expanduser()
@@ -97,7 +97,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def byte_characters() -> list[str]:
-    """Return the 256 characters with which a byte-level BPE writes each byte."""
+    """Return the 256 characters by which a byte-level BPE represents the bytes, in the order of byte values."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = iter(range(256, 512))
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]

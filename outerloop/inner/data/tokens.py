@@ -3,8 +3,8 @@
 A shard is a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens:
 magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
 
-A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped:
-each map holds one open file, and 100B tokens are about 1000 shards, while the usual limit is 1024 open files.
+A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped,
+because each map keeps a file open: 100B tokens are about 1000 shards, and the usual limit is 1024 open files.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class TokenShards:
     Args:
         files: paths or globs of the training shards.
         val_files: paths or globs of the validation shards; null: the last 5 % of `files`.
-        vocab_size: the size of the tokenizer that made the shards (50257 for GPT-2).
-        tokenizer: its folder, copied into an exported model; null: the export contains only the weights.
+        vocab_size: the vocabulary size of the tokenizer that made the shards (50257 for GPT-2).
+        tokenizer: folder of this tokenizer, which is copied into an exported model; null: only weights are exported.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The sampler for corpora of known length: windows of a token array, in a new order every epoch.
+"""Sample a corpus of known length: windows of a token array, in a new order every epoch.
 
-Epoch e cuts the tokens at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ... and visits the windows in the order of
-a permutation. Both come from default_rng([seed, e]), so (epoch, cursor) is the whole state. The random phase shifts
-the cuts, so that over many epochs a token is seen at every position of a window.
+In epoch e the tokens are cut at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ..., and the windows are visited in
+the order of a permutation. Phase and permutation are drawn from default_rng([seed, e]), so (epoch, cursor) is the whole
+state. The random phase shifts the cuts, so that over many epochs a token occurs at every position of a window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outerloop.inner.data.corpus import too_short_error
 
 
 class TokenArray(Protocol):
-    """A numpy array, a memory map, or any other object that can read one slice at a time."""
+    """A numpy array, a memory map, or any other object of which slices can be read."""
 
     def __len__(self) -> int: ...
 
@@ -64,7 +64,7 @@ def window(tokens: TokenArray, start: int, seq_len: int) -> Tensor:
 
 
 def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: str) -> Tensor:
-    """Return windows at even distances over the whole array: (n <= sequences, seq_len + 1) int64."""
+    """Return windows that are evenly spaced over the whole array: (n <= sequences, seq_len + 1) int64."""
     windows = (len(tokens) - 1) // seq_len
     if windows < 1:
         raise too_short_error(len(tokens), seq_len=seq_len, what=what, mend="use more text")
