@@ -17,6 +17,7 @@ ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 
 accelerator = Accelerator(gradient_accumulation_steps=2)
+torch.set_num_threads(1)  # two peers share the cores of this machine
 torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
 model, x = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=32, sampler=range(SHARE, 4096, 2))

@@ -17,6 +17,7 @@ ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # this peer's key
 
+torch.set_num_threads(1)  # two peers share the cores of this machine
 torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes))
@@ -29,6 +30,7 @@ arguments = TrainingArguments(
     logging_steps=10,
     save_steps=30,
     disable_tqdm=True,
+    use_cpu=not torch.cuda.is_available(),  # without it, processes on CPUs ignore each other
     report_to=[],  # or "wandb", "tensorboard", ...: they get the charts of every round too
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])

@@ -21,6 +21,7 @@ SHARE = len(ADDRESS)
 # 16 bytes of the source code of Python's `random`, and the byte that follows. Each peer has its own half.
 text = torch.tensor(list(Path(random.__file__).read_bytes()))
 windows = text.unfold(0, 17, 1)[SHARE::2]
+torch.set_num_threads(1)  # two peers share the cores of this machine
 torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
 model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(16 * 32, 128), nn.ReLU(), nn.Linear(128, 256))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

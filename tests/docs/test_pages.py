@@ -35,6 +35,7 @@ REASONS = {
     "needs a second machine",
     "needs GPUs",
     "needs SLURM",
+    "needs Docker",
     "needs root",
     "needs the network",
     "needs torchtitan",

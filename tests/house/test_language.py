@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLACES = (
     *("outerloop/**/*.py", "scripts/**/*.py", "configs/**/*.yaml"),
-    *("README.md", "docs/**/*.md", "scripts/results/*/COMMAND.md"),
+    *("*.md", "docs/**/*.md", "scripts/results/*/COMMAND.md"),
+    *("examples/**/*.py", "examples/**/*.md", "examples/**/*.yaml"),
 )
 ALLOWED: tuple[str, ...] = ()
 
