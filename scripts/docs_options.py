@@ -61,7 +61,12 @@ def default(option: Option) -> str:
 def cell(text: str) -> str:
     """Return a text in which nothing but code in backticks is taken for markup, on one line of a table."""
     pieces = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
-    return "".join(piece if piece.startswith("`") else re.sub(r"([*_<])", r"\\\1", piece) for piece in pieces)
+    return "".join(piece if piece.startswith("`") else plain(piece) for piece in pieces)
+
+
+def plain(text: str) -> str:
+    """Return a text without markup: a backslash before < has no effect for Python's Markdown."""
+    return re.sub(r"([*_])", r"\\\1", text.replace("<", "&lt;"))
 
 
 def main() -> int:

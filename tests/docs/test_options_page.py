@@ -8,4 +8,4 @@ def test_the_page_of_options_is_up_to_date():
 
 
 def test_text_is_not_taken_for_markup():
-    assert docs_options.cell("a|b, swarm_* <x>, `k_min`") == r"a\|b, swarm\_\* \<x>, `k_min`"
+    assert docs_options.cell("a|b, swarm_* <x>, `k_min`") == r"a\|b, swarm\_\* &lt;x>, `k_min`"
