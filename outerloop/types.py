@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor  # the command line prints its help without torch
 
 Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
 """Peer -> why its message of a round is left out; the text starts with the peer's name."""
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, "Tensor"]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
 
-Parts = dict[str, Tensor]
+Parts = dict[str, "Tensor"]
 """Encoded form of one tensor on the wire: part name -> tensor. Nested codecs prefix their parts ("values.code")."""
 
 

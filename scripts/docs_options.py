@@ -11,7 +11,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from outerloop.config.option_docs import Choice, Option, all_choices
+from outerloop.config.options.option_docs import Choice, Option, all_choices
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/options.md"
 HEAD = """\

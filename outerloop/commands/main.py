@@ -6,14 +6,14 @@ Ctrl-C.
 
 from __future__ import annotations
 
-import signal
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import outerloop.launcher.passive_threads  # before anything that loads torch
 
 # isort: split
-from outerloop.config import load
+from outerloop.config.options.search_path import choices_in, config_dir
 from outerloop.types import UserError, printable
 
 HELP = """\
@@ -22,6 +22,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train [option=value ...]       train; the default job has four local workers
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
   outerloop train --cfg [option=value ...] print the full configuration without training
+  outerloop train --config RUN/config.yaml train again with the options of an earlier run
   outerloop options [WORD]                 list the options with their defaults and meaning
   outerloop report DIR ...                 compare runs: table, figures, one HTML page
   outerloop inspect FILE                   show the contents of a payload kept by keep_payload_rounds=2
@@ -59,38 +60,12 @@ A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers
 
 def help_text() -> str:
     """Return the help text, with the choices found in the config folder."""
-    choices = {group: " | ".join(names) for group, names in load.groups().items()}
+    choices = {group: " | ".join(names) for group, names in choices_in([config_dir()]).items()}
     return HELP.format(version=outerloop.__version__, **choices)
 
 
-def train(arguments: list[str]) -> int:
-    """Run `outerloop train`."""
-    if "--help" in arguments or "-h" in arguments:
-        print(help_text())
-        return 0
-    if "-m" in arguments or "--multirun" in arguments:
-        from outerloop.launcher.multirun import multirun
-
-        return multirun(arguments)
-    overrides = [a for a in arguments if a != "--cfg"]
-    settings = load.load(overrides)
-    if "--cfg" in arguments:
-        from omegaconf import OmegaConf
-
-        print(OmegaConf.to_yaml(settings))
-        return 0
-    if settings.workers_as == "ranks" or settings.island.kind != "single":
-        from outerloop.launcher.torchrun_rank import train as train_as_one
-
-        return train_as_one(overrides)
-    from outerloop.launcher.train import train
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
-    train(settings)
-    return 0
-
-
 MODULES = {
+    "train": "outerloop.commands.train",
     "options": "outerloop.commands.options",
     "report": "outerloop.commands.report",
     "inspect": "outerloop.commands.inspect",
@@ -100,25 +75,34 @@ MODULES = {
     "expelled": "outerloop.commands.expelled",
     "worker": "outerloop.launcher.worker_process",
 }
-"""Command -> the module whose `main` runs it, imported only then. "worker" is started by train alone."""
-COMMANDS = ("train", *MODULES)
+"""Command -> the module whose `main` runs it, imported only then."""
+HIDDEN = "worker"
+"""The command that users do not call."""
+HELP_FLAGS = {"--help", "-h", "help"}
+COMPLETION = ("-sc", "--shell-completion")
+"""Flags with which hydra's completion scripts call the program."""
 RESUME_HINT = "; the same command with the same run_dir resumes from the last checkpoint"
 
 
 def main() -> int:
     """Run the command named by the first argument and return its exit code. Print a UserError as one line."""
     command, *rest = sys.argv[1:] or ["--help"]
-    if command in ("--help", "-h", "help"):
+    if command in HELP_FLAGS or (command == "train" and HELP_FLAGS & {*rest}):
         print(help_text())
         return 0
     if command == "--version":
         print(outerloop.__version__)
         return 0
     try:
-        if command not in COMMANDS:
-            commands = ", ".join(name for name in COMMANDS if name != "worker")
-            raise UserError(f"{command!r} is not a command: the commands are {commands}: run outerloop train")
-        return train(rest) if command == "train" else import_module(MODULES[command]).main(rest)
+        if command in COMPLETION:
+            from outerloop.commands.completion import complete
+
+            return complete(rest, [name for name in MODULES if name != HIDDEN])
+        if command not in MODULES:
+            hint = next(iter(get_close_matches(command, MODULES, n=1)), "train")
+            commands = ", ".join(name for name in MODULES if name != HIDDEN)
+            raise UserError(f"{command!r} is not a command, the commands are {commands}: run outerloop {hint}")
+        return import_module(MODULES[command]).main(rest)
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outerloop.commands.arguments import Parser
-from outerloop.config.option_docs import Choice, Option, all_choices
+from outerloop.config.options.option_docs import Choice, Option, all_choices
 from outerloop.types import UserError
 
 DESCRIPTION = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from outerloop.commands.arguments import Parser
-from outerloop.report import runs, table, terminal
+from outerloop.report import runs, terminal
 from outerloop.report.groups import DEFAULT_BASELINE, Comparison
 from outerloop.report.runs import Run
 from outerloop.report.units import parse_bandwidth
@@ -21,8 +20,6 @@ from outerloop.types import UserError
 
 SLOW_S = 2.0
 """Reading time in seconds after which a progress bar appears."""
-PIPE_WIDTH = 180
-"""Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
 Compares runs: loss, cost, and the settings that differ. Runs that differ only in their seed form one group, shown as
@@ -60,11 +57,11 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = terminal.console()
     bits_per_s = parse_bandwidth(options.bandwidth)
     comparison = Comparison(read_all(runs.find(options.dirs)), baseline=options.baseline)
     page = write(comparison, options.out or options.dirs[0] / "report", bits_per_s=bits_per_s)
-    print_comparison(comparison, console)
+    terminal.print_comparison(comparison, console)
     console.print(f"page  {page}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -101,12 +98,3 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
     checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
     return folder / "report.html"
-
-
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the tables and the notes on them."""
-    for content in (table.results(comparison), table.unfinished(comparison)):
-        for part in terminal.fit_to_width(content, console.width) if content.rows else ():
-            console.print(part)
-    for note in comparison.notes():
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)

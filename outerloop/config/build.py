@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from outerloop.config.initial_weights import load_initial_weights
 from outerloop.config.instantiate import make
 from outerloop.config.load import inner_optimizer
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
@@ -124,7 +125,10 @@ def make_trainer(
 ) -> Trainer[OuterLoop | GatheredFollower]:
     """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
     inner, ranks = config.inner, layout.ranks
-    model = make_model(config, corpus).to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
+    model = make_model(config, corpus)
+    if config.get("init_from"):
+        load_initial_weights(model, config.init_from)
+    model = model.to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
     late = late_joiner(exchange)  # then its text is also that of other peers, which read it in another order

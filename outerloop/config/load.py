@@ -6,23 +6,27 @@ reports what is allowed there.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.resources import files
-from pathlib import Path
+import json
+from collections.abc import Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from outerloop.config import added_options
-from outerloop.config.search_path import choices_in, config_dir
+from outerloop.config import added_options, budget
+from outerloop.config.options import argument_types
+from outerloop.config.options.compose import (
+    complete,
+    compose_config,
+    group_choices,
+    groups,
+    parse_overrides,
+    search_path,
+)
+from outerloop.config.options.explain import explain, unknown_option
+from outerloop.config.options.search_path import config_dir
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.types import UserError
 
@@ -41,36 +45,20 @@ WORDS = {"merge_local": ("carry",)}
 NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
-def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
-    return choices_in([config_dir(), *search_path(overrides)])
-
-
-def search_path(overrides: Sequence[str]) -> list[Path]:
-    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
-    entries = [
-        override.value() for override in parse_overrides(overrides) if override.key_or_group == "hydra.searchpath"
-    ]
-    return [search_path_folder(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
-
-
-def search_path_folder(entry: str) -> Path:
-    """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
-    try:
-        package = entry.removeprefix("pkg://")
-        enable_user_code([package] if package != entry else [])
-        folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
-    except ImportError:
-        folder = Path(entry)
-    if not folder.is_dir():
-        raise UserError(f"hydra.searchpath={entry} is not a folder: set 'hydra.searchpath=[file://FOLDER]'")
-    return folder
+def refuse_ambiguous(overrides: Sequence[str]) -> None:
+    """Check that no selected choice is in a folder of the user and in outerloop too. Raises UserError if one is."""
+    for override in parse_overrides(overrides):
+        name = f"{override.key_or_group}/{override.value()}.yaml"
+        for folder in search_path(overrides) if (config_dir() / name).exists() else ():
+            if (folder / name).exists():
+                raise UserError(f"{folder / name} has the name of a choice of outerloop: rename the file")
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
     """Return the checked configuration for these overrides (key=value). Raises UserError with a one-line message."""
-    search_path(overrides)
+    overrides = complete(overrides)
     refuse_sweep(overrides)
+    refuse_ambiguous(overrides)
     try:
         config = compose_config(overrides)
         refuse_missing(config)
@@ -79,23 +67,9 @@ def load(overrides: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error
     check(config, overrides)
+    budget.refuse_rounds(parse_overrides(overrides))
+    budget.apply(config)
     return config
-
-
-def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Return train.yaml as hydra composes it with these overrides."""
-    with outside_applications(), initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return compose("train", overrides=list(overrides))
-
-
-@contextmanager
-def outside_applications() -> Iterator[None]:
-    """Let hydra compose although this program is itself a hydra application, whose state is restored afterwards."""
-    application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = application
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
@@ -112,12 +86,6 @@ def refuse_missing(config: DictConfig) -> None:
         raise UserError(f"{key} is not set, and needs {needed}: set {key}=...")
 
 
-def group_choices(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that select the files of the configuration: choices of groups, and the search path."""
-    known = [*groups(overrides), "hydra.searchpath"]
-    return [text for text, o in zip(overrides, parse_overrides(overrides), strict=True) if o.key_or_group in known]
-
-
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """Check the rules for options that no single part checks. Raises UserError if one is violated."""
     defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
@@ -125,8 +93,9 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
             adds = override.is_add() or override.is_force_add()
             if adds and not added_options.is_read(config, defaults, override.key_or_group):
-                raise UserError(unknown_option(defaults, override.key_or_group))
+                raise UserError(unknown_option(defaults, override))
         check_type(override, OmegaConf.select(defaults, override.key_or_group))
+        argument_types.check(config, override)
     for key in POSITIVE + NOT_NEGATIVE:
         minimum = 1 if key in POSITIVE else 0
         value = OmegaConf.select(config, key)
@@ -167,64 +136,16 @@ def inner_optimizer(config: DictConfig) -> DictConfig | None:
     return None if config.method.get("reads") == "gradients" else config.inner.optimizer
 
 
-def explain(overrides: Sequence[str], error: Exception) -> str:
-    """Return a message on the first invalid override and what is allowed there, or else the error's first line."""
-    choices = groups(overrides)
-    for override in parse_overrides(overrides):
-        key, value = override.key_or_group, str(override.value())
-        if key in choices and value not in choices[key]:
-            return (
-                f"{key}={value}: {key} is one of {', '.join(choices[key])}{suggestion(key + '=', value, choices[key])}"
-            )
-    first_line = str(error).strip().splitlines()[0]
-    try:
-        base = compose_config(group_choices(overrides))
-    except (HydraException, OmegaConfBaseException):
-        return first_line
-    for override in parse_overrides(overrides):
-        key = override.key_or_group
-        is_known = key in choices or override.is_add() or added_options.is_about_hydra(override)
-        if not is_known and OmegaConf.select(base, key, default=error) is error:
-            return unknown_option(base, key)
-    return first_line
-
-
-def unknown_option(base: DictConfig, key: str) -> str:
-    """Return the error message for an option that does not exist."""
-    parent, _, _ = key.rpartition(".")
-    while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
-        parent, _, _ = parent.rpartition(".")
-    node = OmegaConf.select(base, parent) if parent else base
-    prefix = f"{parent}." if parent else ""
-    allowed = [str(name) for name in node if not str(name).startswith("_")]
-    word = key.removeprefix(prefix).split(".")[0]
-    where = f"{parent} has" if parent else "the options are"
-    return f"{key}: no such option, {where} {', '.join(allowed)}{suggestion(prefix, word, allowed)}"
-
-
-def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
-    """Return a suggestion of what to set, empty if no allowed name is close enough."""
-    close = difflib.get_close_matches(word, allowed, n=1)
-    return f": set {prefix}{close[0]}" if close else ""
-
-
 def check_type(override: Override, default: Any) -> None:
     """Check that a value is a number if the default is one, except for the strings in WORDS. Raises UserError."""
     value, key = override.value(), override.key_or_group
     if value in WORDS.get(key, ()):
         return
+    if OmegaConf.is_list(default) and isinstance(value, bool | int | float):
+        raise UserError(f"{key}={value}: {key} is a list: set {key}={json.dumps(list(default))}")
     types = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
     if types is None or value is None or override.is_sweep_override():
         return
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
-
-
-def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Return the overrides as parsed by hydra. Raises UserError for one that is not key=value."""
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        invalid = next((override for override in overrides if "=" not in override), " ".join(overrides))
-        raise UserError(f"{invalid!r} is not an option: options look like rounds=10 or recipe=diloco") from error

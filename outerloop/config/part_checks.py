@@ -11,6 +11,7 @@ from torch.nn import Module
 from outerloop import wire
 from outerloop.aggregate.screen import screen_of
 from outerloop.config.build import capabilities, make_model, make_optimizer_factory
+from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
 from outerloop.inner.data.corpus import Corpus
@@ -45,6 +46,8 @@ def check_parts(config: DictConfig) -> Module:
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
+    if config.init_from:
+        read_weights(model, config.init_from)
     compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
     return model
 

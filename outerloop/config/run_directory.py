@@ -23,6 +23,9 @@ from outerloop.types import UserError
 
 MAY_DIFFER = (
     "run_dir",
+    "steps",
+    "tokens",
+    "init_from",
     "log",
     "threads",
     "log_every",
@@ -34,7 +37,9 @@ MAY_DIFFER = (
     "state_device",
     "hydra",
 )
-"""Settings that do not change what is trained. They may change when a run is resumed."""
+"""Settings that do not change what is trained, or only through another one (steps, tokens: rounds).
+
+They may change when a run is resumed."""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
@@ -71,22 +76,39 @@ def open_run(config: DictConfig) -> RunDir:
     """
     path = Path(config.run_dir or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{config.recipe}")
     resumed = (path / "config.yaml").exists()
+    earlier = config if not resumed else earlier_length(path, config)
     if resumed:
-        refuse_other_settings(path, comparable(config), reform=bool(config.exchange.get("reform")))
+        refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
     elif path.exists() and not (path.is_dir() and all(map(may_precede_run, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists and is not a run: set run_dir= to a new folder")
     make_folder(path)
     lock = lock_directory(path)
     checkpoint.remove_temporary(path)
-    if (path / "summary.json").exists():
+    extended = config.rounds > earlier.rounds
+    if (path / "summary.json").exists() and not extended:
         return RunDir(path, None, True, [], lock)
+    (path / "summary.json").unlink(missing_ok=True)
     (path / DIED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]
+    if extended:
+        notes.append(f"extended from {earlier.rounds} to {config.rounds} rounds, with the learning rates of these")
     if damaged and step is None:
         notes.append("no complete checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
+
+
+def earlier_length(path: Path, config: DictConfig) -> DictConfig:
+    """Return the settings with the number of rounds of the run in this folder if it is smaller. They share the rest.
+
+    All settings that refer to the number of rounds, such as the decay of a learning rate, follow it.
+    """
+    saved = OmegaConf.load(path / "config.yaml")
+    assert isinstance(saved, DictConfig)
+    earlier = config.copy()
+    earlier.rounds = min(saved.get("rounds", config.rounds), config.rounds)
+    return earlier
 
 
 def identity_file(path: Path, index: int) -> Path:
@@ -97,9 +119,10 @@ def identity_file(path: Path, index: int) -> Path:
 def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in the folder of a run that has not started.
 
-    Such files are keys created by doctor, and the record of a sweep job that died before it started.
+    Such files are keys created by doctor, what hydra writes for a job of a sweep, and the record of a job that died
+    before it started.
     """
-    return path.is_dir() or path.name in ("identity.key", DIED)
+    return path.is_dir() or path.name in ("identity.key", DIED) or path.parent.name == ".hydra"
 
 
 def lock_directory(path: Path) -> IO[str]:

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import hydra
 from hydra import compose, initialize_config_dir
+from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from outerloop.config import load
+from outerloop.config import budget, load
 from outerloop.config.added_options import is_about_hydra
-from outerloop.config.search_path import config_dir
+from outerloop.config.options.compose import SEARCH_PATH, complete
+from outerloop.config.options.search_path import config_dir
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
-from outerloop.report import runs
+from outerloop.report import runs, terminal
+from outerloop.report.groups import Comparison
 from outerloop.report.runs import DIED, Run
 from outerloop.state import checkpoint
 from outerloop.types import UserError
@@ -27,29 +30,39 @@ from outerloop.types import UserError
 SWEEP_DIR = "hydra.sweep.dir="
 
 
-def multirun(arguments: list[str]) -> int:
-    """Check every combination, then sweep. Print each run that died and why. Return exit code 1 if any died, else 0.
+def multirun(overrides: list[str]) -> int:
+    """Check every combination, then sweep. Print the table of the runs, and each run that died and why.
+
+    Return exit code 1 if any died.
 
     Failed runs are found in the folders of the sweep, because launchers may run jobs in other processes or on other
     machines.
     """
-    overrides = [a for a in arguments if not a.startswith("-")]
-    if any(o.startswith("run_dir=") for o in overrides):
+    overrides = complete(overrides)
+    if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would be one folder for every run: set hydra.sweep.dir=FOLDER")
     for combination in combinations(overrides):
         settings = load.load(combination)
         if settings.workers_as == "ranks" or settings.island.kind != "single":
             raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     folder = sweep_folder(overrides)
-    flags = [a for a in arguments if a not in overrides]
-    sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
+    sys.argv = [sys.argv[0], "--multirun", *overrides, SWEEP_DIR + quoted(folder)]
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
+        print_report(folder)
     finally:
         failed = failed_runs(folder)
         for run in failed:
             print(f"outerloop: {run.path} died: {run.why}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def print_report(folder: Path) -> None:
+    """Print the table that compares the runs of a sweep, if any has started."""
+    if paths := runs.runs_under(folder):
+        print()
+        terminal.print_comparison(Comparison([runs.read(path) for path in paths], baseline=None), terminal.console())
+        print(f"outerloop report {folder} draws the curves")
 
 
 def sweep_folder(overrides: list[str]) -> Path:
@@ -77,9 +90,7 @@ def combinations(overrides: list[str]) -> Iterator[list[str]]:
     Hydra's own settings are left to hydra, except for the search path, which can add choices.
     """
     pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
-    options = [
-        swept_values(text, o) for text, o in pairs if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)
-    ]
+    options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]
     return (list(combination) for combination in itertools.product(*options))
 
 
@@ -102,14 +113,20 @@ def run_job(settings: DictConfig) -> float:
     with open_dict(settings):
         settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
     print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
-    OmegaConf.resolve(settings)
     try:
-        return float(train(settings)["val_loss"])
+        budget.apply(settings)
+        OmegaConf.resolve(settings)
+        return float(train(settings, overrides=typed_overrides(runtime.overrides))["val_loss"])
     except Exception as error:
         record_failure(settings, error)
         if not isinstance(error, UserError | WorkerCrashed):
             raise
         return float("inf")
+
+
+def typed_overrides(job: OverridesConf) -> list[str]:
+    """Return the overrides of one job that determine its settings, the search path included."""
+    return [*job.task, *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 
 def record_failure(settings: DictConfig, error: Exception) -> None:

@@ -51,7 +51,8 @@ def train(overrides: Sequence[str]) -> int:
     timeout = group_timeout(settings)
     dist.init_process_group(process_group_backend(settings), store=store, rank=rank, world_size=size, timeout=timeout)
     world = Distributed(timeout_s=settings.round_timeout_s)
-    code = (run_first_rank if rank == 0 else run_other_rank)(settings, world, dist.PrefixStore("events", store))
+    events = dist.PrefixStore("events", store)
+    code = run_first_rank(settings, world, events, overrides) if rank == 0 else run_other_rank(settings, world, events)
     if code == 0:
         dist.destroy_process_group()  # its threads must end before the interpreter does
     return code
@@ -77,7 +78,7 @@ def check_environment(overrides: Sequence[str]) -> None:
         )
 
 
-def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
+def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store, overrides: Sequence[str]) -> int:
     """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
     from outerloop.launcher.train import train as run
 
@@ -92,7 +93,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store)
         exchange_values(settings, world, [str(run_dir.absolute()), resume_step])
         return TorchrunPool(settings, run_dir, resume_step, store=events)
 
-    run(settings, make_pool)
+    run(settings, make_pool, overrides=overrides)
     if not started:  # the run is already finished: the other ranks have nothing to do
         exchange_values(settings, world, None)
     world.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import part_checks, run_directory
+from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.supervisor import Row, Supervisor
@@ -25,15 +26,17 @@ MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
 POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessWorkerPool}
 
 
-def train(config: DictConfig, make_pool: MakePool | None = None) -> Row:
+def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: Sequence[str] = ()) -> Row:
     """Train one run to its end and return its summary, even if the run was already finished.
 
     `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
-    the exchange. Raises UserError or WorkerCrashed.
+    the exchange. `overrides`: the options as typed, which the run directory keeps. Raises UserError or WorkerCrashed.
     """
     console = Console()
     part_checks.limit_payloads(config, part_checks.check_parts(config))
     with closing(run_directory.open_run(config)) as run:
+        if not run.finished:
+            typed_options.write(run.path, overrides)
         return train_in(config, run, console, make_pool or POOLS[config.workers_as])
 
 

@@ -13,6 +13,8 @@ Settings = dict[str, Any]
 
 NOT_TRAINED = [
     "run_dir",
+    "steps",
+    "tokens",
     "log",
     "threads",
     "log_every",

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from outerloop.report.table import Table
+from outerloop.report.groups import Comparison
+from outerloop.report.table import Table, results, unfinished
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
 """Minimum width of each text column, in characters. If less space is left, the table is split."""
+
+
+PIPE_WIDTH = 180
+"""Table width in characters when the output is a file or a pipe."""
+
+
+def console() -> Console:
+    """Return the console for the tables of a report."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the tables and the notes on them."""
+    for content in (results(comparison), unfinished(comparison)):
+        for part in fit_to_width(content, console.width) if content.rows else ():
+            console.print(part)
+    for note in comparison.notes():
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:

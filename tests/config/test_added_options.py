@@ -76,7 +76,7 @@ def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("+steps=10", "steps: no such option, the options are method"),
+        ("+stepz=10", "stepz: no such option, the options are method"),
         ("+round=10", "round: no such option, .*: set rounds"),
         ("+inner.foo=3", "inner.foo: no such option, inner has batch"),
         ("++inner.lrr=3", "inner.lrr: no such option, .*: set inner.lr"),
@@ -97,10 +97,10 @@ def test_an_added_option_that_no_part_reads_is_refused(override, said):
 
 
 def test_it_is_refused_in_a_sweep_and_in_a_loop_of_ones_own():
-    with pytest.raises(UserError, match="steps: no such option"):
-        multirun.multirun(["-m", "+steps=10,20"])
-    with pytest.raises(UserError, match="steps: no such option"):
-        outerloop.from_recipe("sparseloco", toy.model(), "+steps=10", exchange=toy.alone())
+    with pytest.raises(UserError, match="stepz: no such option"):
+        multirun.multirun(["+stepz=10,20"])
+    with pytest.raises(UserError, match="stepz: no such option"):
+        outerloop.from_recipe("sparseloco", toy.model(), "+stepz=10", exchange=toy.alone())
 
 
 def test_an_argument_of_a_constructor_can_be_added(tmp_path, monkeypatch):

@@ -50,6 +50,13 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("method=ddp", "set schedule=every_h schedule.sync_every=1"),
         ("inner=gradients", "set inner=adamw"),
         ("rounds", "'rounds' is not an option"),
+        ("lr=1e-3", "lr: no such option: set inner.lr=1e-3"),
+        ("+rounds=3", r"\+rounds: the option exists: set rounds=3"),
+        ("data.files=a.txt", "data.files is an option of data=text and data=tokens"),
+        ("exchange.together=3", "exchange.together is an option of exchange=distributed_gossip"),
+        ("inner.optimizer.betas=3", r"inner.optimizer.betas is a list: set inner.optimizer.betas=\[0.9, 0.95\]"),
+        ("compress.large.values.chunk=q", "compress.large.values.chunk=q must be int or null"),
+        ("feedback.beta=much", "feedback.beta is a number"),
         ("rounds=[", "options look like"),
     ],
 )

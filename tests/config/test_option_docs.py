@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from outerloop.commands import options
 from outerloop.config import load
-from outerloop.config.option_docs import all_choices, read_choice
+from outerloop.config.options.option_docs import all_choices, read_choice
 from outerloop.types import UserError
 
 FILE = """\

@@ -193,7 +193,7 @@ def test_commands_that_are_not_run_here_have_options_that_exist(block):
             options = [a for a in arguments_of(command)[1:] if not a.startswith("-")]
             assert all(map(load.load, multirun.combinations(options)))
         elif command[0] in COMMANDS:
-            assert arguments_of(command)[0] in main.COMMANDS
+            assert arguments_of(command)[0] in main.MODULES
         elif command[0] == "torchrun":
             check_torchrun(command)
         else:

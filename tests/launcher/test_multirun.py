@@ -36,6 +36,7 @@ def check_told(folder, code, said):
     assert code == 1, said
     [told] = [line for line in said.splitlines() if line.startswith(f"outerloop: {folder}/sweep/1 died: ")]
     assert "nofile matches no file" in told
+    assert "Finished runs" in said and f"outerloop report {folder}/sweep" in said
     assert f"{folder}/sweep/0 died" not in said and (folder / "sweep/0/summary.json").exists()
     [good, dead] = map(runs.read, runs.find([folder / "sweep"]))
     assert good.results is not None and dead.results is None

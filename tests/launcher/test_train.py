@@ -12,6 +12,7 @@ import pytest
 from outerloop.config import load
 from outerloop.launcher.train import train
 from outerloop.state import checkpoint
+from outerloop.types import UserError
 from tests.support.run_output import summary_of
 
 SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
@@ -71,6 +72,36 @@ def test_a_finished_run_says_so_and_stays(tmp_path, capsys):
     run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
     assert "is a finished run: nothing to do" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_a_finished_run_is_extended(tmp_path, capsys):
+    """At a constant learning rate it ends as the long run does, bit for bit; the decay of a method's follows too."""
+    steady = ["inner.lr_floor=1", "inner.warmup_steps=0", "schedule.sync_every=2", "recipe=sparseloco"]
+    run(tmp_path / "run", *steady, "rounds=2")
+    extended, whole = (run(tmp_path / name, *steady, "rounds=4") for name in ("run", "whole"))
+    assert "extended from 2 to 4 rounds" in capsys.readouterr().out
+    for key in ("slow_hash", "val_loss", "tokens", "rounds"):
+        assert extended[key] == whole[key], key
+    with pytest.raises(UserError, match="rounds is 4 there and 2 here"):
+        run(tmp_path / "run", *steady, "rounds=2")
+    ddp = ["recipe=ddp", "schedule.sync_every=1"]
+    assert [run(tmp_path / "ddp", *ddp, f"rounds={rounds}")["rounds"] for rounds in (2, 3)] == [2, 3]
+
+
+def test_a_run_starts_from_the_weights_of_another(tmp_path):
+    short = ["rounds=1", "schedule.sync_every=2"]
+    first = run(tmp_path / "first", *short)
+    for name, source in {"second": "first", "third": "first/hf"}.items():
+        later = run(tmp_path / name, *short, f"init_from={tmp_path / source}", "workers=1")
+        assert later["val_loss_initial"] == pytest.approx(first["val_loss"], abs=1e-3)
+    for typed, said in {
+        "model.hidden_size=48": "has shape",
+        "model.layers=5": "has no model.layers.4",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            run(tmp_path / "other", *short, f"init_from={tmp_path}/first", typed)
+    with pytest.raises(UserError, match="contains no model"):
+        run(tmp_path / "other", *short, f"init_from={tmp_path}/nowhere")
 
 
 RESUMED = ["rounds=6", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=2", "recipe=sparseloco"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from outerloop.config.search_path import choices_in, config_dir
+from outerloop.config.options.search_path import choices_in, config_dir
 
 MAIN = "train"
 """Name of the file with the options of no group."""

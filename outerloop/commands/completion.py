@@ -1,0 +1,28 @@
+"""`outerloop -sc`: completion of commands and options in bash, zsh and fish, by the scripts that hydra installs.
+
+    eval "$(outerloop -sc install=bash)"     then: outerloop tr<TAB>, outerloop train recipe=<TAB>
+
+The scripts call `outerloop -sc query=SHELL` with the typed line in the environment variable COMP_LINE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from outerloop.commands.train import run_hydra
+
+LINE = "COMP_LINE"
+
+
+def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
+    """Print the words that can follow, or the script to install. Return exit code 0."""
+    program, *typed = os.environ.get(LINE, "outerloop train ").split(" ")
+    if any(argument.startswith("query=") for argument in arguments):
+        if len(typed) < 2:
+            print(" ".join(command for command in commands if command.startswith("".join(typed))))
+            return 0
+        if typed[0] != "train":
+            return 0
+        os.environ[LINE] = " ".join([program, *typed[1:]])  # hydra completes the options of a program without commands
+    return run_hydra(["--shell-completion", *arguments])

@@ -1,0 +1,111 @@
+"""`outerloop train`: parse hydra's flags, the same for single runs and sweeps; then train or show the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from omegaconf import OmegaConf
+
+from outerloop.config import load
+from outerloop.config.options import typed_options
+from outerloop.config.options.search_path import config_dir
+from outerloop.types import UserError
+
+SHOWN = ("job", "hydra", "all")
+"""Values of --cfg. Without a value it means the first."""
+REFUSED = {
+    "config_path": "the options are those in outerloop's own folder: add yours with --config-dir FOLDER",
+    "config_name": "the options are those of outerloop's train.yaml: put yours into a file, recipe=./mine.yaml",
+    "experimental_rerun": "run outerloop train --config RUN/config.yaml",
+}
+"""Flag of hydra that does not apply -> why, and what to use instead."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command and return the exit code. Raises UserError or WorkerCrashed."""
+    flags = parse(arguments)
+    overrides = all_overrides(flags)
+    if flags.shell_completion:
+        return run_hydra(["--shell-completion", *flags.overrides])
+    if flags.multirun:
+        from outerloop.launcher.multirun import multirun
+
+        return multirun(overrides)
+    if flags.cfg or flags.info or flags.hydra_help:
+        load.load(overrides)
+        return run_hydra([*shown_flags(flags), *load.complete(overrides)])
+    return train(overrides)
+
+
+def train(overrides: list[str]) -> int:
+    """Train one run and return the exit code."""
+    overrides = typed_options.with_run_dir(overrides)
+    settings = load.load(overrides)
+    if settings.workers_as == "ranks" or settings.island.kind != "single":
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        from outerloop.launcher.torchrun_rank import train as train_rank
+
+        return record(train_rank)(overrides) or 0  # torchrun then shows the error of the rank that failed first
+    from outerloop.launcher.train import train as train_here
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
+    train_here(settings, overrides=overrides)
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError for a flag it does not have."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    parser.add_argument("--config", type=Path, help="train with the options of an earlier run")
+    try:
+        flags, unknown = parser.parse_known_intermixed_args(with_cfg_value(arguments))
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error}: run outerloop train --help") from error
+    if unknown:
+        raise UserError(f"{unknown[0]} is not a flag of outerloop train: run outerloop train --help")
+    for flag, reason in REFUSED.items():
+        if getattr(flags, flag):
+            raise UserError(f"--{flag.replace('_', '-')} does not apply: {reason}")
+    shown = [name for name in ("multirun", "run", "cfg", "info", "hydra_help") if getattr(flags, name)]
+    if len(shown) > 1:
+        raise UserError(f"--{shown[0]} and --{shown[1]} exclude each other: omit one".replace("_", "-"))
+    if flags.resolve and not flags.cfg:
+        raise UserError("--resolve is for --cfg: run outerloop train --cfg job --resolve")
+    return flags
+
+
+def with_cfg_value(arguments: list[str]) -> list[str]:
+    """Return the arguments with the value "job" after a --cfg without value."""
+    followed = zip(arguments, [*arguments[1:], ""], strict=True)
+    return [
+        part
+        for flag, value in followed
+        for part in ([flag, SHOWN[0]] if flag in ("--cfg", "-c") and value not in SHOWN else [flag])
+    ]
+
+
+def all_overrides(flags: argparse.Namespace) -> list[str]:
+    """Return the overrides: those of an earlier run (--config), then those typed, with --config-dir among them."""
+    earlier = typed_options.read(flags.config) if flags.config else []
+    return typed_options.with_folder([*earlier, *flags.overrides], flags.config_dir)
+
+
+def shown_flags(flags: argparse.Namespace) -> list[str]:
+    """Return the flags that make hydra show something instead of running."""
+    valued = {"--cfg": flags.cfg, "--package": flags.package, "--info": flags.info}
+    plain = {"--resolve": flags.resolve, "--hydra-help": flags.hydra_help}
+    return [f"{flag}={value}" for flag, value in valued.items() if value] + [flag for flag in plain if plain[flag]]
+
+
+def run_hydra(arguments: list[str]) -> int:
+    """Let hydra show what its flags ask for. Return exit code 0; hydra itself exits with 1 after an error."""
+    sys.argv = [sys.argv[0], *arguments]
+    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(OmegaConf.to_yaml)()
+    return 0

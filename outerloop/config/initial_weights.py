@@ -1,0 +1,44 @@
+"""Initial weights from an earlier run or a Hugging Face model (init_from)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch.nn import Module
+
+from outerloop.types import Tensors, UserError
+
+
+def load_initial_weights(model: Module, source: str | Path) -> None:
+    """Copy the weights of a folder into a model, in place. Raises UserError as `read_weights` does."""
+    model.load_state_dict(read_weights(model, source), strict=False)
+
+
+def read_weights(model: Module, source: str | Path) -> Tensors:
+    """Return the weights in a folder, for a model that may be on the meta device.
+
+    Args:
+        source: folder of a run, whose hf/ is used, or a folder with safetensors files such as model.safetensors.
+
+    Raises:
+        UserError: if there are none, or a parameter is missing or has another shape. Tied parameters count as one.
+    """
+    folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"init_from={source} contains no model.safetensors: set it to a finished run or a model folder")
+    try:
+        weights = {name: x for file in files for name, x in load_file(file).items()}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"init_from={source} cannot be read, {error}: set another folder") from error
+    params = dict(model.named_parameters(remove_duplicate=False))
+    found = {id(p) for name, p in params.items() if name in weights}
+    for name, p in params.items():
+        if id(p) not in found:
+            raise UserError(f"init_from={source} has no {name}: set the options of its model")
+        if name in weights and weights[name].shape != p.shape:
+            there, here = list(weights[name].shape), list(p.shape)
+            raise UserError(f"init_from={source}: {name} has shape {there} there and {here} here: set the same model")
+    return weights

@@ -1,0 +1,51 @@
+"""Check the type of a value against the annotation of the argument that takes it, before the part is built."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from inspect import signature
+from pydoc import ErrorDuringImport, locate
+from typing import Any, Union, cast, get_args, get_origin
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.types import UserError
+
+PLAIN = (bool, int, float, str, type(None))
+"""Types of values that can be checked. An argument annotated with any other type is not checked."""
+
+
+def check(config: DictConfig, override: Override) -> None:
+    """Check the value of an override. Raises UserError if the argument it sets is annotated with other types."""
+    key, value = override.key_or_group, override.value()
+    if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
+        return
+    parent, _, name = key.rpartition(".")
+    if name.startswith("_"):  # hydra's own, such as the path of the part itself
+        return
+    node = OmegaConf.select(config, parent) if parent else None
+    target = node.get("_target_") if isinstance(node, DictConfig) else None
+    allowed = annotated_types(target, name) if isinstance(target, str) else ()
+    if allowed and not fits(value, allowed):
+        names = " or ".join({type(None): "null", str: "text"}.get(t, t.__name__) for t in allowed)
+        raise UserError(f"{key}={value} must be {names}: set another value, outerloop options {key} describes it")
+
+
+def annotated_types(target: str, name: str) -> tuple[type, ...]:
+    """Return the plain types that an argument accepts; empty if it is not annotated with plain types alone."""
+    try:
+        arguments = signature(cast(Callable[..., Any], locate(target)), eval_str=True).parameters
+    except (ErrorDuringImport, NameError, TypeError, ValueError):
+        return ()
+    hint = arguments[name].annotation if name in arguments else None
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return tuple(members) if hint and all(member in PLAIN for member in members) else ()
+
+
+def fits(value: Any, allowed: tuple[type, ...]) -> bool:
+    """Return whether a value is of one of these types. A whole number is also a float, a truth value is neither."""
+    if isinstance(value, bool):
+        return bool in allowed
+    return isinstance(value, allowed) or (isinstance(value, int) and float in allowed)

@@ -1,0 +1,94 @@
+"""Compose the configuration from yaml files and overrides with hydra, without checking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from outerloop.config.options.search_path import choices_in, config_dir, user_folders
+from outerloop.config.options.user_files import forget, searching, stored_choices, with_stored_files
+from outerloop.config.user_code import enable_user_code
+from outerloop.types import UserError
+
+SEARCH_PATH = "hydra.searchpath"
+"""Option with folders that hydra searches for yaml files after those of outerloop."""
+
+
+def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
+    choices = choices_in([config_dir(), *search_path(complete(overrides))])
+    return {group: sorted({*names, *stored_choices(group)}) for group, names in choices.items()}
+
+
+def complete(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with files of the user stored as choices, and with the user's folders on the search path.
+
+    Complete overrides stay as they are. Raises UserError for a file or folder that cannot be used.
+    """
+    parsed, typed, added = parse_overrides(overrides), search_path(overrides), user_folders()
+    choices = choices_in([config_dir(), *typed, *added])
+    forget(choices)
+    texts = [with_stored_files(text, override, choices) for text, override in zip(overrides, parsed, strict=True)]
+    if all(folder in typed for folder in added):
+        return texts
+    kept = [text for text, o in zip(texts, parsed, strict=True) if o.key_or_group != SEARCH_PATH]
+    return [*kept, searching([*typed, *(folder for folder in added if folder not in typed)])]
+
+
+def search_path(overrides: Sequence[str]) -> list[Path]:
+    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
+    entries = [override.value() for override in parse_overrides(overrides) if override.key_or_group == SEARCH_PATH]
+    return [search_path_folder(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
+
+
+def search_path_folder(entry: str) -> Path:
+    """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
+    try:
+        package = entry.removeprefix("pkg://")
+        enable_user_code([package] if package != entry else [])
+        folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
+    except ImportError:
+        folder = Path(entry)
+    if not folder.is_dir():
+        raise UserError(f"hydra.searchpath={entry} is not a folder: set 'hydra.searchpath=[file://FOLDER]'")
+    return folder
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """Return train.yaml as hydra composes it with these overrides."""
+    with outside_applications(), initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        return compose("train", overrides=list(overrides))
+
+
+@contextmanager
+def outside_applications() -> Iterator[None]:
+    """Let hydra compose although this program is itself a hydra application, whose state is restored afterwards."""
+    application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = application
+
+
+def group_choices(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that select the files of the configuration: choices of groups, and the search path."""
+    known = [*groups(overrides), SEARCH_PATH]
+    return [text for text, o in zip(overrides, parse_overrides(overrides), strict=True) if o.key_or_group in known]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Return the overrides as parsed by hydra. Raises UserError for one that is not key=value."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        invalid = next((override for override in overrides if "=" not in override), " ".join(overrides))
+        raise UserError(f"{invalid!r} is not an option: options look like rounds=10 or recipe=diloco") from error

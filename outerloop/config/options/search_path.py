@@ -1,0 +1,59 @@
+"""Find the yaml files of the configuration: in outerloop, in folders of the user, in other packages. Without hydra."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+import outerloop
+from outerloop.types import UserError
+
+ENVIRONMENT = "OUTERLOOP_CONFIG_PATH"
+"""Environment variable with folders of yaml files, separated by colons."""
+LOCAL = Path("conf")
+"""Folder of yaml files in the current folder."""
+ENTRY_POINTS = "outerloop.configs"
+"""Entry-point group of packages that bring yaml files. The value of an entry is the package that contains them."""
+
+
+def config_dir() -> Path:
+    """Return the folder of the yaml files: inside the installed package, or next to it in a checkout."""
+    package = Path(outerloop.__file__).parent
+    return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
+
+
+def user_folders() -> list[Path]:
+    """Return the folders outside outerloop that are always searched: conf/, $OUTERLOOP_CONFIG_PATH, other packages.
+
+    Raises UserError if one that is named does not exist.
+    """
+    listed = [Path(entry) for entry in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if entry]
+    for folder in listed:
+        if not folder.is_dir():
+            raise UserError(f"{ENVIRONMENT}={folder} is not a folder: set it to a folder with recipe/mine.yaml")
+    local = [LOCAL] if LOCAL.is_dir() else []
+    packages = [package_folder(entry.value) for entry in entry_points(group=ENTRY_POINTS)]
+    return [folder.absolute() for folder in [*local, *listed, *packages]]
+
+
+def package_folder(name: str) -> Path:
+    """Return the folder of a package without importing it. Raises UserError if it is not installed."""
+    try:
+        spec = find_spec(name)
+    except ImportError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"the entry point {name} of {ENTRY_POINTS} is not a package: install it again")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def choices_in(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """Return config group -> its choices, over all these folders."""
+    choices: dict[str, set[str]] = {}
+    for root in folders:
+        for group in (path for path in root.iterdir() if path.is_dir()):
+            choices.setdefault(group.name, set()).update(file.stem for file in group.glob("*.yaml"))
+    return {group: sorted(names) for group, names in sorted(choices.items()) if names}

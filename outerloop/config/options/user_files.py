@@ -1,0 +1,81 @@
+"""Recipes and parts in files of the user: `recipe=./mine.yaml`, and folders that hydra does not search by itself.
+
+A file is stored under its name in hydra's ConfigStore, which jobs of a sweep in other processes share. A recipe needs
+no `@package` header, and its name is that of the file unless it sets `recipe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
+from omegaconf import OmegaConf
+
+from outerloop.types import UserError
+
+SUFFIX = ".yaml"
+GLOBAL = "recipe"
+"""The group whose files set options of all groups."""
+
+
+def stored_choices(group: str) -> list[str]:
+    """Return the choices of a group that were read from files named on the command line."""
+    node = ConfigStore.instance().repo.get(group, {})
+    return [name.removesuffix(SUFFIX) for name in node]
+
+
+def forget(choices: Mapping[str, Sequence[str]]) -> None:
+    """Remove stored files with the names of these choices, which were stored when other folders were searched."""
+    for group, names in choices.items():
+        for name in {*names} & {*stored_choices(group)}:
+            del ConfigStore.instance().repo[group][name + SUFFIX]
+
+
+def with_stored_files(text: str, override: Override, choices: Mapping[str, Sequence[str]]) -> str:
+    """Return an override with each yaml file among its values stored, and replaced by the name of the choice.
+
+    `choices`: group -> the choices that exist already. Raises UserError if a file cannot be used.
+    """
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    group = override.key_or_group
+    if group not in choices or not any(str(v).endswith(SUFFIX) for v in values):
+        return text
+    names = [store(group, Path(str(v)), choices[group]) if str(v).endswith(SUFFIX) else str(v) for v in values]
+    return f"{text.partition('=')[0]}={','.join(names)}"
+
+
+def store(group: str, path: Path, taken: Sequence[str]) -> str:
+    """Store a yaml file as a choice of a group and return its name. Raises UserError if it cannot be one."""
+    content, name = read_mapping(path), path.stem
+    if name in taken:
+        raise UserError(f"{group}={path} has the name of another {group}: rename the file")
+    if group == GLOBAL:
+        content.setdefault("recipe", name)
+    package = "_global_" if group == GLOBAL else group
+    ConfigStore.instance().store(name=name, node=OmegaConf.create(content), group=group, package=package)
+    return name
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the contents of a yaml file. Raises UserError if it is not a readable yaml mapping."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read, {error.strerror}: name a yaml file") from error
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is not yaml: {reason}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} does not contain options: write lines such as rounds: 10")
+    return content
+
+
+def searching(folders: Sequence[Path]) -> str:
+    """Return the override with which hydra searches these folders too."""
+    entries = [QuotedString(f"file://{folder.absolute()}", Quote.single).with_quotes() for folder in folders]
+    return f"hydra.searchpath=[{','.join(entries)}]"
