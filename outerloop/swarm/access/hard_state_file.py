@@ -38,7 +38,7 @@ GENERATION = "generation"
 
 
 class HardStateFile:
-    """The hard-state file of one peer, `own`. `life`: the current process; None: the identity is temporary."""
+    """The hard-state file of the peer named `own`. `life`: the current process; None if the identity is temporary."""
 
     def __init__(self, disk: Disk, *, own: str, life: Life | None = None) -> None:
         self._disk = disk
@@ -55,7 +55,7 @@ class HardStateFile:
         return HardState.from_bytes(bytes(self._disk.read(NAME)), run=run, peer=self._own)
 
     async def write(self, hard_state: HardState) -> None:
-        """Write the hard state; return once it is synced. Raises UserError if this peer voted under another name."""
+        """Write the hard state and return once it is synced. Raises UserError if this peer voted under another name."""
         if self._life is None:
             await self._disk.write(NAME, hard_state.to_bytes())
             return

@@ -77,7 +77,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class Life:
-    """One process (incarnation) of the peer with identity file `path`: its start number `count`, a random `nonce`."""
+    """One process (incarnation) of the peer with identity file `path`.
+
+    `count`: number of this start. `nonce`: random bytes that identify the process.
+    """
 
     path: Path
     count: int

@@ -62,7 +62,7 @@ KINDS = (ACCEPT, PROMISE, PAYLOAD)
 class EquivocationWatch:
     """A record of the recent statements in one session.
 
-    Keeps one statement per peer, kind, round, view and head, for the rounds close to the current one.
+    It keeps one statement per peer, kind, round, view and head, for the rounds close to the current round.
     """
 
     def __init__(self, session: str) -> None:

@@ -68,7 +68,7 @@ class Signed:
 class Evidence:
     """A pair of contradicting statements. `peer`: name of the accused, which signed both in the session `session`.
 
-    `of` puts the two statements in order.
+    `of` sorts the two statements, so that the same pair always gives the same evidence.
     """
 
     session: str

@@ -170,7 +170,7 @@ class CommitChain(PaxosInstance):
             self._resolve_fork(sender, found, log)
         elif forked_earlier(self.hard_state.log, log):
             first = max(self.hard_state.log[0].commit.number, log[0].commit.number)
-            reason = f"its history parted before commit {first}, earlier than the logs reach: these are two runs"
+            reason = f"its history diverged before commit {first}, earlier than the logs reach: these are two runs"
             self._reject(sender, f"{reason}. To join one run, restart the workers of the other as new peers")
         else:
             self._extend_log_back(log)
@@ -200,7 +200,7 @@ class CommitChain(PaxosInstance):
         known = {entry.commit.number: entry.commit for entry in self.hard_state.log}
         if known.get(number, decided.commit) != decided.commit:
             self._effects.append(
-                Reject(sender, f"sends another commit {number} than the one known here", compare_logs=True)
+                Reject(sender, f"sends a commit {number} that differs from the local one", compare_logs=True)
             )
         if number != self.number:
             return
@@ -213,7 +213,10 @@ class CommitChain(PaxosInstance):
             self._apply(decided)
 
     def _decide(self) -> bool:
-        """Apply this peer's proposal if a majority has accepted it, and send the certificate to all peers concerned."""
+        """Apply this peer's proposal if a majority has accepted it. Return whether it was applied.
+
+        The certificate is sent to the old and the new roster and to the learners.
+        """
         decided = self._decided()
         if decided is None:
             return False

@@ -29,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True)
 class ApplyCommit:
-    """Fetch the payloads of this decided commit and take the outer step. A new round begins: start its timers."""
+    """Fetch the payloads of this decided commit and take the outer step. Start the timers of the next round."""
 
     commit: Commit
 

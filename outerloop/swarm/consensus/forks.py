@@ -31,7 +31,7 @@ class ForkPoint(NamedTuple):
 
 
 def linked(log: Sequence[CommitCertificate]) -> bool:
-    """Return whether a log is one piece of a chain: at least one commit, and each follows the one before it."""
+    """Return whether a log is a contiguous part of a chain: not empty, and each commit follows the previous one."""
     follows = (
         (later.commit.number, later.commit.parent) == (decided.commit.number + 1, decided.commit.digest)
         for decided, later in pairwise(log)

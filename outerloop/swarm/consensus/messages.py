@@ -71,7 +71,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Propose:
-    """A leader's proposal. `accepted`: the proposal, which the leader has accepted in the view of the proposal."""
+    """A leader's proposal. `accepted`: the proposal as accepted by the leader itself, in the view of the proposal."""
 
     accepted: Accepted
 

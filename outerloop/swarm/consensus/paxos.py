@@ -54,7 +54,7 @@ class PaxosInstance(Pacemaker):
 
     @property
     def proposed(self) -> Accepted | None:
-        """This peer's proposal as the leader of the current view, known from its own accept, even after a crash."""
+        """This peer's proposal as the leader of the current view, or None; its own accept preserves it in a crash."""
         accepted = self.hard_state.accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 

@@ -82,9 +82,9 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
         return f"commit {commit.number} counts {duplicate} under another name as well"
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
-        return f"commit {commit.number} counts others than those that ask to be: {unasked}"
+        return f"commit {commit.number} counts others than those that asked to be counted: {unasked}"
     if forged := next((peer for peer, signature in commit.asks if not signer.verify(peer, statement, signature)), ""):
-        return f"commit {commit.number} counts {forged}, which has not asked to be"
+        return f"commit {commit.number} counts {forged}, which has not asked to be counted"
     return ""
 
 
@@ -101,9 +101,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
     if unknown := set(commit.roster).difference(hard_state.roster, present):
         return f"commit {commit.number} lets in {min(unknown)}, whose payload it does not count"
     if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
-        return (
-            f"commit {commit.number} names a next roster of {len(commit.roster)} where {len(expected)} follow from it"
-        )
+        return f"commit {commit.number} names a next roster of {len(commit.roster)} peers, not of {len(expected)}"
     return ""
 
 

@@ -70,7 +70,7 @@ class CatchUpTask:
             self._fetching[peer] = asyncio.create_task(self.fetch(peer))
 
     def compare_with(self, peer: str) -> None:
-        """Fetch the log of a peer that is on another chain, at most once in ASK_S."""
+        """Fetch the log of a peer that is on another chain, at most once per ASK_S."""
         if _is_idle(self._comparing, peer):
             self._comparing[peer] = asyncio.create_task(self._compare(peer))
 

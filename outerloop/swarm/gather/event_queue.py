@@ -31,7 +31,7 @@ class EventQueue(Generic[E]):
         self._news = asyncio.Event()
 
     def put(self, event: E) -> None:
-        """Add an event of this peer, e.g. an expired timer or a payload that has arrived."""
+        """Add an event of this peer itself, e.g. that a timer has expired or a payload is stored."""
         self._own.append(event)
         self._news.set()
 

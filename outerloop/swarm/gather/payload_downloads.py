@@ -29,8 +29,8 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
-"""Maximum number of payloads stored per peer and round. An honest peer has one. Two dishonest leaders of successive
-views can each attribute another one to it. A payload that a commit names is stored in addition."""
+"""Maximum number of payloads stored per peer and round. An honest peer has one payload, and two dishonest leaders of
+successive views can each attribute one more to it. A payload that a commit names is stored in addition."""
 
 
 @dataclass

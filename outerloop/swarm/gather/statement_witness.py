@@ -65,9 +65,9 @@ class StatementWitness:
         )
 
     def _compare(self, context: str, session: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
-        """Accuse the peer that has signed this statement if it has signed a contradictory one before.
+        """Accuse the signer of this statement if it has signed a contradictory statement before.
 
-        Raises UserError if the signer is this peer and its hard state does not hold the statement.
+        Raises UserError if the signer is this peer and the vote is missing from its hard state.
         """
         if vote := forgotten(self._context.chain.hard_state, context, session, fields):
             self._stop_voting(vote)

@@ -43,7 +43,7 @@ from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
-"""Longest pause between two polls of a member (1,000 members: 200 polls a second)."""
+"""Longest pause between two polls of a member. With 1,000 members, this peer sends 200 polls per second."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
 """Longest wait for the others to report the shares that they hold, if this peer misses no share."""
 WAITS = 3

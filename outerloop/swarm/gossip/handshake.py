@@ -121,7 +121,7 @@ async def _both(
 
 
 async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asyncio.Future[Any] | None = None) -> None:
-    """Wait until `wanted` is done, sending keep-alives. Raises the error of `beside` if that fails meanwhile."""
+    """Wait until `wanted` is done, and send keep-alives. Raises the error of `beside` if `beside` fails meanwhile."""
     while not wanted.done():
         if beside is not None and beside.done():
             beside.result()

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyBroadcast(RpcService):
-    """Sends notices to other peers and passes received ones to `on_notice(peer id, its round or None)`."""
+    """Sends notices to other peers, and passes each received notice to `on_notice(peer id, its round or None)`."""
 
     service = "ready"
 

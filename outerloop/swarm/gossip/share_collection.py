@@ -80,7 +80,7 @@ class ShareCollection:
 
     @property
     def ended(self) -> bool:
-        """Return whether no more shares can arrive: all remaining members have settled and reported what they hold."""
+        """Return whether no more shares can arrive: all remaining members have settled and reported their shares."""
         return self.idle and self.others <= self._compared | self.unreachable | self._contradicting.keys()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ class ShareCollection:
         self._changed.set()
 
     def close(self) -> dict[str, bytes]:
-        """Stop fetching. Return the blobs by owner and drop them from this collection."""
+        """Stop fetching. Return owner -> blob, and drop the blobs from this collection."""
         self._closed, blobs = True, self._blobs
         self._blobs = {}
         return blobs

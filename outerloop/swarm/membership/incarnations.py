@@ -81,7 +81,7 @@ class Incarnations(RpcService):
     own        this process's incarnation, as sent to others
     stopped    why this process must stop; None while it may continue
     life       this process
-    on_status  called with one line for the user when another machine uses this peer's key
+    on_status  called with a one-line message for the user if another machine uses this peer's key
     """
 
     service = "incarnation"

@@ -59,7 +59,7 @@ class Stream:
         self.moved_bytes = 0
 
     async def send(self, content: bytes, *, digest: bytes = b"", count: Callable[[int], None] = _ignore) -> None:
-        """Write one message. `digest`: its sha256, if already known; `count` is called with the size of each piece."""
+        """Write one message. `digest`: its sha256, if known. `count`: called with the size of each piece."""
         header = len(content).to_bytes(8, "big") + (digest or hashlib.sha256(content).digest())
         if len(content) <= SMALL_BYTES:
             await self.write(b"".join((header, content, END_MARK)))
@@ -95,7 +95,7 @@ class Stream:
         return content.getvalue()
 
     async def pieces(self, length: int) -> AsyncIterator[bytes]:
-        """Yield `length` raw bytes as they arrive, then check the end mark. Time limit per 256 KiB: `stall_s`."""
+        """Yield `length` raw bytes as they arrive, then check the end mark. Each 256 KiB may take up to `stall_s`."""
         loop, left = asyncio.get_running_loop(), length
         while left:
             of_piece, until_s = min(PIECE_BYTES, left), loop.time() + self._stall_s

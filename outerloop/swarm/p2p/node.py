@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Node:
-    """A running peer: `peer_id`, `addresses`, `dht`, and streams in both directions.
+    """A running peer: its id, its addresses, its DHT node, and streams in both directions.
 
     Coroutines run in its network thread. `allow`: ids of the peers that may take part; empty: all peers.
     """

@@ -35,7 +35,7 @@ Handler = Callable[[str, Request, Stream], Awaitable[None]]
 
 
 def anybody(peer_id: str) -> bool:
-    """Admit every peer. As `allowed` it marks a protocol as public: non-members may use it, within separate limits."""
+    """Admit every peer. A service whose `allowed` is this function is public: non-members have separate limits."""
     return True
 
 

@@ -66,7 +66,8 @@ class ChainFollower:
             if logs:
                 whom = _describe(voters) or f"the {len(logs)} peers that answer"
                 self.warn(
-                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold the same: waiting"
+                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold one commit:"
+                    " waiting"
                 )
             await asyncio.sleep(RETRY_S[1])
 
@@ -119,8 +120,8 @@ class ChainFollower:
     async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
         """Wait until a peer proves the commit after `head`, and return it.
 
-        Raises ContentUnavailable if most of the peers that answer will never have it: their logs begin after it, or
-        they are on another chain.
+        Raises ContentUnavailable if most of the peers that answer cannot provide it, because their logs begin after it
+        or they are on another chain.
         """
         while True:
             first = next(self._turns) % max(1, len(peers))  # a different peer each time, as a peer may be silent

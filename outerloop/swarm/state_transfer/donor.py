@@ -126,7 +126,7 @@ class Donor(RpcService):
             self._demands = {**others, peer: number}
 
     def _signature(self, number: int) -> bytes:
-        """Sign the held manifest's sha256 and size as the state as of this commit."""
+        """Sign the sha256 and the size of the held manifest, as the manifest of the state as of this commit."""
         return self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *self._held.named)
 
     def _hold_on(self) -> None:

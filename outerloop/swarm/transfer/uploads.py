@@ -71,7 +71,7 @@ class ContentSource(Protocol):
 
 
 class Uploads:
-    """A server for content requests. `busy` times running uploads; `bytes_sent` counts the bytes of every copy."""
+    """A server for content requests. `busy` measures the time of running uploads; `bytes_sent` counts all content."""
 
     def __init__(self, source: ContentSource, limiter: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
