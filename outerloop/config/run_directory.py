@@ -49,6 +49,11 @@ OLD_DEFAULTS = {"clip": "none"}
 """Values that apply to older runs whose config.yaml lacks these settings."""
 
 PEERS = "exchange.peers"
+HINTS = {
+    PEERS: ", exchange.reform=true if machines are lost for good,",
+    "workers": ", or init_from={path} to start a run of other workers with its weights,",
+}
+"""Option that a resumed run cannot change -> another way to do it."""
 
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Their rows are dropped when the run is resumed."""
@@ -166,10 +171,10 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
         saved_settings[PEERS] = settings.get(PEERS)
     if (key := first_difference(settings, saved_settings)) is not None:
         saved, current = format_setting(saved_settings, key), format_setting(settings, key)
-        reform_hint = ", exchange.reform=true if machines are lost for good," if key == PEERS else ""
+        hint = HINTS.get(key, "").format(path=path)
         raise UserError(
             f"run_dir={path} belongs to another configuration: {key} is {saved} there and {current} here:"
-            f" set {key}={saved}{reform_hint} or another run_dir="
+            f" set {key}={saved}{hint} or another run_dir="
         )
 
 

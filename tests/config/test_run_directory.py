@@ -81,3 +81,9 @@ def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
     with pytest.raises(UserError, match="clip is none there and auto here: set clip=none"):
         run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2"])))
     run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))
+
+
+def test_a_run_of_other_workers_starts_from_the_weights(tmp_path):
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "workers=2"])).close()
+    with pytest.raises(UserError, match=r"workers is 2 there and 3 here: set workers=2, or init_from=.*/a to"):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "workers=3"]))
