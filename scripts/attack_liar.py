@@ -4,16 +4,16 @@
         [option=value ...]
     .venv/bin/python scripts/attack_liar.py --runs FOLDER --lies all --minutes 30
 
-Four `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest for the first
-fraction CALM of the time. Then the last one starts the lie of that name (faulty/lie.py, faulty/misbehave.py), and at
-NEWCOMER_AT another machine joins. Each lie has a separate run, or `all` follow one after the other in one run: lies
-that expel the liar come last, from LAST_AT on, because an expelled liar is ignored, and a second machine joins at
-SECOND_AT.
+Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest
+for the first fraction CALM of the time. Then the last one starts the named lie (faulty/lie.py, faulty/misbehave.py),
+and at NEWCOMER_AT another machine joins. Each lie has a separate run. With `--lies all`, all lies follow one after the
+other in one run: the lies that get the liar expelled come last, from LAST_AT on, because an expelled liar is ignored,
+and a second machine joins at SECOND_AT.
 
-The script writes one JSON record per run to --out and skips runs that have one. A record has the pace of rounds before
-the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each peer.
-The script prints the guarantees that do not hold in any record of --out (`failures`), and exits with 1 if there are
-any.
+The script writes one JSON record per run to --out and skips runs that already have one. A record has the pace of rounds
+before the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each
+peer. The script prints each guarantee that does not hold in some record of --out (`failures`), and exits with 1 if
+there is one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXPELLED = "is expelled from the run"
 
 
 class Attack:
-    """One run. `lies`: one or more, one after the other. `run` returns the record, also of a run that stops."""
+    """One run. `lies`: one or more lies, which follow one after the other."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds
@@ -60,7 +60,7 @@ class Attack:
     def run(self) -> Row:
         """Run without lies, then with the lie, then with a newcomer as well.
 
-        Return the record, also if the run stops.
+        Return the record, even if the run stops making progress.
         """
         stopped = ""
         try:
@@ -73,7 +73,7 @@ class Attack:
         return self.record(stopped)
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
-        """Return the events by their time as a fraction of the run: starts of lies, machines that join."""
+        """Return (time, event) pairs: lies start, machines join. The time is a fraction of the run."""
         early = len(self.lies) - 1
         begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
         lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
@@ -98,7 +98,7 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Note the time at which all honest members have logged the expulsion of the liar."""
+        """Record the time at which all honest members have logged the expulsion of the liar."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
@@ -137,7 +137,7 @@ class Attack:
 
 
 def failures(record: Row) -> list[str]:
-    """Return one line for each guarantee that does not hold in this run."""
+    """Return a message for each guarantee that does not hold in this run."""
     found = [f"the run stopped: {record['stopped']}"] if record["stopped"] else []
     if record["rounds_whose_hashes_differ"]:
         found.append(f"honest members hold different states after rounds {record['rounds_whose_hashes_differ']}")
@@ -172,7 +172,7 @@ def landed(machine: Machine) -> int:
 
 
 def pace(calm: list[float], other: list[float]) -> float | None:
-    """Return the rounds per second of `other` relative to those of `calm`; None without rounds."""
+    """Return the rounds per second of `other` relative to `calm`; None if there are no rounds."""
     if not calm or not other:
         return None
     return round((len(other) / sum(other)) / (len(calm) / sum(calm)), 3)

@@ -3,15 +3,15 @@
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
     floods    DHT requests of 1.3 MB: one key requested 60,000 times, 7,000 records in the peer's own name with a wrong
-              signature, pings with a node id of this size; p2pd forwards at most 1.5 MB. One that the peer does not
-              serve is tried again and again; each attempt takes its share of the rate, but sends nothing
+              signature, pings with a node id of this size; p2pd forwards at most 1.5 MB. A request that the peer does
+              not serve is repeated again and again; each attempt uses up its share of the rate, but sends nothing
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
     claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
               the peer takes nothing more
     loris     100 streams that send one byte of a message per second
 
-One rate limit applies to everything that is sent. The script prints a line once it is connected to all peers, and at
-the end a line of JSON with the counts of requests and their results.
+One rate limit applies to all data that is sent. The script prints a line once it is connected to all peers, and at the
+end a line of JSON with the counts of requests and their results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
-"""Number of streams in all; number of concurrent requests of each kind per peer."""
+"""Total number of streams; number of concurrent requests of each kind per peer."""
 KEYS, RECORDS = 60_000, 7_000
 RPCS = ("rpc_find", "rpc_store", "rpc_ping")
 PING_BYTES = 1_300_000
@@ -48,9 +48,9 @@ PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
-"""Pause before other streams: without it, refused streams would be reopened as fast as the CPU allows."""
+"""Pause before any other stream is reopened, because refused streams would be reopened as fast as the CPU allows."""
 STALLED_S = 0.5
-"""A piece of a claim that takes longer has filled all buffers: the peer does not read."""
+"""Time limit to send a piece of a claim. If it takes longer, all buffers are full, because the peer does not read."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
@@ -78,7 +78,7 @@ class Stranger:
                 await work
 
     async def again(self, way: Callable[[PeerID, str], Awaitable[None]], victim: PeerID, protocol: str) -> None:
-        """Repeat one attack forever, whatever its result."""
+        """Repeat one attack indefinitely, regardless of its result."""
         while True:
             try:
                 await way(victim, protocol)
@@ -102,7 +102,7 @@ class Stranger:
         await self.send(victim, protocol, 1000, b"x", pause_s=1.0)
 
     async def send(self, victim: PeerID, protocol: str, claimed: int, piece: bytes, *, pause_s: float) -> None:
-        """Announce `claimed` bytes, then send pieces until the remote side closes or takes nothing more."""
+        """Announce `claimed` bytes, then send pieces until the remote side closes the stream or stops reading."""
         _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
         closed = asyncio.create_task(reader.read(1))
         try:
@@ -143,7 +143,7 @@ class Stranger:
 
 
 def find() -> tuple[Any, Any]:
-    """Return a request for one key many times, and the class of its answer."""
+    """Return a DHT request that asks for one key many times, and the class of its answer."""
     return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=new_node()), dht_pb2.FindResponse
 
 
@@ -175,7 +175,7 @@ def new_node() -> Any:
 
 
 async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[str]:
-    """Attack the peers at these addresses, until the time is over or SIGTERM comes."""
+    """Attack the peers at these addresses until the time is over or a SIGTERM arrives."""
     victims = [PeerID.from_base58(address.rpartition("/p2p/")[2]) for address in addresses]
     p2p = await P2P.create(
         initial_peers=[Multiaddr(address) for address in addresses], dht_mode="client", auto_nat=False,

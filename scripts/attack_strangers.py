@@ -1,14 +1,14 @@
-"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list: runs with and without the attack, in turn.
+"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list, in runs with and without the attack in turn.
 
     .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
         [option=value ...]
 
-Five `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that is not on the
-list runs attack_stranger.py from the first round on. It has the machine's last core to itself, and the five have the
-other cores, also in runs without an attack: the stranger's own computation must not count as a cost to the run. The
-script writes one JSON record per run to --out, also for a run that the stranger stops, and skips runs that have one. At
-the end it prints the ratios of the medians, and the CPU seconds per second of the five. Exit code 1: a run stopped, or
-an attacked run costs more time or memory than MOST.
+Five machines run `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that
+is not on the list runs attack_stranger.py from the first round on. It has the machine's last core to itself. The five
+machines share the other cores, even in runs without an attack, so that the stranger's own computation does not count as
+a cost to the run. The script writes one JSON record per run to --out, even for a run that the stranger stops, and skips
+runs that already have one. At the end it prints the ratios of the medians, and the CPU seconds per second of the five
+machines. The exit code is 1 if a run stopped, or if an attacked run costs more time or memory than MOST.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 KINDS = ("calm", "attacked")
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
-"""Warm-up after the first round: before that, memory and rounds are not representative."""
+"""Duration of the warm-up after the first round, in which memory and rounds are not representative."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
 """The bounds of docs/explanation/threat-model.md: 5 % of the time of rounds, and 100 MB per process."""
 
@@ -61,7 +61,7 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for the stranger to end, and return what it printed last.
 
-    `communicate` would lose what is already in the buffer from which the line "connected" was read.
+    `communicate` would lose the output that is already in the buffer from which the line "connected" was read.
     """
     attack.wait(timeout=120)
     assert attack.stdout is not None
@@ -71,7 +71,7 @@ def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
 
 @contextmanager
 def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """Start the stranger with the addresses of all peers; yield it once it is connected, end it with the block."""
+    """Start the stranger with the addresses of all peers, yield it once it is connected, and end it with the block."""
     addresses = [machine.address for machine in target.machines if machine.address]
     command = ["taskset", "--cpu-list", str(CORES[-1]), sys.executable, str(HERE / "attack_stranger.py")]
     command += ["--seconds", str(60 * args.minutes), "--mbit", str(args.mbit), *addresses]

@@ -1,8 +1,8 @@
 """Run the swarm of attack_strangers.py and attack_liar.py: machines on an allow-list that train until they are stopped.
 
-Every machine is a separate `outerloop train workers=1` whose key is made in advance, so that the list is known at the
-start. Inner steps take PACE_S each, whatever the load of the cores (wan_pace.py), so that differences in round time are
-due to the network and the consensus.
+Every machine is a separate `outerloop train workers=1` whose key is created in advance, so that the list is known at
+the start. Inner steps take PACE_S each, regardless of the load of the cores (wan_pace.py), so that differences in round
+time are due to the network and the consensus.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRAINING += [
     f"+inner.optimizer.step_s={PACE_S}",
 ]
 ROUNDS = 1_000_000
-"""More rounds than any run takes: runs are stopped by time."""
+"""Number of rounds, more than any run reaches: the script ends runs after a time."""
 LEAVE_S = 30.0
 SAMPLE_S = 2.0
 """Seconds between two measurements of the memory of all processes."""
 
 
 class Listed(Swarm):
-    """A swarm with an allow-list. `newcomers`: number of machines on the list that are not started with the others."""
+    """A swarm with an allow-list. `newcomers`: number of listed machines that are not started with the others."""
 
     def __init__(self, folder: Path, *, workers: int, options: list[str], newcomers: int = 0) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -59,7 +59,7 @@ class Listed(Swarm):
         self.next_sample = 0.0
 
     def follow(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Follow for this time, or until the condition holds.
+        """Follow the swarm for this time, or until the condition holds.
 
         Raises TimeoutError if no round lands for `patience_s`.
         """
@@ -79,12 +79,12 @@ class Listed(Swarm):
         return new
 
     def seconds(self, since: float = 0.0, until: float = float("inf")) -> list[float]:
-        """Return the seconds between consecutive rounds that first landed between these times of `time.monotonic`."""
+        """Return the seconds between consecutive rounds that first landed between these times (time.monotonic)."""
         seen = sorted(at for at in self.first_seen.values() if since <= at < until)
         return [b - a for a, b in pairwise(seen)]
 
     def report(self, honest: list[Machine]) -> Row:
-        """Return the fields that the record of any run has."""
+        """Return the fields that the records of all runs have."""
         rows = [row for machine in honest for row in machine.rows if row["event"] == "round" and not row["failed"]]
         return {
             "workers": len(self.machines),
@@ -133,7 +133,7 @@ class Memory:
                 self.most[key] = max(now, self.most.get(key, 0.0))
 
     def report(self) -> Row:
-        """Return the largest process of each role, and the largest growth of one."""
+        """Return the memory of the largest process of each role, and the largest growth of any process."""
         roles = sorted({role for role, _ in self.most})
         return {
             "rss_mib": {one: round(max(x for (of, _), x in self.most.items() if of == one)) for one in roles},
@@ -144,7 +144,7 @@ class Memory:
 
 
 def cpu_s(machines: list[Machine]) -> float:
-    """Return the CPU seconds that all processes of these machines have used so far; without those that have ended."""
+    """Return the CPU seconds that the running processes of these machines have used so far."""
     ticks = 0
     for pid in {pid for machine in machines for pid in machine.processes()}:
         with suppress(OSError):  # it has ended
@@ -162,12 +162,12 @@ def role(pid: int) -> str:
 
 
 def id_of(machine: Machine) -> str:
-    """Return the peer id of a machine's only worker; creates its key."""
+    """Create the key of a machine's only worker, and return its peer id."""
     return Signatures.of(ensure_identity(machine.folder / "workers/0/identity.key")).peer_id
 
 
 def round_times(seconds: list[float]) -> Row:
-    """Return median, mean and longest of these seconds; None for each if there are none."""
+    """Return the median, mean and maximum of these seconds; None for each if the list is empty."""
     if not seconds:
         return dict.fromkeys(("round_s_median", "round_s_mean", "round_s_longest"))
     found = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "longest": max(seconds)}

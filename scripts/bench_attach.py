@@ -7,8 +7,8 @@ is measured. Blocks of steps with and without the hook alternate; the cost is th
 of AdamW on the same model is measured for comparison.
 
 In a round: 16.8M parameters and an exchange that takes half a second. The round lands at once, or 15 steps of 50 ms
-later, with an optimizer that is the only writer of the weights or may not be. Measured is how long training blocks for
-the launch, for messages that have not arrived yet, and for the landing.
+later, and the optimizer either is or may not be the only writer of the weights. The script measures how long training
+blocks for the launch, for messages that have not arrived yet, and for the landing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def us_per_step(step: Callable[[], None], steps: int) -> float:
 
 
 def hook_us(recipe: str) -> tuple[float, float]:
-    """Return the median microseconds of a step without the hook, and what the hook adds to it."""
+    """Return the median microseconds of a step without the hook, and the time that the hook adds."""
     net, exchange = model(), InProcess(hub=Hub(1), rank=0)
     exchange.join()
     optimizer = Idle(net.parameters())

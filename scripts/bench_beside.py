@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/bench_beside.py --json FILE [--pairs 5] [--model nano] [--python OTHER/.venv/bin/python]
 
-A pair is one run alone and then the same run with the others at the same time. The ratio is the time of the slowest of
-these over the time of the run alone, for whole processes, start included. An existing FILE is continued. The busy loop
-has nice 10. `--python` is the interpreter of another checkout to compare with.
+A pair consists of one run alone, and then the same run together with the other programs. The ratio is the time of the
+slowest run in the second part over the time of the run alone, for whole processes, including their start. An existing
+FILE is continued. The busy loop has nice 10. `--python` is the interpreter of another checkout to compare with.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from result_rows import Row, show
 
 OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "eval.every=0", "eval.sequences=16"]
 CASES = {"alone": (1, 0), "two": (2, 0), "four": (4, 0), "busy loop": (1, 1)}
-"""Name -> number of runs at the same time, and number of busy loops at nice 10."""
+"""Name of a case -> number of concurrent runs, and number of busy loops at nice 10."""
 LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
-"""Largest allowed ratios to a run alone."""
+"""Maximum allowed ratios to a run alone."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measured(case: str, pair: int, model: str, python: str) -> Row:
-    """Measure one pair: seconds of a run alone, and of the slowest of several at the same time."""
+    """Measure one pair: the seconds of a run alone, and of the slowest of several concurrent runs."""
     alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
     return {
         "case": case,
@@ -65,7 +65,7 @@ def measured(case: str, pair: int, model: str, python: str) -> Row:
 
 
 def seconds(runs: int, loops: int, model: str, python: str) -> float:
-    """Return how long the slowest of `runs` runs takes that start at the same time, with `loops` busy loops running."""
+    """Return the seconds of the slowest of `runs` runs that start at the same time, next to `loops` busy loops."""
     folder = Path(tempfile.mkdtemp(prefix="outerloop-beside-"))
     try:
         with busy(loops):

@@ -12,7 +12,7 @@ real with --real (scripts/save_buffers.py makes such a file; it is repeated to t
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
 
 The parameters are split into tensors of 4M values, like the matrices of a model of that size. A parameter takes 12
-bytes, and 8 payloads 2.3 more: 1e9 of them fit into 16 GB.
+bytes, and 8 payloads take another 2.3 bytes per parameter, so 1e9 parameters fit into 16 GB.
 
 DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
 (github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
@@ -44,7 +44,7 @@ REST = 0.03
 
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each side; they run in turn, `repeats` times after one warm-up.
+    """Return the median seconds of each side. The sides run in turn, `repeats` times after one warm-up.
 
     A pause precedes each run, because torch's threads spin for milliseconds after the previous one.
     """

@@ -11,12 +11,12 @@ every `every` seconds a fault, drawn from the seed, hits one of them; three of f
     interrupt   Ctrl-C; restarted 2 to 10 s later
     corrupt, garbled, oversized, slow
                 its payloads are unusable for 10 to 30 s (faulty/misbehave.py)
-    join        no fault: a new machine joins and stays, at most `joins` times
+    join        not a fault: a new machine joins and stays, at most `joins` times
 
 At least half of the machines, and a majority of the last round's roster, always stay unharmed; a fault is postponed
 until this holds. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
-first (--calm FILE uses an earlier one). The learning rate stays constant, so that losses can be compared at equal
-contributed tokens: the sum over rounds of the peers that took part.
+first (--calm FILE uses an earlier record). The learning rate stays constant, so that losses can be compared after equal
+numbers of contributed tokens, i.e. equal sums over the rounds of the number of peers that took part.
 
 FILE holds a record of each run: the faults with time and machine, the time at which each round first landed anywhere,
 the longest round, the cost of each fault to the other machines, the final hashes, the losses, and processes and files
@@ -39,7 +39,7 @@ SHOWN = ("minutes", "round_s_median", "round_s_longest", "fault_costs_s", "slow_
 
 
 def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: list[str]) -> Row:
-    """Measure one run; all of its processes are killed at the end, also after an error."""
+    """Measure one run. All of its processes are killed at the end, even after an error."""
     swarm = Swarm(
         folder,
         workers=args.workers,

@@ -3,8 +3,8 @@
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
 All processes read the same clock. The transfer of a round ends when the last peer holds the last payload. The commit
-phase is the time from then until a peer can use the outcome; it is split where the peer learns the commit, after which
-the payloads are copied for the trainer. Payloads are random bytes, new in every round.
+phase is the time from the end of the transfer until a peer can use the outcome. It has two parts: until the peer learns
+the commit, and after that, when the payloads are copied for the trainer. Payloads are random bytes, new in every round.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WAIT_S = 300.0
 
 
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
-    """Return two dicts that fill up while rounds run: round -> time of its last payload, and of its commit, at this
-    peer.
+    """Return two maps that fill up while rounds run: round -> time at which this peer stored its last payload, and
+    round -> time at which this peer learned its commit.
     """
     held, decided, holds, add = {}, {}, RoundContext.report_stored, CommittedRounds.add
 

@@ -3,10 +3,11 @@
     .venv/bin/python scripts/bench_gpu.py [--params 1e9] [--chunk 4096] [--k 64] [--peers 8] [--fast float32]
         [--momentum] [--senders] [--repeats 20] [--json FILE]
 
-One tensor of `params` values. The bytes are counted, each read or written once; their time is what they take at the
-bandwidth of a copy of 4 `params` bytes, measured in the same run. Every time is the median of the repeats. `torch` is
-the same work with torch.topk and dense tensors: the kernels' definitions, in slices of 2^28 values that bound their
-temporaries. Without a CUDA device the script prints an error and exits with 2.
+The tensors have `params` values. The script counts the bytes that a step must read or write, each once, and compares
+the time of the step with the time of these bytes at the bandwidth of a copy of 4 `params` bytes, measured in the same
+run. Every time is the median of the repeats. `torch` is the same work with torch.topk and dense tensors, which define
+the results of the kernels; it runs in slices of 2^28 values to limit the temporary tensors. Without a CUDA device the
+script prints an error and exits with 2.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Record = dict[str, str | int | float]
 
 
 class Job:
-    """The tensors of one replica and what `peers` sent, on the GPU."""
+    """The tensors of one replica, and the messages of `peers` peers, on the GPU."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.rows, self.repeats = Rows(int(args.params), args.chunk, args.k), args.repeats
@@ -123,7 +124,7 @@ def measure(job: Job) -> list[Record]:
 
 
 def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) -> Record:
-    """Return one row; `ratio` is the time over that of the same bytes at the copy's bandwidth."""
+    """Return one row. `ratio`: the measured time over the time of the same bytes at the copy's bandwidth."""
     return {
         "device": torch.cuda.get_device_name(),
         "params": job.rows.count,

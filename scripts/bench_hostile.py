@@ -4,13 +4,14 @@
 
 Workers are threads of one process. From round 3 on, every message of the last worker is replaced:
 
-    calm       the worker is honest                     open       the same, clip=none
-    absent     it does not take part any more           largest    every level is the largest bfloat16
+    calm       the worker is honest                     open       the worker is honest, clip=none
+    absent     it does not take part any longer         largest    every level is the largest bfloat16
     ten        its own message times 10                 flipped    its own message times -10
     samples    it claims 2^63 samples
 
-and once more with clip=none: open-largest, open-ten, open-flipped. The script writes one JSON record per run to FOLDER
-and skips runs that have one. The loss is that of the slow weights on the validation set, in nats per token.
+Three of these cases also run with clip=none: open-largest, open-ten, open-flipped. The script writes one JSON record
+per run to FOLDER and skips runs that already have one. The loss is that of the slow weights on the validation set, in
+nats per token.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def forged(one: Contribution, kind: str) -> Contribution:
 
 
 def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
-    """Return one part, changed. Levels and values are bfloat16; the sign of a level is the higher bit of its code."""
+    """Return one part of a message, changed. Levels and values are bfloat16; a code's high bit is the level's sign."""
     if kind == "flipped" and name.endswith("code"):
         return x ^ 0b10101010
     if x.dtype != torch.bfloat16 or kind == "samples":

@@ -9,12 +9,13 @@ that sends and receives at most at that rate.
 The state is random bytes; 400 MB are the slow weights of 100M parameters. With --kill one donor is killed when half of
 the state has arrived.
 
-    plain_s          the same bytes over one stream between the same processes, before the newcomer asks for the state
-    state_s          from the newcomer's first request until it holds the state, the wait for its commit included
-    transfer_s       the part of state_s since the first chunk arrived, or all of it if that took less than LOOK_S
+    plain_s          time of the same bytes over one stream between the same processes, measured before the newcomer
+                     asks for the state
+    state_s          time from the newcomer's first request until it holds the state, including the wait for the commit
+    transfer_s       the part of state_s after the first chunk arrived; all of state_s if that part is below LOOK_S
     of_plain         plain_s / transfer_s
-    counted_s        from then until a round has landed in which the newcomer took part
-    again_megabytes  received more than once, without the manifest
+    counted_s        time from the arrival of the state until a round has landed in which the newcomer took part
+    again_megabytes  megabytes received more than once, without the manifest
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
 
 
 def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
-    """Return the seconds that a transfer over one stream takes, neither hashed nor stored."""
+    """Return the seconds of a transfer over one stream, whose bytes are neither hashed nor stored."""
 
     async def fetch() -> None:
         async with peer.node.open_stream(donor, PLAIN) as stream:
@@ -115,7 +116,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
 
 
 def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
-    """Report the received bytes until `done`; put the time at which they first exceed the manifest's into `moving`."""
+    """Report the number of received bytes until `done`; put the time at which it exceeds `manifest` into `moving`."""
     while not done.wait(LOOK_S):
         received = peer.state_transfer.downloads.bytes_received
         messages.put({"received": received})

@@ -10,10 +10,10 @@ the bytes of Python's standard library; AdamW, the learning rate falls to 0; equ
 all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds per step are
 means over the second half of the steps. Needs root, iproute2 and about as many cores as ranks.
 
-    mb_per_step    sent by a rank, headers of TCP included
-    step_s seconds per step, forward and backward included
-    train, val     loss of the last batches, and of held-out text at the end, nats per token
-    ..._over_plain relative to plain DDP with the same seed
+    mb_per_step       megabytes that a rank sends per step, including TCP headers
+    step_s            seconds per step, including forward and backward pass
+    train, val        loss of the last batches, and of held-out text at the end, in nats per token
+    ..._over_plain    the value relative to plain DDP with the same seed
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
 
 
 def beside_plain(row: Row, rows: list[Row]) -> Row:
-    """Compare a row with that of plain DDP of the same seed; return nothing if there is no such row."""
+    """Compare a row with the row of plain DDP with the same seed; return an empty row if there is no such row."""
     for other in rows:
         if (other["method"], other["seed"]) == ("plain", row["seed"]):
             return {

@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Both sides run in this process, in turn, `repeats` times; the figure is the median of their ratios. Bare: one model and
-one optimizer take workers x rounds x H inner steps in sequence. Loop: the workers are threads that take turns, rounds
-included. The same thread computes both. Options are those of `outerloop train`.
+Both sides run in this process, in turn, `repeats` times; the result is the median of their ratios. Bare: one model and
+one optimizer take workers x rounds x H inner steps in sequence. Loop: the workers are threads that take turns, and they
+also run the rounds. The same thread computes both sides. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations

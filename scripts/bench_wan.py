@@ -37,7 +37,7 @@ from outerloop.types import UserError
 
 SCRIPTS = Path(__file__).absolute().parent
 SKIPPED = 2
-"""Rounds at the start that are not counted: loops are compiled and connections made in them."""
+"""Number of rounds at the start that are not counted, because loops are compiled and connections opened in them."""
 LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
 RECIPES = {
     "sparseloco": ["recipe=sparseloco"],
@@ -108,7 +108,7 @@ def train(hosts: list[Host]) -> None:
 
 
 def rounds_of(host: Host) -> list[Row]:
-    """Return what each round cost this host. Fragments that landed in the same round count together."""
+    """Return the cost of each round for this host. Fragments that landed in the same round count together."""
     host.poll()
     rows = [row for row in host.rows if row["event"] == "round"]
     of_round = {number: [row for row in rows if row["round"] == number] for number in {row["round"] for row in rows}}
@@ -121,7 +121,7 @@ def rounds_of(host: Host) -> list[Row]:
 
 
 def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, list[Row]]:
-    """Measure one configuration; return its row and those of its rounds."""
+    """Measure one configuration. Return its row, and the rows of its rounds."""
     folder = args.runs.absolute() / f"{recipe}-{rate}-{args.hosts}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

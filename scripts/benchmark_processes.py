@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Peers:
-    """Processes that put messages into one queue; they are ended with the `with` block.
+    """Processes that put messages into one queue. They are ended at the end of the `with` block.
 
     Args:
         wait_s: longest time without a message.

@@ -2,12 +2,13 @@
 
     .venv/bin/python scripts/check_plan.py --rows FILE [--machine-mbit 1064] [--json FILE]
 
-A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), exchange (gather or gossip),
-fragments, payload_bytes (all fragments of a round together), inner_s (of one inner step), sync_every, method,
-measured_round_s; if known also delay_steps, launch_s and land_s. The planner gets the measured times of an inner step,
-a launch and a landing. Rows without a rate cap are skipped, because the CPU is the bottleneck there. It also is at high
-caps if the hosts share a machine: --machine-mbit is then the rate of all hosts together (bench_gather.py: all bytes
-over the seconds of their transfer); by default each host has that of a whole machine.
+A row is a flat record: peers, mbit (rate of every link in each direction), delay_ms (one way), exchange (gather or
+gossip), fragments, payload_bytes (all fragments of a round together), inner_s (seconds of one inner step), sync_every,
+method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner gets the measured times of an
+inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. With a
+high cap, the CPU is the bottleneck as well if the hosts share a machine: --machine-mbit is then the rate of all hosts
+together (from bench_gather.py: all bytes over the seconds of their transfer). By default, each host has the rate of a
+whole machine.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def compared(rows: list[Row], machine_bits: float = math.inf) -> list[Row]:
 
 
 def main() -> None:
-    """Print one line per row, then how far off the predictions are."""
+    """Print one line per row, then the errors of the predictions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
     parser.add_argument("--machine-mbit", type=float, default=math.inf)

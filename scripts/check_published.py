@@ -1,18 +1,18 @@
-"""Compare the planner with published and measured figures: Gbit/s for a utilization, pair and tree, four hosts.
+"""Compare the planner with published and measured figures.
 
     .venv/bin/python scripts/check_published.py
 
-Streaming DiLoCo (arXiv 2501.18512), Gbit/s for 95 % utilization at H 100. The sizes, step times and layers are the
-paper's, all rounded. So are its results: those of three digits are on a grid of 50 values from 0.1 to 1,000 Gbit/s,
-each 1.21 times the previous one, so a printed number may be 21 % off the true one. What the paper does not print is the
-same in all nine rows: 16 bits per parameter, counted once; reductions overlap with the backward pass, as in its
-authors' calculator, which is two thirds of a step; streaming sends fragments of three layers in 4 bits and lands them
-one step later.
+Streaming DiLoCo (arXiv 2501.18512): Gbit/s for 95 % utilization at H = 100. The sizes, step times and layers are the
+paper's, all rounded. Its results are rounded as well: those with three digits are on a grid of 50 values from 0.1 to
+1,000 Gbit/s, each 1.21 times the previous one, so a printed number may differ by 21 % from the true one. The following
+assumptions, which the paper does not state, are the same in all nine rows: 16 bits per parameter, counted once;
+reductions overlap with the backward pass, which is two thirds of a step, as in the authors' calculator; streaming sends
+fragments of three layers in 4 bits and lands them one step later.
 
 NoLoCo (arXiv 2506.10911): a pair takes 2 t, a tree 2 t log2(P), t one message.
 
 Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the three others.
-Measured with a prototype of this swarm, lowest and highest of several runs.
+The figures were measured with a prototype of this swarm; they are the lowest and highest of several runs.
 """
 
 from __future__ import annotations

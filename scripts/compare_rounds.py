@@ -4,7 +4,8 @@
 
 Each case runs `outerloop train` with two workers on the nano model in both checkouts, with this interpreter. The script
 compares the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one
-checkout refuses must be refused by the other. Prints one line per case; the exit code is 1 if any case differs.
+checkout refuses must be refused by the other as well. The script prints one line per case, and exits with 1 if any case
+differs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def names(group: str) -> list[str]:
 
 
 def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
-    """Run a case. Return its hashes by round and worker and its payloads by name, or one entry if it is refused."""
+    """Run a case. Return its hashes by round and worker, and its payloads by name; one entry if it is refused."""
     command = [sys.executable, "-m", "outerloop", "train", *SMALL, *options, f"run_dir={folder}"]
     env = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Build one model's tensors for bench_compress.py on the pipeline of a training run, and the lower bound's loops."""
+"""Build the tensors of a model and the pipeline of a training run for bench_compress.py; run its lower-bound loops."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ROUND = 10**6
 
 @njit(nogil=True)
 def read_three(slow, fast, residual, first, last, out):
-    """Read the bytes of a launch into 64 independent sums, because each addition to a single sum waits for the last
-    one.
+    """Read the bytes of a launch into 64 independent sums, because each addition to a single sum would wait for the
+    previous addition.
     """
     lanes = np.zeros(64, np.float32)
     for block in range(first, last - 63, 64):
@@ -46,7 +46,7 @@ def write_three(slow, fast, residual, first, last):
     """Read and write the bytes of a landing, chunk by chunk.
 
     One loop over all three arrays takes twice as long, and four times as long if their addresses differ by a multiple
-    of 4 KiB: then the CPU takes a load for one from a preceding store.
+    of 4 KiB: the CPU then mistakes a load for a read of a preceding store (4K aliasing).
     """
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
@@ -79,7 +79,7 @@ class Piece:
 
 
 class Case:
-    """One model's tensors, of PIECE values each, and the pipeline that a training run uses for them."""
+    """The tensors of one model, of PIECE values each, and the pipeline that a training run uses for them."""
 
     def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -133,7 +133,7 @@ class Case:
         self.decode_apply()
 
     def each(self, work: Callable[[Piece], Any]) -> None:
-        """Do `work` for one piece after another."""
+        """Call `work` for each piece, one after another."""
         for piece in self.pieces.values():
             work(piece)
 

@@ -1,4 +1,4 @@
-"""Run other implementations for bench_compress.py, from a folder of the user's: this repository has no copy of them."""
+"""Run other implementations for bench_compress.py, from a folder of the user: this repository has no copy of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hivemind.compression import CompressionInfo, Float16Compression
 
 
 def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
-    """Return other implementations by name. Names that end in _step do a whole outer step, the others a launch."""
+    """Return name -> implementation. Those whose names end in _step run a whole outer step, the others a launch."""
     sides: dict[str, Callable[[Case], Any]] = {"hivemind_fp16": lambda case: case.each(hivemind_fp16)}
     if folder is None:
         return sides
@@ -37,7 +37,7 @@ def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
 
 
 def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
-    """Run Templar's launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
+    """Run Templar's launch in a copy of the buffer: decay and add, compress, decompress, subtract."""
     buffer = piece.residual * BETA
     buffer.add_(piece.slow - piece.fast)
     rows_CL = buffer[: len(buffer) // CHUNK * CHUNK].view(-1, CHUNK)

@@ -1,12 +1,12 @@
-"""List the files of the package in which code runs during one gather round: what a reader opens to follow a round.
+"""List the files of the package whose code runs during one gather round, i.e. those that a reader opens to follow one.
 
     .venv/bin/python scripts/count_round_files.py [--round 3] [option=value ...]
 
 Two workers, each a peer of its own, train a tiny model on this machine with `recipe=sparseloco exchange=swarm_gather`.
 Every function call in all of their threads is observed, from the call of OuterLoop.after_inner_step that launches the
-round to its return: without delay, the round is launched and landed there. The script prints the union over the peers,
-one line per package. Files that hold only values (types, protocols, timeouts) do not appear, because nothing in them
-is called; compiled loops count through the functions that call them.
+round to its return. Without a delay, this call both launches and lands the round. The script prints the union over the
+peers, one line per package. Files that contain only values (types, protocols, timeouts) do not appear, because they
+have no functions to call; compiled loops count through the functions that call them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recorder:
 
 
 def record(folder: str) -> None:
-    """Observe all threads of this process until it ends, then save what was recorded."""
+    """Observe all threads of this process until it ends, then save the recorded files."""
     recorder = Recorder()
     threading.setprofile(recorder)
     sys.setprofile(recorder)
@@ -66,7 +66,7 @@ def record(folder: str) -> None:
 
 
 def files_of_round(calls: list[list[str]], number: int) -> set[str]:
-    """Return the files of a round: the calls that launch one are those that reach the exchange."""
+    """Return the files of a round. The calls that launch a round are those that reach the exchange."""
     launches = [files for files in calls if any("/exchange/" in file and "swarm" in file for file in files)]
     rounds = [files for files in launches if any(file.endswith("core/land.py") for file in files)]
     return set(rounds[number])

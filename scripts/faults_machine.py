@@ -47,19 +47,19 @@ class Machine:
     down_until: float = 0.0
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
-    """The kind of the fault that should have ended it, until it is restarted."""
+    """The kind of the fault that should have ended this machine, until it is restarted."""
     misbehaves: str = ""
     sockets: set[Path] = field(default_factory=set)
     """Socket folders of the daemons that were killed or frozen."""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
-        """Return the command that a user would run on it."""
+        """Return the command that a user would run on this machine."""
         where = [f"run_dir={self.folder}", f"exchange.port={self.port}"]
         peers = f"exchange.initial_peers=[{','.join(initial_peers)}]"
         return [sys.executable, "-m", "outerloop", "train", *COMMON, *self.options, *where, peers]
 
     def start(self, initial_peers: Iterable[str]) -> None:
-        """Start its command; the output goes to a .txt file next to its run directory."""
+        """Start the machine's command, whose output goes to a .txt file next to its run directory."""
         self.read, self.suffered = 0, ""
         with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
             self.process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Machine:
             )
 
     def environment(self) -> dict[str, str]:
-        """Return an environment in which its workers can be made to misbehave."""
+        """Return an environment in which the machine's workers can be made to misbehave."""
         path = os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")]))
         return {**os.environ, "PYTHONPATH": path, MISBEHAVE: str(self._misbehaviour)}
 
@@ -76,7 +76,7 @@ class Machine:
         return self.folder.with_suffix(".misbehaves")
 
     def misbehave(self, how: str) -> None:
-        """Make it misbehave in this way from now on; an empty string ends that."""
+        """Make the machine misbehave in this way from now on. An empty string ends the misbehaviour."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 
@@ -96,27 +96,27 @@ class Machine:
 
     @property
     def address(self) -> str | None:
-        """Return the address that it has published, or None."""
+        """Return the address that the machine has published, or None."""
         published = [row for row in self.rows if row["event"] == "address"]
         return published[-1]["addresses"][0] if published else None
 
     @property
     def ended(self) -> bool:
-        """Return whether its command has ended, with or without an error."""
+        """Return whether the machine's command has ended, with or without an error."""
         return self.process is not None and self.process.poll() is not None
 
     @property
     def finished(self) -> bool:
-        """Return whether it has trained to the end."""
+        """Return whether the machine has trained to the end."""
         return self.ended and (self.folder / "summary.json").exists()
 
     def interrupt(self) -> None:
-        """Send Ctrl-C to its command, as a terminal would."""
+        """Send Ctrl-C to the machine's command, as a terminal would."""
         assert self.process
         self.process.send_signal(signal.SIGINT)
 
     def signal(self, number: int) -> set[int]:
-        """Send a signal to all of its processes at once, and return them."""
+        """Send a signal to all processes of the machine at once, and return their ids."""
         pids = self.processes()
         self.sockets |= folders_of_sockets(pids)
         for pid in pids:
@@ -132,7 +132,7 @@ class Machine:
         self.frozen = set()
 
     def processes(self) -> set[int]:
-        """Return its command's process and all that this has started."""
+        """Return the process of the machine's command and all its descendants."""
         return processes_of(lambda argument: argument == f"run_dir={self.folder}")
 
 
@@ -149,7 +149,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 
 
 def processes_of(belongs: Callable[[str], bool]) -> set[int]:
-    """Return all processes but this one with an argument for which `belongs` is true, and all their descendants."""
+    """Return all processes, except this one, with an argument for which `belongs` is true, and their descendants."""
     parents, found = {}, set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -177,8 +177,10 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 
 
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
-    """Count, after a pause, what is left: processes that name the folder, of these socket folders those that exist, and
-    shared memory segments of any process.
+    """Wait for a pause, then count what is left behind.
+
+    That is the processes that name the folder, those of the socket folders that still exist, and the shared memory
+    segments of all processes.
     """
     time.sleep(3)
     return {

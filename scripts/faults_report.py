@@ -45,10 +45,10 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """Return by kind of fault how much longer the rounds until the next fault took than as many median rounds.
+    """Return kind of fault -> costs. A cost is the time of the rounds until the next fault minus as many median rounds.
 
-    The round of the fault is not enough: a fault late in a round delays the next one, a freeze possibly several, and
-    all wait again when the machine returns.
+    The round of the fault alone is not enough: a fault late in a round delays the next round, a freeze may delay
+    several rounds, and all machines wait again when the faulty machine returns.
     """
     usual, costs = statistics.median(b - a for a, b in pairwise(seconds)), defaultdict(list)
     faults = [event for event in events if event["kind"] in KINDS and event["s"] < seconds[-1]]
@@ -59,7 +59,7 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 
 
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
-    """Return the cost of each kill: the longer of the two rounds that it fell into, minus the median round.
+    """Return the cost of each kill: the time of the longer of the two rounds affected, minus that of the median round.
 
     The list `alone` holds the kills during which no other machine was frozen or sent unusable payloads, `beside` the
     rest.
@@ -95,7 +95,7 @@ def differing(landed: list[Row]) -> list[int]:
 def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
     """Return the cumulative number of included payloads by round.
 
-    Fragments of a round count once, as the last of them.
+    The fragments of a round count once, with the number of the last fragment.
     """
     peers = {(row["round"], row["fragment"]): row["peers"] for row in landed}
     by_round = {number: peers[number, fragment] for number, fragment in sorted(peers)}
@@ -131,7 +131,7 @@ def compared(fire: Row, calm: Row) -> Row:
 
 
 def main() -> None:
-    """Print the number of kills, their median and their longest cost."""
+    """Print the number of kills, and the median and the maximum of their costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     for name in parser.parse_args().files:

@@ -27,8 +27,8 @@ class Swarm:
 
     Args:
         folder: holds the run directories; it is emptied first.
-        workers, rounds, options: of the training run.
-        faults: kinds; about every `every_s` seconds one, drawn with `seed`, hits a machine. Empty: no faults.
+        workers, rounds, options: settings of the training run.
+        faults: kinds of faults. About every `every_s` seconds a fault, drawn with `seed`, hits a machine. Empty: none.
         patience_s: the run is aborted after this many seconds without a round.
         joins: number of machines that may join late.
     """
@@ -59,7 +59,7 @@ class Swarm:
         self.next_fault = float("inf")
 
     def run(self) -> None:
-        """Start all, inject faults, and follow until all have finished.
+        """Start all machines, inject faults, and follow the swarm until all machines have finished.
 
         Raises TimeoutError if the swarm stops making progress.
         """
@@ -69,7 +69,7 @@ class Swarm:
             self.step()
 
     def form(self) -> None:
-        """Start all, and follow until the first round has landed. Raises TimeoutError."""
+        """Start all machines, and follow the swarm until the first round has landed. Raises TimeoutError."""
         self.machines[0].start([])
         self.until(lambda: self.machines[0].address is not None, limit_s=120)
         for machine in self.machines[1:]:
@@ -77,7 +77,7 @@ class Swarm:
         self.until(lambda: bool(self.first_seen), limit_s=300)
 
     def step(self) -> None:
-        """Follow for POLL_S. Raises TimeoutError if no round has landed for `patience_s`."""
+        """Follow the swarm for POLL_S. Raises TimeoutError if no round has landed for `patience_s`."""
         self.look()
         for machine in self.machines:
             self.recover(machine)
@@ -87,7 +87,7 @@ class Swarm:
         time.sleep(POLL_S)
 
     def until(self, condition: Callable[[], bool], *, limit_s: float) -> None:
-        """Follow until the condition holds. Raises TimeoutError after `limit_s`."""
+        """Follow the swarm until the condition holds. Raises TimeoutError after `limit_s`."""
         ends = time.monotonic() + limit_s
         while not condition():
             self.look()
@@ -96,14 +96,14 @@ class Swarm:
             time.sleep(POLL_S)
 
     def look(self) -> None:
-        """Note the time at which each round first landed on any machine."""
+        """Record the time at which each round first landed on any machine."""
         for machine in self.machines:
             for row in machine.poll():
                 if row["event"] == "round" and not row["failed"]:
                     self.first_seen.setdefault(row["round"], row["seen"])
 
     def recover(self, machine: Machine) -> None:
-        """End a fault whose time is over: continue a frozen machine, restart one that is down, whatever the reason."""
+        """End a fault whose time is over: continue a machine that is frozen, or restart one that is down."""
         if machine.down_until > time.monotonic():
             return
         if machine.frozen:

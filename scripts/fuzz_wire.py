@@ -1,14 +1,15 @@
-"""Fuzz everything that decodes bytes of other peers, guided by coverage: wire, codec, compress, kernels.
+"""Fuzz all code that decodes bytes of other peers, guided by coverage: wire, codec, compress, kernels.
 
     .venv/bin/python -m pip install atheris
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
 
-An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. Mutations are
-those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and libFuzzer's own, with
-header and checksum corrected. The property is `payload_checks.check`: InvalidMessage, or finite tensors of the right
-shapes; bounded memory; and the same result from compiled kernels, which check every index in this script, as from their
-definitions. The script stops at the first input that violates it or takes ten seconds, and stores it in FOLDER. The
-line DONE reports the coverage: branches (cov), and branches counted by how often they were taken (ft).
+An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. There are two
+kinds of mutations: those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and those
+of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: it is refused
+with InvalidMessage or gives finite tensors of the right shapes; memory stays bounded; and compiled kernels, which check
+every index in this script, give the same result as their definitions. The script stops at the first input that fails
+this check or takes ten seconds, and stores the input in FOLDER. The line DONE reports the coverage: branches (cov), and
+branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from random import Random
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 1 << 16
-"""Maximum bytes of an input; the longest valid payload has 20,000."""
+"""Maximum number of bytes of an input; the longest valid payload has 20,000."""
 
 
 def targets() -> dict[str, Path]:
-    """Return the modules that bytes of other peers reach, and their files."""
+    """Return module -> file, for the modules that process bytes of other peers."""
     package = ROOT / "outerloop"
     files = [
         package / "wire.py",
@@ -66,7 +67,7 @@ def one_input(data: bytes) -> None:
 
 
 def changed(data: bytes, max_size: int, seed: int) -> bytes:
-    """Return a new input: mutated by the layout, mutated by libFuzzer, or the same payload for another codec."""
+    """Return a new input: mutated by layout, mutated by libFuzzer, or the same payload for another codec."""
     draw = Random(seed)
     codec, blob = data[:1] or b"\0", data[1:]
     other = payload_checks.honest(draw.choice(payload_checks.CODECS), seed=1)

@@ -3,10 +3,11 @@
     .venv/bin/python scripts/mixed_machines.py [--recipes diloco,loco] [--peers 2,3] [--rounds 20] [--again]
 
 Each machine is a separate `outerloop train workers=1` on loopback, with the vector units that torch may use
-(ATEN_CPU_CAPABILITY) and the threads of MACHINES; avx512 is included if the processor has it. The script prints, and
-writes to scripts/results/machines/ as one JSON file per run, how many machines took over the first one's initial
-weights, and how many different slow weights there were after each round (1 is correct). SPARTA is left out, because
-each of its peers has different slow weights, which a swarm refuses. Runs that have a file are skipped without --again.
+(ATEN_CPU_CAPABILITY) and the number of threads in MACHINES; avx512 is included if the processor has it. For each run,
+the script prints two numbers and writes them to a JSON file in scripts/results/machines/: how many machines took over
+the first machine's initial weights, and how many different slow weights there were after each round (1 is correct).
+SPARTA is left out, because each of its peers has different slow weights, which a swarm refuses. Unless --again is
+given, runs that already have a file are skipped.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
 
 
 def main() -> int:
-    """Run all and print a line for each; return 1 if any of them is wrong."""
+    """Run all recipes and print a line for each. Return 1 if any result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--peers", default="2,3")

@@ -1,8 +1,8 @@
 """Hooks of mkdocs: files of the repository that a page links to become part of the site, at their path.
 
-A page links to `../scripts/results/recipes/COMMAND.md` as it is read in the repository. mkdocs knows `docs/` alone, so
-`on_files` adds such files (and those that they link to), and `on_page_markdown` rewrites the links. The README's
-place is taken by `index.md`.
+A page links to a file such as `../scripts/results/recipes/COMMAND.md` by its path in the repository. mkdocs reads only
+`docs/`, so `on_files` adds such files (and those to which they link), and `on_page_markdown` rewrites the links. Links
+to the README lead to `index.md`.
 """
 
 import os
@@ -18,7 +18,7 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 
 
 def target(page: Path, link: str) -> Path | None:
-    """Return the file of the repository that a link of a page leads to, or None if there is no such file."""
+    """Return the file of the repository to which a link of a page leads, or None if there is no such file."""
     file = Path(os.path.normpath(page.parent / link))
     return file if file.is_file() and file.is_relative_to(ROOT) else None
 

@@ -1,8 +1,8 @@
-"""Manage hosts as network namespaces, made by scripts/wan.sh: addresses, commands on a host, a cable between two
-groups.
+"""Manage hosts as network namespaces, created by scripts/wan.sh.
 
-Pulling the cable partitions the two sides silently: packets are lost and no connection is reset. Needs root and
-iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program that needs it.
+The module gives the addresses of hosts, runs commands on a host, and partitions the hosts into two groups by pulling
+the cable between them. The partition is silent: packets are lost and no connection is reset. Root and iproute2 are
+needed: `lacking` returns what is missing, and `ready_or_exit` ends a program if they are missing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Network:
 
 @contextmanager
 def network(hosts: int, *options: str) -> Iterator[Network]:
-    """Create hosts that are removed at the end of the block, whatever happens in it."""
+    """Create hosts that are removed at the end of the block, even after an error."""
     made = Network(str(os.getpid()))
     try:
         made.up(hosts, *options)

@@ -9,7 +9,7 @@ Row = dict[str, Any]
 
 
 def show(row: Row, *, but: Collection[str] = ()) -> None:
-    """Print one row immediately, without some of its fields."""
+    """Print one row immediately, without the fields in `but`."""
     print("  ".join(f"{name} {shown(value)}" for name, value in row.items() if name not in but), flush=True)
 
 

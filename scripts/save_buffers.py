@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/save_buffers.py FILE.safetensors [--round 31] [option=value ...]
 
-Trains the workers as threads and writes x = Δ + β e of the first one, by parameter name, in the given round. Options
-are those of `outerloop train`.
+The script trains the workers as threads, and writes x = Δ + β e of the first worker in the given round, by parameter
+name. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     .venv/bin/python scripts/show_recipes.py --json FILE --inner-steps 600 --picture FILE.png
 
 A case's learning rate is the one with the lowest loss among its runs at the smallest H, the fewest workers and seed 0.
-A cell holds the mean over seeds and half the spread. Cases that exchange every step have the same runs at every H.
+A cell holds the mean over seeds and half the spread (maximum minus minimum). Cases that exchange in every step have the
+same runs at every H.
 """
 
 from __future__ import annotations

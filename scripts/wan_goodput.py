@@ -1,6 +1,6 @@
-"""Transfer one payload between two hosts of scripts/wan.sh as rounds do: bulk.py over p2pd.
+"""Transfer one payload between two hosts of scripts/wan.sh in the same way as rounds do: bulk.py over p2pd.
 
-wan_goodput.py give HOST_IP BYTES       print the address, serve until standard input ends
+wan_goodput.py give HOST_IP BYTES       print the address, and serve random bytes until standard input ends
 wan_goodput.py take HOST_IP WHERE       print the seconds that the transfer took
 """
 

@@ -3,8 +3,8 @@
     inner.optimizer._target_=wan_pace.PacedAdamW +inner.optimizer.step_s=0.2
 
 After the step the process sleeps until `step_s` seconds have passed since the step's first forward pass. This EMULATES
-the one property that matters to a network: for that time the inner loop needs neither the network nor much of the CPU.
-A step that takes longer anyway is not shortened.
+the only property that matters to the network: during this time the inner loop needs neither the network nor much of the
+CPU. A step that takes longer than `step_s` is not shortened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 class PacedAdamW(torch.optim.AdamW):
     """AdamW; `step_s`: seconds from the first forward pass to the end of `step`.
 
-    `hook`: notes the forward passes of all modules of this process, until `hook.remove()`. `began_s`: start of the
-    first forward pass of this inner step; None before it.
+    `hook`: records the forward passes of all modules of this process, until `hook.remove()` is called. `began_s`: start
+    of the first forward pass of this inner step; None before that pass.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PacedAdamW(torch.optim.AdamW):
         self.hook = register_module_forward_pre_hook(self.note)
 
     def note(self, module: torch.nn.Module, arguments: Any) -> None:
-        """Note the start of a forward pass; evaluations do not count."""
+        """Record the start of a forward pass, unless it is part of an evaluation."""
         if module.training and self.began_s is None:
             self.began_s = time.monotonic()
 
