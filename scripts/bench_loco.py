@@ -5,10 +5,11 @@
         [--lr 2e-3]
 
 Every rank is a process with one thread in its own network namespace, and uses gloo. Its link is capped (wan.sh), and
-bytes are read from the kernel's counter of the link. --mbit 0: no cap, if only losses matter. The model is a Llama on
-the bytes of Python's standard library; AdamW, the learning rate falls to 0; equal steps, batches and first weights for
-all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds per step are
-means over the second half of the steps. Needs root, iproute2 and about as many cores as ranks.
+bytes are read from the kernel's counter of the link. Use --mbit 0, which sets no cap, if only losses matter. The model
+is a Llama trained on the bytes of Python's standard library with AdamW, whose learning rate falls to 0. Steps, batches
+and initial weights are the same for all methods. PowerSGD begins after a tenth of the steps, as its documentation
+advises. Bytes and seconds per step are means over the second half of the steps. The script needs root, iproute2 and
+about as many cores as ranks.
 
     mb_per_step       megabytes that a rank sends per step, including TCP headers
     step_s            seconds per step, including forward and backward pass

@@ -9,8 +9,8 @@ inner step is EMULATED: each is made to take --step-s (wan_pace.py), because the
 real ones have a GPU each. --step-s 0 does not delay the steps.
 
 FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
-gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: from one landing to
-the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
+gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: seconds from one
+landing to the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
 """
 
 from __future__ import annotations

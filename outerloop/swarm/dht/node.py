@@ -36,7 +36,7 @@ class DhtNode(DHTNode):
         try:
             _, late = await asyncio.wait([search], timeout=READ_S)
             for pending in list(self.pending_get_requests[DHTID.generate(source=key)]) if late else ():
-                pending.finish_search()  # with what it has found so far
+                pending.finish_search()  # the search then returns the records found so far
             return await search
         except asyncio.CancelledError:
             search.cancel()

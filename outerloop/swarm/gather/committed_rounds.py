@@ -31,7 +31,7 @@ class CommittedRounds:
         self._downloads = downloads
         self._own = own
         self._commits: dict[int, Commit] = {}
-        self._open = 0  # the round after the last one whose commit is known
+        self._open = 0  # number of the first round whose commit is not known
         self._landed: int | None = None  # the last round that the trainer has taken; None: not known yet
         self._error: Exception | None = LogTruncated()  # until the beginning of the chain is known
         self._news = asyncio.Event()

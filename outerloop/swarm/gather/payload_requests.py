@@ -91,7 +91,7 @@ class PayloadRequests:
     ) -> None:
         self._context, self._rpc, self._downloads, self._catch_up = context, rpc, downloads, catch_up
         self.unreachable: set[str] = set()
-        self._running: dict[str, asyncio.Task[None]] = {}  # by peer, for the current round; includes finished tasks
+        self._running: dict[str, asyncio.Task[None]] = {}  # peer -> its task in the current round, even if finished
 
     def ask_all(self, number: int, peers: Iterable[str]) -> None:
         """Ask each of these peers for its payload, except those already asked in this round."""

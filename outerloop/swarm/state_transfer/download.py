@@ -46,7 +46,7 @@ class Download:
             _Nothing(),
             run=content_of(run),
             allowed=lambda peer_id: False,
-            max_per_source=TRANSFERS_AT_ONCE,  # chunks are small, and there may be one donor
+            max_per_source=TRANSFERS_AT_ONCE,  # chunks are small, and there may be only one donor
         )
 
     async def get(

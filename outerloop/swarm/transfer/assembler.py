@@ -39,7 +39,7 @@ class ContentAssembler:
         self._unhashed: list[bytes] = []
         self._parts: list[_Part] = []
         self._unmixed = False
-        self._suspects: list[tuple[_Part, bytes]] = []  # with the sha256 of the discarded bytes
+        self._suspects: list[tuple[_Part, bytes]] = []  # discarded parts, and the sha256 of each
 
     def __len__(self) -> int:
         return self._buffer.tell()

@@ -43,7 +43,7 @@ class SourceReputation:
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry cost the download of a whole content
+        self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs the download of a content
 
     def blame(self, source: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for this content, so that it is not asked for the content again."""
