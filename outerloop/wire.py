@@ -197,10 +197,10 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
     for _ in range(reader.read_int("<B")):
         name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
         if dims > MAX_DIMS:
-            raise InvalidMessage(f"{dims} dimensions")
+            raise InvalidMessage(f"a part has {dims} dimensions, more than {MAX_DIMS}")
         shape = [reader.read_int("<I") for _ in range(dims)]
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
-            raise InvalidMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
+            raise InvalidMessage(f"a part of shape {shape} does not fit in a message of {len(reader.data)} bytes")
         entries[name] = (dtype, shape)
     return entries
 
@@ -238,7 +238,7 @@ class Reader:
     def read_bytes(self, count: int) -> memoryview:
         """Read the next `count` bytes. Raises InvalidMessage if fewer remain."""
         if count > self.remaining:
-            raise InvalidMessage(f"{count} bytes wanted, {self.remaining} left")
+            raise InvalidMessage(f"{count} bytes expected, {self.remaining} remain")
         self.position += count
         return self.data[self.position - count : self.position]
 

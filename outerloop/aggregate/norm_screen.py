@@ -112,7 +112,7 @@ class NormScreen:
         return factors_of(round.norms, min([*limits, GROWTH * before] if before else limits))
 
     def weights(self, round: Measured) -> list[int]:
-        """Return the n_p, each at most 4 s."""
+        """Return each peer's number of samples, limited to 4 times the median."""
         return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
 
     def observe(self, round: Measured) -> None:
@@ -132,7 +132,7 @@ class NormScreen:
         self.landed[fragment] = [*self.landed.get(fragment, ()), *norms][-REMEMBERED:]
 
     def before(self, fragment: int) -> float:
-        """Return h, or 0 before the first landed round."""
+        """Return h, the largest median norm of the last landed rounds, or 0 before the first landed round."""
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:

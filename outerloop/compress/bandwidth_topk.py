@@ -80,7 +80,7 @@ class Auto(BySize):
         return "" if self.chosen.k == before else self.why(before, cost, limit_s)
 
     def limit_s(self, cost: RoundCost) -> float:
-        """Return b, in seconds."""
+        """Return b, the time budget for transfers, in seconds."""
         exposed_s = cost.compute_s * (1 - self.utilization) / self.utilization
         return max(0.0, exposed_s - cost.codec_s) + cost.hidden_s
 

@@ -85,7 +85,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """Return η, computed in stages; each stage keeps at least a quarter of the values of the stage before it."""
+    """Return the threshold η, computed in stages, each of which keeps at least a quarter of the values of the last."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

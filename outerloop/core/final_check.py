@@ -53,8 +53,8 @@ class FinalCheck:
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
         return (
-            f"this peer ended with slow weights {self.shown[self.own]}, and most peers with {self.most}: theirs are the"
-            f" model of the run, those of this machine are not exported; all: {dict(self.shown)}"
+            f"this peer ended with slow weights {self.shown[self.own]}, and most peers with {self.most}: their weights"
+            f" are the model of the run, and this machine's weights are not exported; all: {dict(self.shown)}"
         )
 
     @property
@@ -63,8 +63,8 @@ class FinalCheck:
         if self.outvoted or self.shown[self.own] == self.most:
             return ""
         return (
-            f"the peers ended with different slow weights, and of {self.peers} too few reported theirs to know whose"
-            f" are right; each machine has exported its own: {dict(self.shown)}"
+            f"the peers ended with different slow weights, and too few of {self.peers} peers reported theirs to know"
+            f" whose are right; each machine has exported its own: {dict(self.shown)}"
         )
 
     @property
@@ -86,7 +86,7 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
 
 
 def shown_by(one: Contribution) -> str:
-    """Return the hash of the slow weights that a peer reports; empty if its message holds none."""
+    """Return the hash of the slow weights that a peer reports; empty if its message contains none."""
     try:
         slow = standing_in(one).slow
     except UserError:

@@ -141,7 +141,7 @@ def check(received: Any, own: Tensors) -> None:
 def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
     """Check that the compressor can use the received agreement in the next round. Raises ValueError or TypeError."""
     if received.keys() != {"agreed"}:
-        raise ValueError("what was agreed on must be a map of names")
+        raise ValueError("what was agreed on must be a map with the key agreed")
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):

@@ -118,7 +118,7 @@ class Distributed:
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave immediately. Collectives in which other processes wait for this process fail."""
+        """Leave immediately. Collectives in which other processes wait for this process then fail."""
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)

@@ -69,7 +69,7 @@ class SharedFolder:
         max_blob_bytes: int = 1 << 30,
     ) -> None:
         if not RUN.fullmatch(run):
-            raise UserError(f"exchange.run={run!r} must be of letters, digits, - and _: set exchange.run=mine")
+            raise UserError(f"exchange.run={run!r} may contain only letters, digits, - and _: set exchange.run=mine")
         if not 0 <= worker + first_worker < peers:
             raise UserError(
                 f"exchange.first_worker={first_worker} makes this peer number {worker + first_worker} of {peers}: set"

@@ -19,7 +19,7 @@ from outerloop.types import Contribution, UserError
 
 Result = TypeVar("Result")
 MAX_BLOB_BYTES = 1 << 30
-"""Largest payload, if no limit follows from the model."""
+"""Maximum size of a payload if the model does not determine one."""
 
 
 class Part(Protocol):

@@ -94,7 +94,7 @@ class SwarmGather(SwarmExchange):
         self._formed = False
         if options.reform:
             self._on_status(
-                "exchange.reform: peers of this run that are not present are given up, and must no longer be running"
+                "exchange.reform: peers of this run that are not present are removed, and must no longer be running"
             )
         self._fragments = options.fragments
         with self.appearing() as parts:
@@ -267,7 +267,7 @@ class SwarmGather(SwarmExchange):
             self._while_heard(meeting)
         except QuorumLost:
             self._on_status(
-                "starting without the peers that have not received the initial weights: no data has moved for too long"
+                "starting without the peers that have not received the initial weights: no data arrived for too long"
             )
         self.node.call(self.state_transfer.drop_initial_state(), timeout_s=CALL_S)
 

@@ -21,7 +21,7 @@ def status_lines(report: RoundReport) -> Iterator[str]:
         yield f"left out, {refusal}"
     yield from report.notes
     for peer in report.diverged:
-        yield f"{peer} has other weights than most peers: it has to take over theirs"
+        yield f"{peer} does not have the weights of most peers, and must take over theirs"
 
 
 def round_fields(

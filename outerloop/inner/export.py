@@ -130,7 +130,7 @@ def exported_shapes(path: Path) -> dict[str, Size]:
 
 def shapes_from_config(folder: Path) -> dict[str, Size]:
     """Return the shapes of the model that the config of a Hugging Face folder describes."""
-    from transformers import AutoConfig, AutoModelForCausalLM  # here: the import takes 3 s
+    from transformers import AutoConfig, AutoModelForCausalLM  # imported late, because the import takes 3 s
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):

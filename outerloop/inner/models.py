@@ -60,7 +60,7 @@ def llama(
             f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "
             f"hidden_size and kv_heads must divide heads; set model.kv_heads={heads} for plain attention"
         )
-    from transformers import LlamaConfig, LlamaForCausalLM  # here: the import takes 3 s
+    from transformers import LlamaConfig, LlamaForCausalLM  # imported late, because the import takes 3 s
 
     config = LlamaConfig(
         vocab_size=vocab_size,

@@ -119,5 +119,5 @@ def sgd_spec(method: object) -> SGDSpec | None:
 
 def described(part: object, name: str, *args: object) -> Any:
     """Return what this method of a part returns; None if the part has no such method."""
-    describe = getattr(part, name, None)  # an isinstance of a protocol takes 5 µs, and this is asked for each tensor
+    describe = getattr(part, name, None)  # isinstance with a protocol would take 5 µs, for each tensor
     return describe(*args) if describe else None

@@ -100,7 +100,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
     others = [pool(threads).submit(run_items) for _ in range(min(threads - 1, total // GRAIN))]
     try:
         run_items()
-    finally:  # after an interrupt, no other thread may still work on the tensors
+    finally:  # even after an interrupt, no other thread may continue to work on the tensors
         for other in others:
             if not other.cancel():  # cancelled before it started
                 other.result()

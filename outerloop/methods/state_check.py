@@ -51,7 +51,9 @@ def check_counts(received: Any, slow: Tensors) -> None:
     if not isinstance(received, dict) or not received.keys() <= slow.keys():
         raise ValueError("the outer method's rounds are for other parameters")
     if bad := [name for name, count in received.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
-        raise ValueError(f"the outer method's rounds of {bad[0]} are not a number of rounds: {received[bad[0]]!r:.40}")
+        raise ValueError(
+            f"the outer method's rounds of {bad[0]} must be a number of rounds, received {received[bad[0]]!r:.40}"
+        )
 
 
 def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str] | None, free: set[str]) -> None:

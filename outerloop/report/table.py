@@ -16,7 +16,7 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a heading per column and a text per cell. The first `words` columns hold text, the others numbers."""
+    """A title, a heading per column and a text per cell. The first `words` columns are text, the others are numbers."""
 
     title: str
     columns: list[str]

@@ -58,7 +58,7 @@ class Adaptive(EveryH):
             )
         if not -1 <= low <= high <= 1:
             raise UserError(
-                f"schedule.low={low} and schedule.high={high} must be -1 .. 1 and in this order:"
+                f"schedule.low={low} and schedule.high={high} must be within -1 .. 1, and low at most high:"
                 " set schedule.low=0.2 schedule.high=0.5"
             )
         self.sync_min, self.sync_max, self.low, self.high = sync_min, sync_max, low, high

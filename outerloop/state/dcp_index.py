@@ -72,7 +72,7 @@ def read(folder: Path) -> Metadata:
         return parse_index(index, {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = printable(f"{type(error).__name__} {error}" if isinstance(error, KeyError) else f"{error}")[:200]
-        raise UserError(f"{folder} is not loaded, its index is not a checkpoint index: {reason}") from error
+        raise UserError(f"{folder} is not loaded because its index is not a checkpoint index: {reason}") from error
 
 
 def index_of_metadata(metadata: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def parse_index(index: Any, sizes: Sizes) -> Metadata:
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
             raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
         if not disjoint(chunks):
-            raise ValueError(f"chunks of {name} overlap, so other values of it are missing")
+            raise ValueError(f"chunks of {name} overlap, so some of its values are in no chunk")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
         for chunk, entry_chunk in zip(chunks, entry["chunks"], strict=True):
             min_bytes = math.prod(chunk.sizes) * dtype.itemsize

@@ -352,7 +352,7 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
         opened(tmp_path / "tiny.bin")
     cut = write_shard(tmp_path / "cut.bin", np.zeros(900, dtype=np.uint16))
     cut.write_bytes(cut.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"cut.bin: the header promises 900 tokens and 890 are there"):
+    with pytest.raises(UserError, match=r"cut.bin: the header states 900 tokens, the file has 890"):
         opened(cut)
     large = write_shard(tmp_path / "ids.bin", np.full(900, 100, dtype=np.uint16))
     with pytest.raises(UserError, match=r"ids.bin: token id 100, but data.vocab_size=100 allows only ids below"):

@@ -247,7 +247,7 @@ def test_an_index_that_cannot_be_right_is_refused_before_anything_is_loaded(harm
     change, said = HARMS[harm]
     changed(save(tmp_path), change)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("something was loaded"))
-    with pytest.raises(UserError, match=rf"is not loaded, its index is not a checkpoint index: .*{said}") as error:
+    with pytest.raises(UserError, match=rf"because its index is not a checkpoint index: .*{said}") as error:
         Reader(tmp_path)
     assert str(error.value).isprintable()
 

@@ -60,7 +60,7 @@ def open_shard(path: Path) -> Shard:
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
     available = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
     if available < tokens:
-        raise UserError(f"{path}: the header promises {tokens} tokens and {available} are there; copy the file again")
+        raise UserError(f"{path}: the header states {tokens} tokens, the file has {available}; copy the file again")
     return shard
 
 
