@@ -178,8 +178,8 @@ class RoundCost:
 class CodecContext:
     """The round and seed under which a tensor is compressed, its name, and how its values are grouped.
 
-    All fields but `leads` are equal on every peer. Each round and tensor has another `seed`. `group` is the number of
-    consecutive values that share a scale if an outer codec determines it (the number of values kept per chunk), else
+    All fields but `leads` are equal on every peer. `seed` is different for each round and tensor. `group` is the number
+    of consecutive values that share a scale if an outer codec determines it (the number of values kept per chunk), else
     None. `name` is the name of the parameter.
 
     Peers can agree on a tensor one round ahead. In each round one peer is the leader (`leads`). If its compressor

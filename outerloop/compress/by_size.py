@@ -1,6 +1,6 @@
 """Choose one of two compressors by tensor size.
 
-Norms and biases are small and important, so that sparsifying them saves little and harms training.
+Norms and biases are small and important, so sparsifying them would save little and harm training.
 """
 
 from __future__ import annotations

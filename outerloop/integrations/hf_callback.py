@@ -2,7 +2,7 @@
 
     Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
-The processes that torchrun starts for one Trainer are one peer, and the first of them sends. Rounds are recorded in
+The processes that torchrun starts for one Trainer form one peer, and only the first sends. Rounds are recorded in
 `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds one file to every checkpoint folder,
 and `train(resume_from_checkpoint=True)` resumes from it.
 """
@@ -31,8 +31,8 @@ class HFCallback(TrainerCallback):
 
     Args:
         recipe, overrides, arguments: as for `from_recipe`: HFCallback("sparseloco", "compress=int8", peers=2).
-        trainer: the Trainer that this callback is added to with `add_callback`. Rounds are then also logged to its
-            reporting targets (wandb, TensorBoard).
+        trainer: the Trainer to which this callback is added with `add_callback`. If it is given, rounds are logged to
+            its reporting targets (wandb, TensorBoard), too.
     """
 
     outer: OuterLoop
@@ -65,7 +65,7 @@ class HFCallback(TrainerCallback):
             raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log the rounds that this step landed."""
+        """Log the rounds that landed after this step."""
         due = control.should_log  # trainer.log may reset it before this step's loss is logged
         for report in self.rounds:
             charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
@@ -77,14 +77,14 @@ class HFCallback(TrainerCallback):
         control.should_log = due
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add the state of the outer loop to the checkpoint that was just written; it is equal in all processes."""
+        """Add the state of the outer loop, which is equal in all processes, to the checkpoint that was just written."""
         if state.is_world_process_zero:
             checkpoint.write_atomically(outer_state_file(args, state), checkpoint.pack(self.outer.state_dict()))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the run once the other peers have what they need."""
+        """Leave the run once the other peers have received what they need."""
         self.attached.remove()
         self.outer.close()
 
@@ -95,7 +95,7 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the outer loop's state in the checkpoint that training resumes from. Raises UserError if it is missing."""
+    """Return the outer loop's state in the checkpoint from which training resumes. Raises UserError if missing."""
     file = outer_state_file(args, state)
     if not file.exists():
         raise UserError(

@@ -2,8 +2,8 @@
 
     Trainer(callbacks=[LightningCallback("sparseloco", peers=2, sync_every=30)], max_steps=3000).fit(module, data)
 
-The processes of a Trainer with DDP are one peer, and the first of them sends. Rounds are logged to the Trainer's
-loggers, under the names in `round.CHARTS`. Checkpoints include the outer loop; `fit(ckpt_path=...)` resumes from it.
+The processes of a Trainer with DDP form one peer, and only the first sends. Rounds are logged to the Trainer's loggers,
+under the names in `round.CHARTS`. Checkpoints include the state of the outer loop, which `fit(ckpt_path=...)` restores.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LightningCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the rounds that the step of this batch landed."""
+        """Log the rounds that landed after the step of this batch."""
         assert self.outer is not None
         for report in self.rounds:
             charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
@@ -58,13 +58,13 @@ class LightningCallback(Callback):
         self.rounds.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the run once the other peers have what they need."""
+        """Leave the run once the other peers have received what they need."""
         assert self.outer is not None
         self.attached.remove()
         self.outer.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the run at once."""
+        """Leave the run immediately."""
         if self.outer is not None:
             self.outer.exchange.abort()
 
@@ -78,7 +78,10 @@ class LightningCallback(Callback):
 
 
 def module_or_copies(trainer: Trainer, module: LightningModule) -> Module:
-    """Return the module, or its DDP wrapper if several processes hold copies of it. Raises UserError for parts."""
+    """Return the module, or its DDP wrapper if several processes have copies of it.
+
+    Raises UserError if the processes have different parts of the module.
+    """
     if trainer.world_size == 1:
         return module
     if not isinstance(trainer.model, DistributedDataParallel):

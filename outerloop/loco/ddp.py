@@ -1,7 +1,8 @@
 """LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits in both directions.
 
-Sends 1 + 4/64 bytes per value instead of 8 (times (R - 1) / R): 0.133x of a float32 ring. The backward pass waits for
-each bucket, so use this for links that are slower than the computation. N values per bucket, R ranks.
+1 + 4/64 bytes are sent per value instead of 8 bytes (both times (R - 1) / R), which is 0.133 of a float32 ring
+all-reduce. The backward pass waits for each bucket, so use this only if links are slower than the computation.
+N values per bucket, R ranks.
 """
 # No `from __future__ import annotations` in this file: register_comm_hook compares annotations with expected types.
 
@@ -13,9 +14,9 @@ from outerloop.loco.state import State
 
 
 def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return the mean of all ranks' gradients. Use: `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`.
+    """Return the mean of all ranks' gradients. Register it by `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`.
 
-    Gradients of any dtype are summed in float32. With one rank, they stay unchanged.
+    Gradients of any dtype are summed in float32. With one rank, they do not change.
     """
     mean: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     mean.set_result(averaged(state, bucket))
@@ -26,7 +27,8 @@ def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torc
 def averaged(state: State, bucket: dist.GradBucket) -> torch.Tensor:
     """Average the bucket's gradients (N,) in place.
 
-    The first backward pass keeps no error: DDP regroups its buckets after it, so errors would reach other parameters.
+    The errors of the first backward pass are not stored, because DDP then regroups its buckets, and the errors would be
+    added to other parameters.
     """
     x_N, group = bucket.buffer(), state.process_group
     ranks = dist.get_world_size(group)

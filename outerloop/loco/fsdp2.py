@@ -1,7 +1,7 @@
 """LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent to the owner of a shard in 4 bits.
 
-Sends 1/2 + 2/64 bytes per value instead of 4: 0.133x of a float32 reduce-scatter. The all-gather of the weights and
-the all-reduce between the replicas of HSDP are unchanged. R ranks, P values per shard.
+1/2 + 2/64 bytes are sent per value instead of 4 bytes, which is 0.133 of a float32 reduce-scatter. The all-gather of
+the weights and the all-reduce between the replicas of HSDP are unchanged. R ranks, P values per shard.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scatter:
         self.state, self.name = state, name
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Allocate a buffer for gradients: those of all ranks, or those of this rank."""
+        """Allocate a buffer for the gradients of all ranks' shards, or of this rank's shard."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -50,7 +50,7 @@ class Scatter:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Reduce input (R * P,) to output (P,): the sum or mean of all ranks' shards. Synchronous.
+        """Reduce input (R * P,) to output (P,), the sum or mean over all ranks. The call is synchronous.
 
         Raises:
             UserError: if `op` is neither sum nor mean, because a gradient divide factor was set.

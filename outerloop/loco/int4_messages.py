@@ -1,8 +1,9 @@
-"""Encode pieces of a gradient as 4-bit messages of equal size, one per rank. Each holds codes, then group scales.
+"""Encode pieces of a gradient as 4-bit messages of equal size, one per rank: codes, then the scales of groups.
 
     scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 64 values of one piece
 
-Like `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects it.
+The encoding is that of `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects
+it.
 
 R pieces, P values per piece, G groups of all pieces, L values per group, B bytes per message.
 """

@@ -5,9 +5,9 @@
     scatter   all ranks' q of a piece -> its owner, which sums them in float32     all-to-all
     gather    the mean of every piece, again in 4 bits -> all ranks               all-gather
 
-The paper uses only the first exchange; then the weights are sent to all ranks, which FSDP2 does anyway. DDP needs the
-mean: the owner of a piece keeps an error for its mean too. All ranks, including the owner, use the decoded mean, so
-that gradients are equal bit for bit.
+The paper uses only the first exchange; the weights are then sent to all ranks, which FSDP2 does anyway. DDP needs the
+mean on all ranks. So the owner of a piece also stores an error for the mean of the piece, and all ranks, including the
+owner, use the decoded mean, so that gradients are equal bit for bit.
 
 R ranks, P values per piece, B bytes per message.
 """
@@ -32,7 +32,7 @@ class State:
         beta: weight of the old error, 0 .. 1 exclusive.
         reset_every: T, steps between two resets.
         error_bits: bits per value of the stored error, 8 or 32.
-        process_group: the ranks of DDP, or None for all. Not used with FSDP2, which passes its own group.
+        process_group: the ranks of DDP; None: all ranks. Not used with FSDP2, which passes its own group.
 
     Attributes:
         bytes_sent: bytes that this rank sent, including every copy.
@@ -58,7 +58,7 @@ class State:
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: name of the error to use, or None for no error feedback.
+        name: name under which the error is stored; None: no error feedback.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -109,6 +109,6 @@ class State:
             )
 
     def _count(self, message_B: Tensor, piece_P: Tensor, ranks: int) -> None:
-        """Count the bytes of `ranks` equal messages, without the one that stays on this rank."""
+        """Count the bytes of `ranks` messages of equal size, without the message that stays on this rank."""
         self.bytes_sent += (ranks - 1) * message_B.numel()
         self.bytes_float32 += (ranks - 1) * 4 * piece_P.numel()

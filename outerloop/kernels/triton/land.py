@@ -27,7 +27,7 @@ from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 TILE = 1024
 """Number of values that a program holds in registers at a time, four per thread: 16 bytes of each tensor."""
 WARPS = 40
-"""Number of warps that fit in the registers of a multiprocessor: the kernel uses 48 registers per thread on an H100."""
+"""Number of warps that fit in a multiprocessor's registers: the kernel uses 48 per thread on an H100 or H200."""
 
 
 @land.kernel("CUDA")
