@@ -14,6 +14,6 @@ outerloop train -m \
   seed=0,1,2 \
   exchange=inprocess \
   workers=8 \
-  schedule.sync_every=30 rounds=30 \
+  steps=900 \
   "$@"
 outerloop report "$folder"
