@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from outerloop.config import load
+from outerloop.config.options.search_path import config_dir
 from outerloop.config.shared_settings import fingerprint
 from outerloop.launcher import multirun
 from outerloop.swarm.p2p.daemon import check_addresses
@@ -113,7 +114,7 @@ def test_the_sweep_has_one_budget_and_reports(tmp_path):
     assert len(jobs) == 9
     assert len({(job.rounds * job.schedule.sync_every, job.workers) for job in jobs}) == 1
     hydra_alone = [override for override in overrides if override.startswith("hydra")]
-    with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         launcher = compose("train", overrides=hydra_alone, return_hydra_config=True).hydra.launcher
     assert launcher.partition == "gpu" and launcher.gpus_per_node == 1
 
