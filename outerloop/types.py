@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -33,6 +34,27 @@ def printable(text: str) -> str:
 
 class UserError(ValueError):
     """A mistake that the user can correct. One line: what was found, what is allowed, what to set. Exit code 2."""
+
+
+EXTRAS = {
+    "transformers": "train",
+    "tokenizers": "train",
+    "matplotlib": "report",
+    "datasets": "hf",
+    "accelerate": "trainer",
+    "lightning": "lightning",
+    "tensorboard": "tensorboard",
+    "trackio": "trackio",
+}
+"""Optional package -> the extra of outerloop-train that installs it."""
+
+
+def missing_package(name: str | None) -> UserError | None:
+    """Return the error for a module that cannot be imported; None if it is not part of an optional package."""
+    package = (name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return UserError(f"{package} is not installed: run pip install 'outerloop-train[{EXTRAS[package]}]'")
 
 
 class RoundFailed(Exception):
@@ -64,6 +86,15 @@ class Stopped(BaseException):
 
     This is not an error, so `except Exception` does not catch it.
     """
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM: the same clean shutdown as Ctrl-C, with exit code 143."""
+
+
+def raise_terminated(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM."""
+    raise Terminated
 
 
 class ReplicasDiverged(Exception):

@@ -42,7 +42,7 @@ else
   cp constraints.txt "$constraints"
 fi
 # Some packages are sources without a pyproject.toml; pip 23.0 would warn about the legacy build of each.
-pip install --use-pep517 --constraint "$constraints" --editable '.[hf,wandb,trainer,lightning,sweep,docs,test]'
+pip install --use-pep517 --constraint "$constraints" --editable '.[docs,test]'
 "$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"
 echo "setup: done in $((SECONDS - started)) s"

@@ -1,7 +1,7 @@
 """`outerloop`: the command line. The first argument selects a command, the others are passed to it.
 
 Exit codes: 0 success, 2 user error (one line on stderr), 1 anything else (doctor: a check failed), 130 stopped by
-Ctrl-C.
+Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import outerloop.launcher.passive_threads  # before anything that loads torch
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.types import UserError, printable
+from outerloop.types import Terminated, UserError, missing_package, printable
 
 HELP = """\
 outerloop {version}: train one model on machines that are far apart.
@@ -81,7 +81,6 @@ HIDDEN = "worker"
 HELP_FLAGS = {"--help", "-h", "help"}
 COMPLETION = ("-sc", "--shell-completion")
 """Flags with which hydra's completion scripts call the program."""
-RESUME_HINT = "; the same command with the same run_dir resumes from the last checkpoint"
 
 
 def main() -> int:
@@ -106,9 +105,14 @@ def main() -> int:
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"\nstopped{RESUME_HINT if command == 'train' else ''}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        print("\nstopped", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
+    except ModuleNotFoundError as error:
+        if missing_package(error.name) is None:
+            raise
+        print(f"outerloop: {missing_package(error.name)}", file=sys.stderr)
+        return 2
     except Exception as error:
         if type(error).__name__ != "WorkerCrashed":
             raise

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.search_path import config_dir
-from outerloop.types import UserError
+from outerloop.types import UserError, raise_terminated
 
 SHOWN = ("job", "hydra", "all")
 """Values of --cfg. Without a value it means the first."""
@@ -54,7 +54,7 @@ def train(overrides: list[str]) -> int:
         return record(train_rank)(overrides) or 0  # torchrun then shows the error of the rank that failed first
     from outerloop.launcher.train import train as train_here
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
+    signal.signal(signal.SIGTERM, raise_terminated)
     train_here(settings, overrides=overrides)
     return 0
 

@@ -23,7 +23,7 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
     """Return whether any code reads `key` of `config`.
 
     Keys that exist in `base` are read. A new key must be an argument of the `_target_` next to it, or be inside a
-    dictionary that is an argument of a `_target_` further up.
+    dictionary that is an argument of a `_target_` further up. A new sink, log.NAME, may have any name.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)
@@ -31,7 +31,8 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
         return True
     targets = [node_at(config, parts[:i]).get("_target_") for i in range(len(parts))]
     refused = [i for i in range(new, len(parts)) if targets[i] and not takes(targets[i], parts[i])]
-    return any(targets[: new + 1]) and not refused
+    is_sink = parts[0] == "log" and "_target_" in node_at(config, parts[:2])
+    return (is_sink or any(targets[: new + 1])) and not refused
 
 
 def has(base: DictConfig, parts: Sequence[str]) -> bool:

@@ -26,6 +26,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.partition import RankStream
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import warmup_cosine
+from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import Trainer, pick_device
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
@@ -80,6 +81,20 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
     if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
         raise UserError(f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}")
     return make(node)
+
+
+def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:
+    """Return the generator of text samples; None if the settings ask for none. Raises UserError."""
+    samples = config.samples
+    if not samples.every:
+        return None
+    return TextSampler(
+        every=samples.every,
+        prompt=str(samples.prompt or ""),
+        tokens=samples.tokens,
+        window=config.inner.seq_len,
+        tokenizer=corpus.tokenizer(),
+    )
 
 
 def make_outer_loop(

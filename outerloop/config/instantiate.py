@@ -8,21 +8,23 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from outerloop.types import UserError
+from outerloop.types import UserError, missing_package
 
 
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate one node.
 
-    Raises the UserError that its constructor raised, or a UserError with the root cause of any other error.
+    Raises the UserError that its constructor raised, or a UserError that names the extra with a missing package, or the
+    root cause of any other error.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")
     except InstantiationException as error:
         causes = cause_chain(error)
         for cause in causes:
-            if isinstance(cause, UserError):
-                raise cause from None
+            mistake = missing_package(cause.name) if isinstance(cause, ModuleNotFoundError) else cause
+            if isinstance(mistake, UserError):
+                raise mistake from None
         reason = str(causes[-1]).strip().splitlines()[0]
         raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
 

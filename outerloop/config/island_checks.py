@@ -68,6 +68,11 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
             f"Muon needs whole matrices, and island={kind} cuts them",
             "island=replicated",
         ),
+        (
+            kind == "gathered" and settings.samples.every > 0,
+            "samples.every is not supported by island=gathered",
+            "samples.every=0",
+        ),
         (inner.compile, "inner.compile=true is for island=single", "inner.compile=false"),
         *(
             (is_set, f"{option} is for island=single", instead)

@@ -39,10 +39,20 @@ POSITIVE = (
     "inner.seq_len",
     "inner.accumulate",
     "eval.sequences",
+    "checkpoint.keep",
+    "samples.tokens",
 )
 WORDS = {"merge_local": ("carry",)}
 """Numeric options that also accept these strings."""
-NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
+NOT_NEGATIVE = (
+    "seed",
+    "eval.every",
+    "checkpoint.every",
+    "checkpoint.hf_every",
+    "samples.every",
+    "keep_payload_rounds",
+    "inner.warmup_steps",
+)
 
 
 def refuse_ambiguous(overrides: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from outerloop import wire
 from outerloop.aggregate.screen import screen_of
-from outerloop.config.build import capabilities, make_model, make_optimizer_factory
+from outerloop.config.build import capabilities, make_model, make_optimizer_factory, make_sampler
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
@@ -44,6 +44,7 @@ def check_parts(config: DictConfig) -> Module:
     corpus = make(config.data)
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    make_sampler(config, corpus)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
     if config.init_from:

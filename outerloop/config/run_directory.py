@@ -32,6 +32,9 @@ MAY_DIFFER = (
     "round_timeout_s",
     "max_failed_rounds",
     "keep_payload_rounds",
+    "checkpoint.keep",
+    "checkpoint.hf_every",
+    "samples",
     "exchange",
     "island",
     "state_device",
@@ -157,8 +160,13 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
     return {
         key: value
         for key, value in flatten(OmegaConf.to_container(config, resolve=True)).items()
-        if key.split(".")[0] not in MAY_DIFFER or key in MUST_MATCH
+        if not may_differ(key) or key in MUST_MATCH
     }
+
+
+def may_differ(key: str) -> bool:
+    """Return whether this option, or the group that it is in, is listed in MAY_DIFFER."""
+    return key in MAY_DIFFER or key.split(".")[0] in MAY_DIFFER
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, step, round, eval, saved, done. Field names include their units.
+"event" is one of status, step, round, eval, sample, saved, done. Field names include their units.
 """
 
 from __future__ import annotations

@@ -21,12 +21,14 @@ from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.events import Event, round_fields, status_lines
 from outerloop.inner.run_totals import RunTotals
+from outerloop.inner.stop_point import StopPoint
+from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.inner.worker_checkpoint import keep_payload, load, save
-from outerloop.inner.worker_settings import WorkerSettings
+from outerloop.inner.worker_settings import WorkerSettings, is_due
 from outerloop.protocols import Exchange
 from outerloop.replica.rank_group import RankGroup
-from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors
+from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Stopped, Tensors
 
 
 class Worker:
@@ -39,7 +41,10 @@ class Worker:
         exchange: the outer loop's exchange, already joined.
         validation: this worker's share of the validation windows, (n, seq_len + 1) int64.
         emit: called with each event.
-        check_stop: raises Stopped if the run has to end early.
+        check_stop: raises Stopped if the run has to end at once.
+        stop_point: set by another thread if the run has to end early, with a checkpoint.
+        sampler: generates text from the global model at this worker.
+        export: writes the global model at this worker, every `export_every` rounds.
     """
 
     def __init__(
@@ -52,7 +57,11 @@ class Worker:
         validation: Tensor,
         emit: Callable[[Event], None],
         check_stop: Callable[[], None],
+        stop_point: StopPoint | None = None,
+        sampler: TextSampler | None = None,
+        export: Callable[[], None] = lambda: None,
     ) -> None:
+        self.stop_point, self.sampler, self.export = stop_point or StopPoint(), sampler, export
         self.settings, self.trainer, self.outer, self.exchange = settings, trainer, outer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.ranks = trainer.ranks
@@ -83,6 +92,7 @@ class Worker:
             self.evaluate(round_number=0)
         self.last_logged_step = self.step
         while self.step < self.outer.schedule.inner_steps(self.settings.rounds):
+            self.save_at_stop_point()
             self.check_stop()
             report = self.inner_step()
             self.totals.step_time.add(report)
@@ -152,9 +162,14 @@ class Worker:
             keep_payload(folder, report, rounds=self.settings.keep_payload_rounds)
 
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
-        """Evaluate and save if this is due after `done` rounds. After a round that `failed`, nothing is saved."""
+        """Evaluate, generate text, export and save, each if due after `done` rounds. A `failed` round is not saved."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
             self.evaluate(round_number=done)
+        if self.sampler and is_due(done, self.sampler.every):
+            text = self.sampler.sample(self.trainer, self.outer.slow, seed=done)
+            self.emit("sample", round=done, text=text)
+        if done < self.settings.rounds and is_due(done, self.settings.export_every):
+            self.export()
         if not failed and self.settings.saves_after(done):
             self.save_pending = True
             self.save_when_due()
@@ -169,6 +184,19 @@ class Worker:
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
             self.save_pending = False
             self.save()
+
+    def save_at_stop_point(self) -> None:
+        """Save and raise Stopped if the run is interrupted and this step is its stop point, or the next possible one.
+
+        A step is possible if all workers have landed the same rounds after it: if none is in flight, or if one has just
+        landed everywhere.
+        """
+        if self.stop_point.begin_step(self.step):
+            return
+        schedule = self.outer.schedule
+        if schedule.due(self.step).land or not (schedule.early or self.outer.in_flight):
+            self.save()
+            raise Stopped("the run was interrupted")
 
     def finish(self) -> None:
         """Agree on the final model: the mean if replicas differ by design, else the majority's model (final_check.py).

@@ -22,6 +22,7 @@ class WorkerSettings:
     eval_every: int
     eval_batch: int
     checkpoint_every: int
+    export_every: int
     keep_payload_rounds: int
     log_every: int
     max_failed_rounds: int

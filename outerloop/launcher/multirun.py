@@ -46,7 +46,7 @@ def multirun(overrides: list[str]) -> int:
         if settings.workers_as == "ranks" or settings.island.kind != "single":
             raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     folder = sweep_folder(overrides)
-    sys.argv = [sys.argv[0], "--multirun", *overrides, SWEEP_DIR + quoted(folder)]
+    sys.argv = [sys.argv[0], "--multirun", *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
         print_report(folder)
@@ -70,6 +70,12 @@ def sweep_folder(overrides: list[str]) -> Path:
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
+
+
+def not_swept(overrides: list[str]) -> str:
+    """Return the override by which hydra excludes options with one value from the names of the jobs (run_info.py)."""
+    constant = [o.key_or_group for o in load.parse_overrides(overrides) if not o.is_sweep_override()]
+    return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"
 
 
 def quoted(folder: Path) -> str:

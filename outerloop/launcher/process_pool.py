@@ -108,6 +108,17 @@ class ProcessWorkerPool:
         except (BrokenPipeError, ValueError):
             pass
 
+    def request_stop(self) -> bool:
+        """Ask all workers to wait before their next inner step. Return True."""
+        for index in range(self.config.workers):
+            self.send(index, {"request_stop": True})
+        return True
+
+    def stop_after(self, step: int) -> None:
+        """Ask all workers to save and leave after this inner step."""
+        for index in range(self.config.workers):
+            self.send(index, {"stop_after": step})
+
     def stop(self) -> None:
         """Ask all workers to leave by closing their standard input."""
         for process in self.processes:

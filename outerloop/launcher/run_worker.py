@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 from torch.nn import Module
 
-from outerloop.config.build import make_model, make_schedule, make_trainer, next_launch
+from outerloop import rng
+from outerloop.config.build import make_model, make_sampler, make_schedule, make_trainer, next_launch
 from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.core.memory_usage import HoldsMemory, estimate
@@ -21,6 +23,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.events import Event
 from outerloop.inner.export import export_hf
 from outerloop.inner.gathered_follower import GatheredFollower, follow
+from outerloop.inner.stop_point import StopPoint
 from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Worker
 from outerloop.inner.worker_settings import WorkerSettings
@@ -49,6 +52,7 @@ def run_worker(
     exchange: Exchange,
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
+    stop_point: StopPoint | None = None,
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> None:
@@ -75,6 +79,9 @@ def run_worker(
         validation=validation,
         emit=emit,
         check_stop=check_stop,
+        stop_point=stop_point,
+        sampler=make_sampler(config, corpus) if index == 0 else None,
+        export=partial(export_while_training, config, corpus, outer, run_dir),
     )
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
@@ -97,6 +104,13 @@ def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: 
     with run_once(run_dir / ".model", f"{outer.slow_hash:016x}") as is_own:
         if is_own:
             export_hf(unsharded_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def export_while_training(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
+    """Write the slow weights as a Hugging Face model. Random numbers drawn for it do not change the training."""
+    random_state = rng.get_state()
+    export_model(config, corpus, outer, run_dir)
+    rng.set_state(random_state)
 
 
 def unsharded_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
@@ -131,6 +145,7 @@ def worker_settings(
         eval_every=config.eval.every,
         eval_batch=max(1, config.inner.batch // ranks),
         checkpoint_every=config.checkpoint.every,
+        export_every=config.checkpoint.hf_every if index == 0 else 0,
         keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,
         max_failed_rounds=config.max_failed_rounds,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import build, run_directory
@@ -16,12 +15,16 @@ from outerloop.config.run_directory import RunDir
 from outerloop.inner.events import Event
 from outerloop.launcher.validation_merge import ValidationMerge
 from outerloop.launcher.worker_pool import WorkerPool, died_event
-from outerloop.sinks.console import Terminal
 from outerloop.sinks.jsonl import Jsonl
+from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 Row = dict[str, Any]
+
+
+SAVE_S = 120.0
+"""Seconds in which the workers of an interrupted run may reach a common inner step and save."""
 
 
 class WorkerCrashed(Exception):
@@ -33,15 +36,19 @@ class Supervisor:
 
     The rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation
     for which the shares of all workers have arrived.
+
+    Args:
+        config: of the run.
+        run: its directory.
+        console: the terminal.
+        sinks: get every row, in addition to metrics.jsonl; already started.
     """
 
-    def __init__(self, config: DictConfig, run: RunDir, console: Console) -> None:
-        self.config, self.run = config, run
+    def __init__(self, config: DictConfig, run: RunDir, console: Console, sinks: Sinks) -> None:
+        self.config, self.run, self.console, self.sinks = config, run, console, sinks
         earlier = run_directory.rows_until(run.path, run.resume_step)
         self.start_s = time.monotonic() - (earlier[-1]["wall_s"] if earlier else 0.0)
-        self.terminal = Terminal(rounds=config.rounds, console=console)
         self.rows = Jsonl(run.path / "metrics.jsonl", earlier=earlier)
-        self.sinks = [self.rows, self.terminal, *wandb_sinks(config, run.path)]
         self.validation = ValidationMerge(range(config.workers))
         self.saved: dict[int, set[int]] = {}
         self.active = set(range(config.workers))
@@ -49,19 +56,24 @@ class Supervisor:
         self.died: set[int] = set()
         self.outvoted = ""
         self.done_s: float | None = None
-        self.rewound = False
+        self.rewound = self.stopping = False
 
     def supervise(self, pool: WorkerPool) -> None:
-        """Start the workers and process their events. Stop and join them in any case at the end."""
+        """Start the workers and process their events. Stop and join them in any case at the end.
+
+        Raises KeyboardInterrupt if the run is interrupted, after saving a checkpoint.
+        """
         checkpoint.discard_after(self.run.path, self.run.resume_step)
         try:
             pool.start()
             self.process_events(pool)
+        except KeyboardInterrupt:
+            self.save_before_leaving(pool)
+            raise
         finally:
             pool.stop()
             pool.join()
-            for sink in self.sinks:
-                sink.close()
+            self.rows.close()
 
     def process_events(self, pool: WorkerPool) -> None:
         """Process events until every worker has left. Raises the error of the first worker that fails."""
@@ -83,6 +95,30 @@ class Supervisor:
             return [pool.events.get(timeout=max(0.0, left_s))]
         except queue.Empty:
             return [died_event(worker, "did not finish with the others") for worker in sorted(self.active)]
+
+    def save_before_leaving(self, pool: WorkerPool) -> None:
+        """Let all workers train to a common inner step, save and leave, within SAVE_S.
+
+        Does nothing if they have not begun, if one of them is missing, or if the pool cannot do it.
+        """
+        if len(self.ready) < self.config.workers or self.died or self.done_s is not None or not pool.request_stop():
+            return
+        print_line(self.console, "saving after this inner step; interrupt again to stop without saving")
+        self.stopping, end_s = True, time.monotonic() + SAVE_S
+        begun: dict[int, int] = {}
+        while self.active and (left_s := end_s - time.monotonic()) > 0:
+            try:
+                event = pool.events.get(timeout=left_s)
+            except queue.Empty:
+                return
+            if event["event"] != "stopping":
+                self.handle(event)
+                continue
+            begun[event["worker"]] = event["step"]
+            if len(begun) == self.config.workers:
+                if not max(begun.values()):
+                    return
+                pool.stop_after(max(begun.values()))
 
     def handle(self, event: Event) -> None:
         """Account for one event of a worker."""
@@ -130,7 +166,7 @@ class Supervisor:
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
-            self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers have")
+            print_line(self.console, f"going back to inner step {step}, the newest checkpoint that all peers have")
 
     def on_worker_died(self, event: Event) -> None:
         """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
@@ -150,7 +186,8 @@ class Supervisor:
         """Seal the checkpoint generation once every local worker has saved it, after writing its rows to disk.
 
         Once a worker has died, its part of every later generation is missing. Such generations are dropped, because a
-        run cannot be resumed from them.
+        run cannot be resumed from them. The checkpoint of an interrupted run replaces no other, because other machines
+        may not have one of the same step.
         """
         workers = self.saved.setdefault(event["step"], set())
         workers.add(event["worker"])
@@ -161,7 +198,7 @@ class Supervisor:
             checkpoint.drop(self.run.path, event["step"])
         elif len(workers) == self.config.workers:
             self.rows.sync()
-            checkpoint.seal(self.run.path, event["step"])
+            checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
 
     def print_address(self, addresses: Sequence[str]) -> None:
         """Print how other machines can join, if the run still needs peers or admits them at any time."""
@@ -171,32 +208,13 @@ class Supervisor:
         options = f"with the same options and exchange.peers={peers}"
         address = f"'exchange.initial_peers=[{addresses[0]}]'"
         if all("/127.0.0.1/" in address for address in addresses):
-            self.terminal.say(f"others on this machine join {options} {address}")
-            self.terminal.say("start with exchange.host=0.0.0.0 to let other machines join")
+            print_line(self.console, f"others on this machine join {options} {address}")
+            print_line(self.console, "start with exchange.host=0.0.0.0 to let other machines join")
         else:
-            self.terminal.say(f"others join {options} exchange.host=0.0.0.0 {address}")
+            print_line(self.console, f"others join {options} exchange.host=0.0.0.0 {address}")
 
     def write(self, row: Row) -> None:
-        """Write one row to every sink."""
+        """Write one row to metrics.jsonl and to every sink."""
         row["wall_s"] = round(time.monotonic() - self.start_s, 3)
-        for sink in self.sinks:
-            sink.write(row)
-
-
-def wandb_sinks(config: DictConfig, run_dir: Path) -> list[Any]:
-    """Return a list with the wandb sink, or an empty list if none is configured. Imports wandb only if needed."""
-    if config.log.wandb is None:
-        return []
-    from outerloop.sinks.wandb import Wandb
-
-    settings = OmegaConf.to_container(config, resolve=True)
-    node = config.log.wandb
-    return [
-        Wandb(
-            project=node.project,
-            entity=node.entity,
-            name=node.name or run_dir.name,
-            run_dir=run_dir,
-            settings=settings,  # type: ignore[arg-type]
-        )
-    ]
+        self.rows.write(row)
+        self.sinks.write(row)

@@ -16,10 +16,11 @@ from omegaconf import DictConfig
 from outerloop.config.instantiate import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.events import Event
+from outerloop.inner.stop_point import StopPoint
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.run_worker import join_exchange, run_worker
-from outerloop.launcher.worker_pool import run_to_end
+from outerloop.launcher.worker_pool import run_to_end, stopping_event
 from outerloop.types import Result
 
 
@@ -50,6 +51,7 @@ class ThreadWorkerPool:
         self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.hub = Hub(config.workers)
+        self.stop_points = [StopPoint() for _ in range(config.workers)]
         self.threads = [threading.Thread(target=self.run_worker, args=(i,), daemon=True) for i in range(config.workers)]
         self.compute = ComputeThread(config.threads or cpu_share.threads_per_process(1))
 
@@ -75,12 +77,26 @@ class ThreadWorkerPool:
                 exchange=exchange,
                 emit=self.events.put,
                 check_stop=self.hub.check_stop,
+                stop_point=self.stop_points[index],
                 compute=self.compute,
             )
+
+    def request_stop(self) -> bool:
+        """Ask all workers to wait before their next inner step. Return True."""
+        for index, stop_point in enumerate(self.stop_points):
+            self.events.put(stopping_event(index, stop_point.request()))
+        return True
+
+    def stop_after(self, step: int) -> None:
+        """Ask all workers to save and leave after this inner step."""
+        for stop_point in self.stop_points:
+            stop_point.set_target(step)
 
     def stop(self) -> None:
         """Ask all workers to leave at their next step."""
         self.hub.stop("the run was stopped")
+        for stop_point in self.stop_points:
+            stop_point.cancel()
 
     def join(self) -> None:
         """Wait until all workers have left."""

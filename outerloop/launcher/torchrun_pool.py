@@ -81,6 +81,14 @@ class TorchrunPool:
         if self.stopped.is_set():
             raise Stopped("the run was stopped")
 
+    def request_stop(self) -> bool:
+        """Return False: torchrun ends the other ranks at the same time, so they cannot reach a common step."""
+        return False
+
+    def stop_after(self, step: int) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """Ask rank 0's worker to leave at its next step. torchrun ends the other workers."""
         self.stopped.set()

@@ -33,7 +33,7 @@ from outerloop.launcher import cpu_share
 from outerloop.launcher.torchrun_pool import TorchrunPool, run_rank, send_event
 from outerloop.launcher.worker_pool import run_to_end
 from outerloop.launcher.worker_process import raise_stopped
-from outerloop.types import RoundFailed, Stopped, UserError
+from outerloop.types import RoundFailed, Stopped, UserError, raise_terminated
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LEAVE_S = 20
@@ -82,7 +82,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store,
     """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
     from outerloop.launcher.train import train as run
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, raise_terminated)
     own = shared_settings(settings)
     for rank, theirs in enumerate(exchange_values(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")

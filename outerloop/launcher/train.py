@@ -6,20 +6,26 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from outerloop.config import part_checks, run_directory
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
 from outerloop.launcher.process_pool import ProcessWorkerPool
+from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
+from outerloop.report.model_card import write_model_card
 from outerloop.sinks.console import format_bytes
+from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
+from outerloop.types import UserError
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
 """(settings, run directory, inner step to resume from) -> the worker pool, not started yet."""
@@ -32,15 +38,23 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
     `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
     the exchange. `overrides`: the options as typed, which the run directory keeps. Raises UserError or WorkerCrashed.
     """
-    console = Console()
+    refuse_missing_packages()
+    console, sinks = Console(), make_sinks(config)
     part_checks.limit_payloads(config, part_checks.check_parts(config))
     with closing(run_directory.open_run(config)) as run:
         if not run.finished:
             typed_options.write(run.path, overrides)
-        return train_in(config, run, console, make_pool or POOLS[config.workers_as])
+        return train_in(config, run, console, sinks, make_pool or POOLS[config.workers_as])
 
 
-def train_in(config: DictConfig, run: RunDir, console: Console, make_pool: MakePool) -> Row:
+def refuse_missing_packages() -> None:
+    """Check that the packages are installed that every run needs at its end, for the model and the figure."""
+    for package in ("transformers", "tokenizers", "matplotlib"):
+        if find_spec(package) is None:
+            raise UserError(f"{package} is not installed: run pip install 'outerloop-train[train]'")
+
+
+def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, make_pool: MakePool) -> Row:
     """Train in a run directory that is already locked. Return the summary."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -52,14 +66,30 @@ def train_in(config: DictConfig, run: RunDir, console: Console, make_pool: MakeP
     if run.resume_step is not None:
         console.print(f"resuming after inner step {run.resume_step}", highlight=False)
     console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
-    Supervisor(config, run, console).supervise(make_pool(config, run.path, run.resume_step))
-    summary = write_summary(config, run.path)
+    sinks.start(run_info(config, run, console))
+    with closing(sinks):
+        try:
+            Supervisor(config, run, console, sinks).supervise(make_pool(config, run.path, run.resume_step))
+        except KeyboardInterrupt:
+            print_line(console, resume_hint(run.path))
+            raise
+        summary = write_summary(config, run.path)
+        sinks.write({"event": "summary"} | summary)
     print_results(summary, run.path, console)
     return summary
 
 
+def resume_hint(run_dir: Path) -> str:
+    """Return how to resume an interrupted run, and from where."""
+    same = f"the same command with run_dir={run_dir}"
+    steps = checkpoint.sealed(run_dir)
+    if not steps:
+        return f"no checkpoint was saved: {same} starts from the beginning"
+    return f"{same} resumes from the last checkpoint, after inner step {steps[0]}"
+
+
 def write_summary(config: DictConfig, run_dir: Path) -> Row:
-    """Write summary.json and loss.png from the rows of the run. Return the summary."""
+    """Write summary.json, loss.png and the card of the model from the rows of the run. Return the summary."""
     from outerloop.report.run_figure import draw_run
     from outerloop.report.summary import summarize
 
@@ -70,6 +100,9 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
         rows, recipe=config.recipe, workers=ready[-1]["size"], rounds=config.rounds, params=ready[-1]["params"]
     )
     draw_run(rows, summary, run_dir / "loss.png")
+    if (run_dir / "hf").exists():
+        settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+        write_model_card(run_dir / "hf", summary, settings, title=run_dir.name)
     checkpoint.write_atomically(run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 

@@ -1,8 +1,12 @@
 """The interface of the pools that run the workers of a run on this machine.
 
 A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. If a
-worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave, and `join`
-waits until all have ended.
+worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave at once,
+and `join` waits until all have ended.
+
+To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
+"stopping", "step": inner steps begun}. `stop_after` lets them train up to one step, save and leave (stop_point.py).
+`request_stop` returns False if this pool cannot do that.
 """
 
 from __future__ import annotations
@@ -23,6 +27,10 @@ class WorkerPool(Protocol):
 
     def start(self) -> None: ...
 
+    def request_stop(self) -> bool: ...
+
+    def stop_after(self, step: int) -> None: ...
+
     def stop(self) -> None: ...
 
     def join(self) -> None: ...
@@ -31,6 +39,11 @@ class WorkerPool(Protocol):
 def died_event(index: int, reason: str) -> Event:
     """Return the event for a worker that ended without sending an event."""
     return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {reason}"}
+
+
+def stopping_event(index: int, begun: int) -> Event:
+    """Return the event of a worker that waits before its next inner step, or will wait after the one under way."""
+    return {"event": "stopping", "worker": index, "step": begun}
 
 
 def error_event(index: int, error: BaseException) -> Event:

@@ -1,7 +1,8 @@
 """`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
 
 Standard input is one JSON line {"initial_peers": [...]}, which the first worker gets only if it joins existing peers.
-When standard input ends, the worker leaves. Standard output is one JSON line per event. Standard error is the log.
+To end with a checkpoint, {"request_stop": true} and {"stop_after": STEP} follow (stop_point.py). When standard input
+ends, the worker leaves at once. Standard output is one JSON line per event. Standard error is the log.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from outerloop.config import build
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.inner.events import Event
+from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher.run_worker import join_exchange, run_worker
-from outerloop.launcher.worker_pool import run_to_end
+from outerloop.launcher.worker_pool import run_to_end, stopping_event
 from outerloop.protocols import Exchange
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.state import checkpoint
 from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
+PARENT_S = 2
+"""Seconds after SIGTERM in which the parent may ask for a checkpoint. Clusters send it to all processes of a job."""
 
 
 def main(arguments: list[str]) -> int:
@@ -42,33 +46,42 @@ def main(arguments: list[str]) -> int:
         raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
     emit, run_dir, index = take_standard_output(), Path(arguments[0]), int(arguments[1])
     resume_step = None if arguments[2] == "None" else int(arguments[2])
-    signal.signal(signal.SIGTERM, raise_stopped)
-    signal.signal(signal.SIGINT, raise_stopped)
+    stop_point = StopPoint()
+    leave_on_signals(stop_point)
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
     enable_user_code(names_in(config))
     with ExitStack() as resources:
-        event = run_to_end(index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources))
+        event = run_to_end(
+            index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources, stop_point)
+        )
         emit(event)
     return int(event["event"] == "error")
 
 
 def take_standard_output() -> Emit:
     """Return a function that writes events to standard output. Redirect all other output to the log."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
+    events, lock = os.fdopen(os.dup(1), "w", buffering=1), threading.Lock()
     os.dup2(2, 1)
 
     def emit(event: Event) -> None:
-        events.write(json.dumps(event) + "\n")
+        with lock:
+            events.write(json.dumps(event) + "\n")
 
     return emit
 
 
 def join_and_train(
-    config: DictConfig, run_dir: Path, index: int, resume_step: int | None, emit: Emit, resources: ExitStack
+    config: DictConfig,
+    run_dir: Path,
+    index: int,
+    resume_step: int | None,
+    emit: Emit,
+    resources: ExitStack,
+    stop_point: StopPoint,
 ) -> None:
     """Join the other peers, train, and leave. `resources` aborts the exchange if it was not closed before."""
-    exchange = make_exchange(config, run_dir, index, emit)
+    exchange = make_exchange(config, run_dir, index, emit, stop_point)
     resources.callback(exchange.abort)
     resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
     join_exchange(config, exchange, run_dir, resume_step, index)
@@ -80,15 +93,16 @@ def join_and_train(
         exchange=exchange,
         emit=with_peer_status(exchange, emit),
         check_stop=lambda: None,
+        stop_point=stop_point,
     )
     exchange.close()
 
 
-def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Exchange:
-    """Create the exchange of this worker, emit its address, and return it. Start watching standard input."""
+def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, stop_point: StopPoint) -> Exchange:
+    """Create the exchange of this worker, emit its address, and return it. Start following standard input."""
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
-    threading.Thread(target=watch_parent, daemon=True).start()
+    threading.Thread(target=follow_parent, args=(index, emit, stop_point), daemon=True).start()
     return swarm_exchange(config, run_dir, index, initial_peers, emit)
 
 
@@ -146,10 +160,29 @@ def parse_initial_peers(line: str) -> list[str]:
     return list(json.loads(line)["initial_peers"])
 
 
-def watch_parent() -> None:
-    """Wait until standard input ends, then make this process leave."""
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
+    """Follow the parent's requests on standard input. Leave when it ends."""
+    for message in map(json.loads, sys.stdin):
+        if "stop_after" in message:
+            stop_point.set_target(message["stop_after"])
+        else:
+            emit(stopping_event(index, stop_point.request()))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def leave_on_signals(stop_point: StopPoint) -> None:
+    """Leave at once on SIGINT. On SIGTERM leave after PARENT_S, unless the parent asks for a checkpoint first."""
+
+    def wait_for_request(number: int, frame: FrameType | None) -> None:
+        signal.alarm(PARENT_S)
+
+    def leave_unless_requested(number: int, frame: FrameType | None) -> None:
+        if not stop_point.requested:
+            raise_stopped(number, frame)
+
+    signal.signal(signal.SIGINT, raise_stopped)
+    signal.signal(signal.SIGTERM, wait_for_request)
+    signal.signal(signal.SIGALRM, leave_unless_requested)
 
 
 def raise_stopped(number: int, frame: FrameType | None) -> None:

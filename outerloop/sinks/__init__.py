@@ -1,1 +1,4 @@
-"""Sinks for the metrics of a run: metrics.jsonl, the terminal, Weights & Biases. Sinks never stop training."""
+"""Sinks for the rows of a run: metrics.jsonl, terminal, Weights & Biases, TensorBoard, trackio, or a class of your own.
+
+`sink.py` is the interface, `charts.py` names the charts that all loggers draw.
+"""

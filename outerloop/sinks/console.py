@@ -1,13 +1,12 @@
-"""Terminal output: a live progress bar, or plain lines if the output is a file or a pipe."""
+"""Terminal sink: a live progress bar, or plain lines if the output is a file or a pipe."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from outerloop.types import printable
+from outerloop.sinks.sink import RunInfo, print_line
 
 
 def format_bytes(count: float) -> str:
@@ -20,25 +19,23 @@ def format_bytes(count: float) -> str:
 
 
 class Terminal:
-    """The progress display of one run.
+    """The progress display of one run."""
 
-    Args:
-        rounds: number of rounds in the run.
-        console: the console to print to.
-    """
-
-    def __init__(self, *, rounds: int, console: Console) -> None:
-        self.console, self.rounds = console, rounds
+    def __init__(self) -> None:
         self.state: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
         self.shown = (0, -1)
+
+    def start(self, run: RunInfo) -> None:
+        """Show the bar if the output is a terminal."""
+        self.console, self.rounds = run.console, run.settings["rounds"]
         columns = [TextColumn("[bold]{task.completed}/{task.total}"), BarColumn(bar_width=10)]
         self.bar = Progress(
-            *columns, TextColumn("{task.description}"), TimeRemainingColumn(compact=True), console=console
+            *columns, TextColumn("{task.description}"), TimeRemainingColumn(compact=True), console=self.console
         )
-        self.task = self.bar.add_task("starting", total=rounds)
-        if console.is_terminal:
+        self.task = self.bar.add_task("starting", total=self.rounds)
+        if self.console.is_terminal:
             self.bar.start()
 
     def write(self, row: dict[str, Any]) -> None:
@@ -52,6 +49,8 @@ class Terminal:
             self.show_round(row)
         if row["event"] == "validation":
             self.say(f"round {row['round']}/{self.rounds}  validation loss {row['val_loss']:.3f} nats")
+        if row["event"] == "sample":
+            self.say(f"round {row['round']}/{self.rounds}  sample: {row['text']}")
         if row["event"] in ("status", "died"):
             self.say(row["text"])
 
@@ -80,8 +79,8 @@ class Terminal:
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - start_s)
 
     def say(self, text: str) -> None:
-        """Print one plain line. Unprintable characters, which may come from other peers, are made printable."""
-        self.console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
+        """Print one plain line above the bar."""
+        print_line(self.console, text)
 
     def close(self) -> None:
         """Stop the bar; its last state stays on the screen."""

@@ -1,83 +1,124 @@
-"""Weights & Biases sink: offline unless a key is set. A failure is logged once and never stops training."""
+"""Weights & Biases sink: `log=wandb`. Offline unless a key is known; then `wandb sync` uploads the run.
+
+An option in the configuration comes first, then wandb's environment variable (WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE,
+WANDB_RUN_GROUP, WANDB_NAME, WANDB_JOB_TYPE, WANDB_TAGS, WANDB_DIR, WANDB_CONSOLE, WANDB_QUIET), then the value that
+follows from the run.
+"""
 
 from __future__ import annotations
 
-import logging
+import html
+import netrc
 import os
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from outerloop.core.round import CHARTS, SPENT
+from outerloop.sinks.charts import FOLDERS, STEP, Charts
+from outerloop.sinks.sink import Row, RunInfo
+from outerloop.types import UserError
 
-log = logging.getLogger(__name__)
-
-NAMES = {
-    "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
-    "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
-    "validation": {"val_loss": "val/loss"},
-}
-"""Event -> field name -> chart name."""
-STEP = "inner_step"
-"""Name of the horizontal axis. wandb's own step must not decrease: wandb drops values with a lower step."""
+MODES = ("online", "offline", "disabled")
+ARTIFACTS = {"loss.png": "figure", "hf": "model"}
+"""Name in the run directory -> type of the artifact."""
+Value = TypeVar("Value")
 
 
 class Wandb:
-    """A sink that logs the first worker's steps and rounds, and all validations, against inner steps in any order.
+    """A sink that logs a run to Weights & Biases, with inner steps, tokens and bytes as axes.
 
-    A validation is complete when the slowest worker has reported its share, so it may follow later steps of the first
-    worker.
+    wandb's own step is not used: wandb drops values whose step is lower than the last, and evaluations come late.
 
     Args:
-        project, entity, name: of the wandb run.
-        run_dir: folder for wandb's files.
-        settings: the configuration to show with the run.
+        project, entity, name, group: of the wandb run; None: from the environment or the run.
+        mode: online, offline or disabled; None: from the environment, or online if a key is known.
+        artifacts: also store loss.png and the model in hf/ as artifacts at the end of the run.
     """
 
-    def __init__(self, *, project: str, entity: str | None, name: str, run_dir: Path, settings: dict[str, Any]) -> None:
-        self.run = None
-        try:
-            import wandb
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        name: str | None = None,
+        group: str | None = None,
+        mode: str | None = None,
+        artifacts: bool = False,
+    ) -> None:
+        if mode not in (None, *MODES):
+            raise UserError(f"log.wandb.mode={mode} is not one of {', '.join(MODES)}: set log.wandb.mode=offline")
+        self.project, self.entity, self.name, self.group = project, entity, name, group
+        self.mode, self.artifacts, self.finished = mode, artifacts, False
 
-            online = bool(os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").exists())
-            self.run = wandb.init(
-                project=project,
-                entity=entity,
-                name=name,
-                dir=str(run_dir),
-                config=settings,
-                mode="online" if online else "offline",
-                id=wandb_run_id(run_dir),
-                resume="allow",
-            )
-            for charts in sorted({chart.partition("/")[0] for names in NAMES.values() for chart in names.values()}):
-                self.run.define_metric(f"{charts}/*", step_metric=STEP)
-        except Exception as error:
-            self.give_up(error)
+    def start(self, run: RunInfo) -> None:
+        """Start the wandb run, or continue that of a resumed run."""
+        import wandb
 
-    def write(self, row: dict[str, Any]) -> None:
-        """Log one row if any of its fields has a chart."""
-        names = NAMES.get(row["event"], {})
-        values = {names[key]: value for key, value in row.items() if key in names and value is not None}
-        if self.run is None or not values or row.get("worker", 0):
-            return
-        try:
-            self.run.log(values | {STEP: row["step"]})
-        except Exception as error:
-            self.give_up(error)
+        self.path, self.charts = run.path, Charts(run.settings["workers"])
+        quiet = {"console": unless_set("WANDB_CONSOLE", "off"), "quiet": unless_set("WANDB_QUIET", True)}
+        mode: Any = self.mode or unless_set("WANDB_MODE", "online" if has_key() else "offline")
+        self.run: Any = wandb.init(
+            project=self.project or unless_set("WANDB_PROJECT", "outerloop"),
+            entity=self.entity,
+            name=self.name or unless_set("WANDB_NAME", run.name),
+            group=self.group or unless_set("WANDB_RUN_GROUP", run.group),
+            job_type=unless_set("WANDB_JOB_TYPE", run.settings["recipe"]),
+            tags=unless_set("WANDB_TAGS", list(run.tags)),
+            mode=mode,
+            dir=unless_set("WANDB_DIR", str(run.path)),
+            config=dict(run.settings),
+            id=wandb_run_id(run.path),
+            resume="allow",
+            settings={key: value for key, value in quiet.items() if value is not None},
+        )
+        for folder in FOLDERS:
+            self.run.define_metric(f"{folder}/*", step_metric=STEP)
+        if self.run.url:
+            run.console.print(f"wandb: {self.run.url}", markup=False, highlight=False, soft_wrap=True)
+
+    def write(self, row: Row) -> None:
+        """Log one row if it has charts or a text, or finish the run with its summary."""
+        if row["event"] == "summary":
+            self.summarize(row)
+        elif row["event"] == "sample":
+            self.log_text(row)
+        elif values := self.charts.values(row):
+            self.run.log(values)
+
+    def log_text(self, row: Row) -> None:
+        """Log a sample of generated text."""
+        import wandb
+
+        self.run.log({"val/sample": wandb.Html(f"<pre>{html.escape(row['text'])}</pre>"), STEP: row["step"]})
+
+    def summarize(self, summary: Row) -> None:
+        """Set the summary of the wandb run to the results of the run, and store the artifacts."""
+        self.finished = True
+        self.run.summary.update({key: value for key, value in summary.items() if isinstance(value, int | float | str)})
+        for name, kind in ARTIFACTS.items() if self.artifacts else ():
+            if (self.path / name).exists():
+                self.run.log_artifact(str(self.path / name), name=f"{kind}-{self.run.id}", type=kind)
 
     def close(self) -> None:
-        """Finish the wandb run: upload or write the remaining data."""
-        try:
-            if self.run is not None:
-                self.run.finish()
-        except Exception as error:
-            self.give_up(error)
+        """Upload or write the remaining data, and mark a run without a summary as failed."""
+        self.run.finish(exit_code=0 if self.finished else 1)
 
-    def give_up(self, error: Exception) -> None:
-        """Log the failure and drop all later rows."""
-        self.run = None
-        log.warning("wandb failed and is disabled from now on: %s", error)
+
+def unless_set(variable: str, value: Value) -> Value | None:
+    """Return the value, or None if this environment variable is set, which wandb then reads itself."""
+    return None if os.environ.get(variable) else value
+
+
+def has_key() -> bool:
+    """Return whether a key for wandb's server is in the environment or in ~/.netrc, where `wandb login` writes it."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(server) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def wandb_run_id(run_dir: Path) -> str:

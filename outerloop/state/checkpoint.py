@@ -1,4 +1,4 @@
-"""Store all state that evolves on disk: write it atomically, verify it when reading, keep the last valid generations.
+"""Store all state that evolves on disk: write it atomically, verify it when reading, keep the newest generations.
 
     checkpoints/step-00000300/worker-0.pt      one worker's complete state after inner step 300
     checkpoints/step-00000300/island-0/        for a sharded island: the shards of its ranks
@@ -26,7 +26,10 @@ from torch import Tensor
 from outerloop.state.durable import sync_folder
 
 KEEP = 2
-"""Number of generations kept; the second is the fallback if the first is corrupt."""
+"""Default of checkpoint.keep: the second generation is the fallback if the first is corrupt."""
+COMPARED = 3
+"""Number of generations among which the peers of a network look for a common one. One of them may be of an interrupted
+run, without a counterpart on other machines."""
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because the shards of an island may not fit in memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
@@ -121,12 +124,12 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
     """Return step -> hash of the slow weights, for each step up to `newest` from which this worker can resume."""
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
-    valid = [step for step in steps[:KEEP] if not find_damage(run_dir, step, worker)]
+    valid = [step for step in steps[:COMPARED] if not find_damage(run_dir, step, worker)]
     return {step: read_fingerprints(run_dir, step, worker).get("slow_hash", "") for step in valid}
 
 
-def seal(run_dir: Path, step: int) -> None:
-    """Mark a step as complete, then remove old generations.
+def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
+    """Mark a step as complete, then remove all but the newest `keep` generations.
 
     Call this when every local worker's state and the metrics up to this step are written. Sealed generations of later
     steps are removed too: they were written before the run went back to an earlier step.
@@ -134,7 +137,7 @@ def seal(run_dir: Path, step: int) -> None:
     write_atomically(generation(run_dir, step) / "sealed", b"")
     for later in [other for other in sealed(run_dir) if other > step]:
         drop(run_dir, later)
-    oldest = sealed(run_dir)[:KEEP][-1]
+    oldest = sealed(run_dir)[:keep][-1]
     for step in [other for other in generations(run_dir) if other < oldest]:
         drop(run_dir, step)
 

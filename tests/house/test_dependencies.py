@@ -1,16 +1,21 @@
-"""The lower bounds of dependencies."""
+"""What pyproject.toml asks for: the lower bounds of dependencies, and which package comes with which extra."""
 
 import importlib
 import tomllib
 from importlib.metadata import version
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 from packaging.requirements import Requirement
 
+from outerloop.types import EXTRAS
+
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+BASE = [Requirement(text) for text in PYPROJECT["dependencies"]]
+EXTRA = {extra: [Requirement(text) for text in texts] for extra, texts in PYPROJECT["optional-dependencies"].items()}
 
 
 @pytest.mark.parametrize(
@@ -24,9 +29,29 @@ PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_te
 def test_lower_bounds_are_those_of_what_the_code_calls(package, least, feature):
     """`feature` is there in the first release that the bound lets in: Muon came to torch with 2.9, and tokenizers 0.22
     is the least that transformers 5.0 asks for."""
-    [bound] = [one for one in map(Requirement, PYPROJECT["dependencies"]) if one.name == package]
     before, _, last = least.rpartition(".")
     older = f"{before}.{int(last) - 1}.999" if int(last) else f"{int(before) - 1}.999"
-    assert bound.specifier.contains(least) and not bound.specifier.contains(older)
-    assert feature()
-    assert bound.specifier.contains(version(package), prereleases=True)
+    bounds = [one for one in chain(BASE, *EXTRA.values()) if one.name == package]
+    assert bounds and feature()
+    for bound in bounds:
+        assert bound.specifier.contains(least) and not bound.specifier.contains(older)
+        assert bound.specifier.contains(version(package), prereleases=True)
+
+
+def test_every_optional_package_is_in_the_extra_that_its_error_names():
+    for package, extra in EXTRAS.items():
+        assert package in [one.name for one in EXTRA[extra]], package
+        assert package not in [one.name for one in BASE], package
+
+
+def test_what_is_installed_here_satisfies_every_bound():
+    """So that the tests run on versions that the bounds allow; trackio and the documentation may be missing."""
+    for extra, requirements in {"": BASE, **EXTRA}.items():
+        for one in requirements if extra not in ("trackio", "docs") else ():
+            if one.name != "outerloop-train" and (one.marker is None or one.marker.evaluate()):
+                assert one.specifier.contains(version(one.name), prereleases=True), one
+
+
+def test_all_holds_every_extra_of_a_user():
+    [everything] = EXTRA["all"]
+    assert everything.extras == EXTRA.keys() - {"all", "test", "docs", "trackio"}

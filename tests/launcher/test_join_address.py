@@ -1,9 +1,11 @@
 """How others join is told for every run that they can join."""
 
+import io
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from outerloop.config import load
 from outerloop.launcher.supervisor import Supervisor
@@ -13,10 +15,10 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 
 
 def told(address: str, *overrides: str) -> list[str]:
-    said: list[str] = []
-    run = SimpleNamespace(config=load.load(list(overrides)), terminal=SimpleNamespace(say=said.append))
+    out = io.StringIO()
+    run = SimpleNamespace(config=load.load(list(overrides)), console=Console(file=out))
     Supervisor.print_address(cast(Any, run), [address])
-    return said
+    return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("peers", ["exchange.peers=1", "exchange.peers=3", "workers=4"])

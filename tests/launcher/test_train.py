@@ -107,8 +107,9 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path):
 RESUMED = ["rounds=6", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=2", "recipe=sparseloco"]
 
 
-def start(run_dir):
-    command = [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=inprocess", *RESUMED, f"run_dir={run_dir}"]
+def start(run_dir, *options):
+    options = options or RESUMED
+    command = [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=inprocess", *options, f"run_dir={run_dir}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -151,16 +152,29 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
     assert summary_of(tmp_path / "killed")["slow_hash"] == whole["slow_hash"]
 
 
-@pytest.mark.slow  # in the default suite over a swarm: test_swarm_runs.py
-def test_ctrl_c_leaves_with_130_and_can_be_resumed(tmp_path):
-    process = start(tmp_path / "run")
-    while checkpoint.newest_valid(tmp_path / "run", 2)[0] is None:
-        assert process.poll() is None
+@pytest.mark.parametrize(
+    ("sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
+def test_an_interrupted_run_saves_first_and_goes_on_bit_for_bit(sent, code, tmp_path):
+    """In the middle of a round that would not have been saved."""
+    options = ["recipe=sparseloco", "rounds=3", "schedule.sync_every=8", "checkpoint.every=0", "log_every=1"]
+    process = start(tmp_path / "run", *options)
+    while '"step": 3' not in (read(tmp_path / "run/metrics.jsonl")):
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     said = process.communicate()[0]
-    assert process.returncode == 130 and "resumes from the last checkpoint" in said and "Traceback" not in said
-    assert start(tmp_path / "run").wait() == 0
+    [step] = checkpoint.sealed(tmp_path / "run")
+    assert process.returncode == code and "Traceback" not in said
+    hint = f"the same command with run_dir={tmp_path}/run resumes from the last checkpoint, after inner step {step}"
+    assert hint in said.replace("\n", ""), said
+    assert step > 3
+    resumed = run(tmp_path / "run", *options)
+    assert resumed["slow_hash"] == run(tmp_path / "whole", *options)["slow_hash"]
+
+
+def read(path):
+    return path.read_text() if path.exists() else ""
 
 
 def test_mistakes_exit_with_2_and_one_line(tmp_path):
@@ -181,6 +195,23 @@ def test_wandb_works_offline_and_its_failure_stops_nothing(tmp_path, monkeypatch
     assert run(tmp_path / "other", "rounds=1", "schedule.sync_every=1", "log=wandb")["rounds"] == 1
 
 
+def test_checkpoints_that_are_kept_text_and_a_model_while_training(tmp_path, capsys):
+    """Text and export change nothing in what is trained."""
+    options = ["rounds=4", "schedule.sync_every=2", "checkpoint.every=1"]
+    whole = run(tmp_path / "plain", *options)
+    assert len(checkpoint.sealed(tmp_path / "plain")) == 2
+    capsys.readouterr()
+    extra = ["checkpoint.keep=3", "checkpoint.hf_every=3", "samples.every=2", "samples.tokens=5", "samples.prompt=def"]
+    assert run(tmp_path / "run", *options, *extra)["slow_hash"] == whole["slow_hash"]
+    assert len(checkpoint.sealed(tmp_path / "run")) == 3
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    samples = [row for row in rows if row["event"] == "sample"]
+    assert [row["round"] for row in samples] == [2, 4] and all(row["text"].startswith("def") for row in samples)
+    assert "round 2/4  sample: def" in capsys.readouterr().out
+    card = (tmp_path / "run/hf/README.md").read_text()
+    assert f"| {whole['val_loss']:.4f} |" in card and "from_pretrained" in card and "compress._target_: " in card
+
+
 LAUNCHERS = {
     "basic": ["seed=0,1"],
     "joblib": ["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
@@ -192,15 +223,36 @@ LAUNCHERS = {
 EXTRAS = [name for name in LAUNCHERS if name != "basic"]
 
 
+NAMES = """\
+import json
+class Names:
+    def start(self, run): (run.path / "names.json").write_text(json.dumps([run.name, run.group, run.tags]))
+    def write(self, row): raise OSError("enough")
+    def close(self): pass
+"""
+"""A sink that writes down under which names a run appears in a logger."""
+
+
 @pytest.mark.parametrize("launcher", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in EXTRAS)])
 def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
-    """Also through hydra's launchers for many processes and clusters, and its sweeper that looks for the best."""
+    """Also through hydra's launchers for many processes and clusters, and its sweeper that looks for the best.
+
+    Each is named after what is swept, and they are a group.
+    """
+    (tmp_path / "names.py").write_text(NAMES)
     tiny = ["recipe=diloco", "rounds=1", "schedule.sync_every=1", "exchange=inprocess"]
-    tiny += [f"hydra.sweep.dir={tmp_path}/sweep"]
+    tiny += [f"hydra.sweep.dir={tmp_path}/sweep", "+log.names._target_=names.Names"]
     command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *tiny, *LAUNCHERS[launcher]]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 2
+    told = [json.loads((tmp_path / f"sweep/{job}/names.json").read_text()) for job in range(2)]
+    names, groups, tags = zip(*told, strict=True)
+    assert groups == ("sweep", "sweep")
+    if launcher == "optuna":
+        assert len(set(names)) == 2 and all(name.startswith("diloco-lr0.00") for name in names)
+    else:
+        assert names == ("diloco-seed0", "diloco-seed1") and {"diloco", "seed=1", "exchange=InProcess"} <= set(tags[1])
 
 
 def test_multirun_checks_every_combination_before_the_first_run(tmp_path):

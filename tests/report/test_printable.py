@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from outerloop.sinks.console import Terminal
 from outerloop.swarm.access.access_control import RejectionLog
 from outerloop.types import UserError, printable
 from tests.support.inspect_command import inspect, payload
+from tests.support.sink_rows import run_info
 
 HOSTILE = "w\x1b[2J\x07\r\n\u202e\x9b\ud800"
 SHOWN = r"w\x1b[2J\x07\r\n\u202e\x9b\ud800"
@@ -48,7 +50,8 @@ def parameter(caplog):
 
 def status_row(caplog):
     out = io.StringIO()
-    terminal_of_run = Terminal(rounds=1, console=Console(file=out, width=200))
+    terminal_of_run = Terminal()
+    terminal_of_run.start(run_info(Path("run"), console=Console(file=out, width=200)))
     terminal_of_run.write({"event": "status", "worker": 0, "step": 0, "text": HOSTILE})
     return out.getvalue().rstrip("\n")
 

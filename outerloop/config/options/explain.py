@@ -20,10 +20,11 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
     """Return a message on the first invalid override and what is allowed there, or else the error's first line."""
     choices = groups(overrides)
     for override in parse_overrides(overrides):
-        key, value = override.key_or_group, str(override.value())
-        if key in choices and value not in choices[key]:
-            hint = close_name(value, choices[key])
-            return f"{key}={value}: {key} is one of {', '.join(choices[key])}{f': set {key}={hint}' if hint else ''}"
+        key, chosen = override.key_or_group, override.value()
+        for value in map(str, chosen if isinstance(chosen, list) else [chosen]) if key in choices else ():
+            if value not in choices[key]:
+                hint, allowed = close_name(value, choices[key]), ", ".join(choices[key])
+                return f"{key}={value}: {key} is one of {allowed}{f': set {key}={hint}' if hint else ''}"
     first_line = str(error).strip().splitlines()[0]
     try:
         base = compose_config(group_choices(overrides))

@@ -1,0 +1,65 @@
+"""Text generated from the global model while it trains, to see what the loss does not show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from outerloop.inner.models import logits_of
+from outerloop.inner.trainer import Trainer
+from outerloop.types import Tensors, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEMPERATURE = 0.8
+"""Divisor of the logits: below 1, less likely tokens are drawn more rarely."""
+
+
+@dataclass(frozen=True)
+class TextSampler:
+    """A generator of one sample every `every` rounds: `tokens` more tokens after `prompt`.
+
+    `window`: number of tokens that the model sees. Draws from its own random numbers, so that training is the same with
+    and without samples.
+
+    Raises UserError if the data has no tokenizer, or if the prompt is empty.
+    """
+
+    every: int
+    prompt: str
+    tokens: int
+    window: int
+    tokenizer: PreTrainedTokenizerBase | None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None:
+            raise UserError(f"samples.every={self.every}: this data has no tokenizer: set samples.every=0")
+        if not self.prompt:
+            raise UserError("samples.prompt is empty: set samples.prompt=The")
+
+    def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
+        """Return the prompt and its continuation by the model with these weights. All ranks of an island call this."""
+        assert self.tokenizer is not None
+        island = trainer.outer.island
+        trainer.outer.before_update()
+        prompt = torch.tensor([self.tokenizer.encode(self.prompt, add_special_tokens=False)])
+        with island.temporary_weights(weights), trainer.autocast():
+            generated = island.compute(self.generate, trainer.model, prompt.to(trainer.device), seed)
+        return str(self.tokenizer.decode(generated[0]))
+
+    @torch.no_grad()
+    def generate(self, model: Module, text: Tensor, seed: int) -> Tensor:
+        """Return (1, n + tokens) token ids, of which the first n are `text` (1, n)."""
+        generator = torch.Generator().manual_seed(seed)
+        model.eval()
+        for _ in range(self.tokens):
+            logits = logits_of(model, text[:, -self.window :])[:, -1].float().cpu()
+            drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=generator)
+            text = torch.cat([text, drawn.to(text.device)], 1)
+        model.train()
+        return text

@@ -1,0 +1,61 @@
+"""Make the sinks of a run, and collect the facts about the run that they show: its name, group and tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from outerloop.config.instantiate import make
+from outerloop.config.run_directory import RunDir
+from outerloop.sinks.sink import RunInfo, Sinks
+from outerloop.types import UserError
+
+AXES = ("method", "compress", "feedback", "aggregate", "exchange", "schedule")
+
+
+def make_sinks(config: DictConfig) -> Sinks:
+    """Return the sinks of `log=`, not started. Raises UserError for a wrong option or a missing package."""
+    nodes = {str(name): node for name, node in (config.get("log") or {}).items() if node is not None}
+    for name, node in nodes.items():
+        if not OmegaConf.is_dict(node) or "_target_" not in node:
+            raise UserError(f"log.{name} names no class: set log={name}, or +log.{name}._target_=mymodule.MySink")
+    return Sinks({name: make(node) for name, node in nodes.items()})
+
+
+def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
+    """Return the facts about a run, with the name and group of its job if it is part of a sweep."""
+    swept = swept_options()
+    sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
+    options = {key.rpartition(".")[2]: value for key, value in (swept or {}).items() if key != "recipe"}
+    return RunInfo(
+        path=run.path,
+        settings=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
+        resume_step=run.resume_step,
+        name=run.path.name if swept is None else "-".join([config.recipe, *(f"{k}{v}" for k, v in options.items())]),
+        group=sweep or config.exchange.get("run"),
+        tags=(
+            config.recipe,
+            *(f"{axis}={config[axis]._target_.rpartition('.')[2]}" for axis in AXES),
+            *(f"{key}={value}" for key, value in options.items()),
+        ),
+        console=console,
+    )
+
+
+def swept_options() -> dict[str, str] | None:
+    """Return option -> value for the options that differ between the jobs of a sweep; None outside a sweep.
+
+    `multirun` excludes all other options from the folder names of the sweep.
+    """
+    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
+        return None
+    job = HydraConfig.get().job
+    overrides = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    constant = job.config.override_dirname.exclude_keys
+    return {o.key_or_group: str(o.value()) for o in overrides if o.key_or_group not in constant}

@@ -1,0 +1,60 @@
+"""Charts that every logger draws: their names, values and horizontal axes.
+
+    train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
+
+A value can be drawn against inner steps, the tokens of all workers of this machine, or the bytes that the first worker
+has sent. An evaluation is complete when the slowest worker has reported its share, so it may follow later steps of the
+first worker; its axes are those of the step at which it was made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outerloop.core.round import CHARTS, SPENT
+
+NAMES = {
+    "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
+    "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
+    "validation": {"val_loss": "val/loss"},
+}
+"""Event -> field name -> chart name."""
+FOLDERS = sorted({chart.partition("/")[0] for charts in NAMES.values() for chart in charts.values()})
+STEP, TOKENS, BYTES = "inner_step", "tokens", "bytes_sent"
+"""Names of the horizontal axes."""
+
+
+class Charts:
+    """The charts of one run, computed from its rows.
+
+    Args:
+        workers: number of workers of this machine.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.tokens = self.bytes_sent = 0
+        self.bytes_after_round: dict[int, int] = {}
+
+    def values(self, row: dict[str, Any]) -> dict[str, float]:
+        """Return chart name -> value and axis name -> value for one row; empty if no chart shows it."""
+        if row.get("worker", 0):
+            return {}
+        self.update_axes(row)
+        names = NAMES.get(row["event"], {})
+        values = {names[key]: value for key, value in row.items() if key in names and value is not None}
+        return values | self.axes(row) if values else {}
+
+    def update_axes(self, row: dict[str, Any]) -> None:
+        """Remember the tokens and bytes that a row of the first worker states."""
+        if row["event"] in ("step", "eval"):
+            self.tokens = self.workers * row.get("tokens", 0)
+        if row["event"] == "round":
+            self.bytes_sent = self.bytes_after_round[row["round"]] = row.get("bytes_sent", 0)
+
+    def axes(self, row: dict[str, Any]) -> dict[str, float]:
+        """Return the position of a row on each axis. The tokens of a round are those at the last logged step."""
+        if row["event"] != "validation":
+            return {STEP: row["step"], TOKENS: self.tokens, BYTES: self.bytes_sent}
+        sent = self.bytes_after_round.get(row["round"], self.bytes_sent)
+        return {STEP: row["step"], TOKENS: row["tokens"], BYTES: sent if row["round"] else 0}

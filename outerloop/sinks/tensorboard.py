@@ -1,0 +1,44 @@
+"""TensorBoard sink: `log=[console,tensorboard]`, then `tensorboard --logdir runs`.
+
+Values are drawn against inner steps. val/loss is also written against tokens and against bytes sent, as
+val/loss_by_tokens and val/loss_by_bytes_sent.
+"""
+
+from __future__ import annotations
+
+from torch.utils.tensorboard import SummaryWriter
+
+from outerloop.sinks.charts import BYTES, STEP, TOKENS, Charts
+from outerloop.sinks.sink import Row, RunInfo
+
+
+class TensorBoard:
+    """A sink that writes the event files of TensorBoard.
+
+    Args:
+        folder: inside the run directory.
+    """
+
+    def __init__(self, *, folder: str = "tensorboard") -> None:
+        self.folder = folder
+
+    def start(self, run: RunInfo) -> None:
+        """Open the event file. TensorBoard hides what a resumed run wrote after its checkpoint."""
+        self.charts = Charts(run.settings["workers"])
+        purge_step = None if run.resume_step is None else run.resume_step + 1
+        self.writer = SummaryWriter(str(run.path / self.folder), purge_step=purge_step)
+
+    def write(self, row: Row) -> None:
+        """Write the values or the text of one row."""
+        if row["event"] == "sample":
+            self.writer.add_text("val/sample", row["text"], row["step"])
+        values = self.charts.values(row)
+        for name, value in values.items():
+            if name != STEP:
+                self.writer.add_scalar(name, value, values[STEP])
+        for axis in (TOKENS, BYTES) if "val/loss" in values else ():
+            self.writer.add_scalar(f"val/loss_by_{axis}", values["val/loss"], values[axis])
+
+    def close(self) -> None:
+        """Close the event file."""
+        self.writer.close()

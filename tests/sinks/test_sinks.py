@@ -1,0 +1,115 @@
+"""`log=`: several sinks at once, a sink of one's own, and sinks that fail or are not installed."""
+
+import sys
+
+import pytest
+
+from outerloop.config import load
+from outerloop.launcher.run_info import make_sinks
+from outerloop.sinks.sink import Sinks
+from outerloop.types import UserError
+from tests.support.sink_rows import CHARTS, ROWS, play, run_info
+
+
+@pytest.mark.parametrize(
+    ("option", "sinks"),
+    [
+        ("log=console", ["console"]),
+        ("log=wandb", ["console", "wandb"]),
+        ("log=[jsonl,console,wandb]", ["console", "wandb"]),
+        ("log=jsonl", []),
+        ("log=[]", []),
+    ],
+)
+def test_sinks_are_chosen_as_a_list(option, sinks):
+    assert sorted(make_sinks(load.load([option])).sinks) == sinks
+
+
+def test_a_sink_of_ones_own_by_its_dotted_path(tmp_path, monkeypatch):
+    (tmp_path / "mysink.py").write_text(
+        "class Count:\n    def __init__(self, start_at): self.rows = start_at\n"
+        "    def start(self, run): pass\n    def write(self, row): self.rows += 1\n    def close(self): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sinks = make_sinks(load.load(["+log.mine._target_=mysink.Count", "+log.mine.start_at=5"]))
+    play(sinks, run_info(tmp_path), {"event": "saved", "worker": 0, "step": 1})
+    assert sinks.sinks["mine"].rows == 6
+    with pytest.raises(UserError, match=r"log\.mine\.begin: no such option"):
+        load.load(["+log.mine._target_=mysink.Count", "+log.mine.begin=5"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("log=[console,wandbb]", "log=wandbb: log is one of .*: set log=wandb"),
+        ("log.wandb.project=x", "log.wandb.project: no such option"),
+        ("+log.mine.x=1", "log.mine.x: no such option"),
+    ],
+)
+def test_mistakes_are_named(option, message):
+    with pytest.raises(UserError, match=message):
+        load.load([option])
+
+
+def test_a_sink_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    monkeypatch.delitem(sys.modules, "outerloop.sinks.trackio", raising=False)
+    with pytest.raises(UserError, match=r"trackio is not installed: run pip install 'outerloop-train\[trackio\]'"):
+        make_sinks(load.load(["log=trackio"]))
+
+
+class Failing:
+    def __init__(self, method):
+        self.method, self.calls = method, []
+
+    def __getattr__(self, method):
+        def call(*args):
+            self.calls.append(method)
+            if method == self.method:
+                raise OSError("no disk")
+
+        return call
+
+
+@pytest.mark.parametrize("method", ["start", "write", "close"])
+def test_a_sink_that_fails_gets_no_more_rows_and_disturbs_no_other(method, tmp_path, capsys):
+    failing, other = Failing(method), Failing(None)
+    play(Sinks({"bad": failing, "good": other}), run_info(tmp_path), {}, {})
+    assert other.calls == ["start", "write", "write", "close"]
+    assert failing.calls[-1] == method and failing.calls.count(method) == 1
+    assert capsys.readouterr().out == "log.bad failed and is disabled from now on: no disk\n"
+
+
+def test_tensorboard_holds_every_value_against_steps_and_the_loss_against_bytes(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from outerloop.sinks.tensorboard import TensorBoard
+
+    sample = {"event": "sample", "worker": 0, "step": 20, "text": "def f("}
+    play(TensorBoard(), run_info(tmp_path), *ROWS, sample)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+
+    def points(tag):
+        return sorted((event.step, round(event.value, 3)) for event in events.Scalars(tag))
+
+    assert points("val/loss") == [(0, 5.0), (10, 4.0), (20, 3.5)]
+    assert points("val/loss_by_bytes_sent") == [(0, 5.0), (7, 4.0), (14, 3.5)]
+    assert points("val/loss_by_tokens") == [(0, 5.0), (200, 4.0), (400, 3.5)]
+    assert points("train/loss") == [(5, 3.0), (19, 2.0)]
+    assert events.Tags()["tensors"] == ["val/sample/text_summary"]
+
+
+def test_trackio_gets_every_row(tmp_path, monkeypatch):
+    """With a stub of the package."""
+    from types import SimpleNamespace
+
+    rows = []
+    run = SimpleNamespace(log=lambda values, step=None: rows.append((values, step)), finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=lambda **options: run))
+    monkeypatch.delitem(sys.modules, "outerloop.sinks.trackio", raising=False)
+    from outerloop.sinks.trackio import Trackio
+
+    play(Trackio(), run_info(tmp_path), *ROWS)
+    assert [values | {"inner_step": step} for values, step in rows] == CHARTS
