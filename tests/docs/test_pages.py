@@ -27,8 +27,12 @@ SMALL = {
     "model": "nano",
     "eval.sequences": "8",
     "inner.batch": "2",
+    "inner.seq_len": "32",
+    "seed": "0",
     "schedule.sync_every": "6",
 }
+FIXED = {"ddp": "schedule", "demo": "schedule", "sparta": "schedule", "noloco": "exchange"}
+"""Recipe -> the group that it needs as it is."""
 FEW = {"peers=2": "peers=1", "sync_every=30": "sync_every=1", "max_steps=90": "max_steps=2"}
 """Text of a snippet that runs within this process -> what it is run with: one peer alone, few steps."""
 REASONS = {
@@ -67,10 +71,13 @@ def arguments_of(command: list[str]) -> list[str]:
 
 def shrunk(arguments: list[str]) -> list[str]:
     """Return the same training on a job of seconds: other sizes, the same settings otherwise."""
-    recipe = next((a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")), "")
-    fixed = {"ddp": "schedule", "demo": "schedule", "sparta": "schedule", "noloco": "exchange"}.get(recipe, "-")
+    recipes = next((a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")), "").split(",")
     own_model = "model" if "model=module" in arguments else "-"
-    sizes = {key: value for key, value in SMALL.items() if not key.startswith((fixed, own_model))}
+    fixed = (*(FIXED[recipe] for recipe in recipes if recipe in FIXED), own_model)
+    sizes = {key: value for key, value in SMALL.items() if not key.startswith(fixed)}
+    if any(argument.startswith("steps=") for argument in arguments):
+        sizes["steps"] = "6" if "schedule.sync_every" in sizes else "100"
+        del sizes["rounds"]
     kept = [argument for argument in arguments if argument.split("=")[0] not in sizes]
     return [*kept, *(f"{key}={value}" for key, value in sizes.items())]
 
