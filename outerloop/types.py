@@ -89,7 +89,7 @@ class Stopped(BaseException):
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM: the same clean shutdown as Ctrl-C, with exit code 143."""
+    """The process received SIGTERM. This causes the same clean shutdown as Ctrl-C, with exit code 143."""
 
 
 def raise_terminated(number: int, frame: FrameType | None) -> None:

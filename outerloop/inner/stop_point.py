@@ -1,10 +1,11 @@
-"""The inner step at which a run that is interrupted stops, the same for all workers of a machine.
+"""Determine the inner step at which an interrupted run stops, which is the same for all workers of a machine.
 
     1. `request` makes each worker wait before its next inner step, and returns the number of steps that it has begun.
-    2. `set_target` lets each train up to the largest of these numbers. There it saves its state and leaves.
+    2. `set_target` lets each worker train up to the largest of these numbers. The worker then saves its state and
+       leaves.
 
-Since no worker begins another step between the two, all can reach the target. A worker that waits for the others' part
-of a round, inside a step that it has begun, does not delay the answer.
+Because no worker begins another step between the two calls, all workers can reach the target. `request` returns
+immediately even if a worker is waiting for other peers inside a step that it has begun.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 
 
 class StopPoint:
-    """The stop point of one worker. Its training thread calls `begin_step`, another thread everything else."""
+    """The stop point of one worker. The worker's training thread calls `begin_step`; another thread calls the rest."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -22,7 +23,7 @@ class StopPoint:
         self.target: int | None = None
 
     def begin_step(self, done: int) -> bool:
-        """Return whether to take another inner step after `done` steps. Waits while the target is not known."""
+        """Return whether to take another inner step after `done` steps. After `request`, wait for the target first."""
         with self.changed:
             self.changed.wait_for(lambda: self.target is not None or not self.requested)
             self.begun = done + 1
@@ -41,7 +42,7 @@ class StopPoint:
             self.changed.notify_all()
 
     def cancel(self) -> None:
-        """Let a waiting worker continue: the run ends without saving."""
+        """Let a waiting worker continue, because the run ends without saving."""
         with self.changed:
             self.requested = False
             self.changed.notify_all()

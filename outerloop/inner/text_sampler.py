@@ -1,4 +1,4 @@
-"""Text generated from the global model while it trains, to see what the loss does not show."""
+"""Generate text from the global model during training, to show what the loss does not show."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPERATURE = 0.8
-"""Divisor of the logits: below 1, less likely tokens are drawn more rarely."""
+"""Divisor of the logits. Below 1, unlikely tokens are drawn less often than the model's probabilities state."""
 
 
 @dataclass(frozen=True)
 class TextSampler:
-    """A generator of one sample every `every` rounds: `tokens` more tokens after `prompt`.
+    """Generates text samples, each of which continues a prompt.
 
-    `window`: number of tokens that the model sees. Draws from its own random numbers, so that training is the same with
-    and without samples.
+    A sampler has its own random generator, so that training is the same with and without samples.
+
+    every: number of rounds between two samples.
+    prompt: the text to continue.
+    tokens: number of tokens to generate.
+    window: maximum number of tokens that are given to the model.
+    tokenizer: tokenizer of the data.
 
     Raises UserError if the data has no tokenizer, or if the prompt is empty.
     """
@@ -43,7 +48,10 @@ class TextSampler:
             raise UserError("samples.prompt is empty: set samples.prompt=The")
 
     def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
-        """Return the prompt and its continuation by the model with these weights. All ranks of an island call this."""
+        """Return the prompt and its continuation by the model with these weights.
+
+        All ranks of an island must call this.
+        """
         assert self.tokenizer is not None
         island = trainer.outer.island
         trainer.outer.before_update()
@@ -54,7 +62,7 @@ class TextSampler:
 
     @torch.no_grad()
     def generate(self, model: Module, text: Tensor, seed: int) -> Tensor:
-        """Return (1, n + tokens) token ids, of which the first n are `text` (1, n)."""
+        """Return the token ids `text`, (1, n), followed by the generated ones: (1, n + tokens)."""
         generator = torch.Generator().manual_seed(seed)
         model.eval()
         for _ in range(self.tokens):

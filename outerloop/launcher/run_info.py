@@ -20,7 +20,7 @@ AXES = ("method", "compress", "feedback", "aggregate", "exchange", "schedule")
 
 
 def make_sinks(config: DictConfig) -> Sinks:
-    """Return the sinks of `log=`, not started. Raises UserError for a wrong option or a missing package."""
+    """Return the sinks that `log=` configures, not started. Raises UserError on a wrong option or missing package."""
     nodes = {str(name): node for name, node in (config.get("log") or {}).items() if node is not None}
     for name, node in nodes.items():
         if not OmegaConf.is_dict(node) or "_target_" not in node:

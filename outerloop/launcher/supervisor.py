@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 SAVE_S = 120.0
-"""Seconds in which the workers of an interrupted run may reach a common inner step and save."""
+"""Maximum number of seconds for the workers of an interrupted run to reach a common inner step and save."""
 
 
 class WorkerCrashed(Exception):

@@ -48,7 +48,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
 
 
 def refuse_missing_packages() -> None:
-    """Check that the packages are installed that every run needs at its end, for the model and the figure."""
+    """Check that the packages are installed which every run needs at its end, for the model and the figure."""
     for package in ("transformers", "tokenizers", "matplotlib"):
         if find_spec(package) is None:
             raise UserError(f"{package} is not installed: run pip install 'outerloop-train[train]'")
@@ -80,7 +80,7 @@ def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, ma
 
 
 def resume_hint(run_dir: Path) -> str:
-    """Return how to resume an interrupted run, and from where."""
+    """Return a line that states how to resume an interrupted run, and from which step."""
     same = f"the same command with run_dir={run_dir}"
     steps = checkpoint.sealed(run_dir)
     if not steps:

@@ -42,7 +42,7 @@ def died_event(index: int, reason: str) -> Event:
 
 
 def stopping_event(index: int, begun: int) -> Event:
-    """Return the event of a worker that waits before its next inner step, or will wait after the one under way."""
+    """Return the event of a worker that waits before its next inner step, or will wait after the current step."""
     return {"event": "stopping", "worker": index, "step": begun}
 
 

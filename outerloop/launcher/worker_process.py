@@ -34,7 +34,7 @@ from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
 PARENT_S = 2
-"""Seconds after SIGTERM in which the parent may ask for a checkpoint. Clusters send it to all processes of a job."""
+"""Seconds after SIGTERM in which the parent may request a checkpoint. Clusters send it to all processes of a job."""
 
 
 def main(arguments: list[str]) -> int:
@@ -171,7 +171,7 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
 
 
 def leave_on_signals(stop_point: StopPoint) -> None:
-    """Leave at once on SIGINT. On SIGTERM leave after PARENT_S, unless the parent asks for a checkpoint first."""
+    """Leave immediately on SIGINT. On SIGTERM, leave after PARENT_S unless the parent requests a checkpoint before."""
 
     def wait_for_request(number: int, frame: FrameType | None) -> None:
         signal.alarm(PARENT_S)
