@@ -228,7 +228,7 @@ import outerloop
 from tests.support import tiny_gpt
 
 def add(model, optimizer):
-    add.outer = outerloop.from_recipe("sparseloco", model, peers=2, sync_every=2, initial_peers=sys.argv[1:])
+    add.outer = outerloop.from_recipe("sparseloco", model, *sys.argv[1:], peers=2, sync_every=2)
     outerloop.attach(optimizer, add.outer)
 
 tiny_gpt.train(open("text", "rb").read(), steps=4, add=add)
@@ -238,7 +238,7 @@ add.outer.close()
 
 
 def test_two_processes_meet_over_the_network(tmp_path):
-    """The second process is given the address that the first one prints, and both end with equal slow weights."""
+    """The second process is given the option that the first one prints, and both end with equal slow weights."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
 

@@ -98,6 +98,7 @@ class Watch:
             print(os.environ.get("OMP_WAIT_POLICY"))
 sys.meta_path.insert(0, Watch())
 import outerloop.commands.main
+import torch
 """
     env = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     env |= {"OMP_WAIT_POLICY": asked} if asked else {}
