@@ -60,8 +60,8 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """An exchange of one peer that takes UNDER_WAY_S and accepts messages from any thread, as an exchange over a
-    network.
+    """A one-peer exchange that takes UNDER_WAY_S per round and, like one over a network, accepts messages from any
+    thread.
     """
 
     info = replace(InProcess.info, concurrent=True)

@@ -37,7 +37,7 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
         return
     if settings.workers_as == "threads":
         raise UserError(
-            f"island={kind} needs separate processes, and exchange=inprocess runs threads: set exchange=distributed"
+            f"island={kind} needs separate processes, but exchange=inprocess runs threads: set exchange=distributed"
         )
     for is_set, why, instead in unsupported_settings(settings, ranks):
         if is_set:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,12 +79,22 @@ class RunDir:
         unlock(self.lock)
 
 
+def new_folder(recipe: str) -> Path:
+    """Create and return runs/<time>-<recipe>, with -2, -3 ... at the end if a run of the same second has that name."""
+    name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{recipe}"
+    for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    return path
+
+
 def open_run(config: DictConfig) -> RunDir:
     """Check the folder, then claim it: lock it and write config.yaml.
 
     Raises UserError, without changing the folder, if it belongs to another configuration or is not a run.
     """
-    path = Path(config.run_dir or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{config.recipe}")
+    path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
     earlier = config if not resumed else earlier_length(path, config)
     if resumed:

@@ -87,13 +87,16 @@ class SharedState:
     def restore(self, content: bytes) -> None:
         """Replace the shared state by what `serialize` returned on another peer; keep Δ = φ − θ.
 
-        Raises UserError if that state does not fit this run. Nothing has changed then.
+        Raises UserError if that state does not match this run; then nothing has changed.
         """
         try:
             state = on_device(canonical.unpack(content), self.replica.device)
             self.check(state)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
+            raise UserError(
+                f"the state received from the other peers does not match this configuration: {error}; start with the "
+                "settings of their run"
+            ) from error
         slow, island = self.replica.slow, self.replica.island
         delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
         self.replica.load_slow(state["slow"])

@@ -186,7 +186,7 @@ class SwarmGather(SwarmExchange):
     def join(self, first: Round = FIRST) -> None:
         """Start at round `first` once the swarm has formed, or rejoin the peers that have continued without this one.
 
-        Calls `form` if that was not called before, and raises what it raises.
+        Calls `form` if it has not been called yet; its exceptions propagate.
         """
         if not self._formed:
             self.form()

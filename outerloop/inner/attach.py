@@ -122,7 +122,7 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe uses an inner optimizer other than AdamW, and the given optimizer is a different one.
+    """Log a warning if the recipe prescribes an inner optimizer other than AdamW and the given one is not of that kind.
 
     Nothing is checked if there are several optimizers.
     """

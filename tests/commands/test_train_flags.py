@@ -1,5 +1,6 @@
 """`outerloop train`: hydra's flags, own recipes, options of earlier runs, completion."""
 
+import logging
 import sys
 
 import pytest
@@ -22,6 +23,12 @@ TINY = [
     "eval.sequences=4",
     "inner.batch=1",
 ]
+
+
+@pytest.fixture(autouse=True)
+def root_handlers(monkeypatch):
+    """Restore the handlers of the root logger: hydra's own help adds one that writes to this test's stdout."""
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
 
 
 @pytest.fixture

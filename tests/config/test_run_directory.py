@@ -19,6 +19,15 @@ def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
     assert (tmp_path / "a/config.yaml").read_bytes() == before
 
 
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_directory.time, "strftime", lambda form: "2026-01-01_00-00-00")
+    runs = [run_directory.open_run(load.load(["recipe=diloco", f"seed={seed}"])) for seed in range(3)]
+    assert [str(run.path) for run in runs] == [f"runs/2026-01-01_00-00-00-diloco{end}" for end in ("", "-2", "-3")]
+    for run in runs:
+        run.close()
+
+
 @pytest.mark.parametrize("options", [["compress=adaptive"], ["compress=auto"], ["feedback=local"]], ids=str)
 def test_a_run_that_names_its_parts_as_they_were_called_before_is_resumed(tmp_path, options):
     options = ["recipe=sparseloco", *options, f"run_dir={tmp_path}/a"]

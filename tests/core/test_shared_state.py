@@ -260,7 +260,7 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing():
         "not a snapshot": before[:-1],
     }
     for said, content in others.items():
-        with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
+        with pytest.raises(UserError, match=f"the other peers does not match this configuration: .*{said}"):
             loop.shared_state.restore(content)
     assert loop.shared_state.serialize() == before
 
@@ -382,7 +382,7 @@ def test_a_state_of_which_one_thing_is_wrong_is_refused_by_name_and_changes_noth
     state = canonical.unpack(giver.shared_state.serialize())
     holder, key = place(state)
     holder[key] = value
-    with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
+    with pytest.raises(UserError, match=f"the other peers does not match this configuration: .*{said}"):
         late.shared_state.restore(canonical.pack(state))
     assert late.shared_state.serialize() == before
     for name, p in late.model.named_parameters():

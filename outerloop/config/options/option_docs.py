@@ -15,7 +15,7 @@ import yaml
 from outerloop.config.options.search_path import choices_in, config_dir
 
 MAIN = "train"
-"""Name of the file with the options of no group."""
+"""Name of the file with the options that belong to no group."""
 NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
 """Keys at the top of the yaml files that are not options, or are groups."""
 SET_BY_THE_PROGRAM = "set by the program"

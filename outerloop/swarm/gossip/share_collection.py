@@ -18,7 +18,8 @@ from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.validation import items
 
 NAMED = 256
-"""Maximum number of members that one request may ask about, so that the request and its answer fit a frame."""
+"""Maximum number of members that one request may ask about, so that the request and its answer each fit in one
+frame."""
 
 
 class ShareCollection:
