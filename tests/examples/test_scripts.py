@@ -38,13 +38,18 @@ def run(name, folder, monkeypatch, changes, *arguments):
     return runpy.run_path(str(script), run_name="__main__")
 
 
+def execute(script):
+    """Execute a script in this thread. runpy would replace sys.modules["__main__"], which belongs to all threads."""
+    exec(compile(Path(script).read_text(), script, "exec"), {"__name__": "__main__", "__file__": script})
+
+
 def test_two_peers_of_the_own_loop_end_with_equal_weights(tmp_path, monkeypatch, caplog, capsys):
     monkeypatch.chdir(tmp_path)
     script = str(written("own_loop.py", tmp_path, {"STEPS, SYNC_EVERY = 180, 30": "STEPS, SYNC_EVERY = 6, 3"}))
 
     def start(*arguments):
         monkeypatch.setattr(sys, "argv", [script, *arguments])
-        thread = threading.Thread(target=runpy.run_path, args=(script,), kwargs={"run_name": "__main__"})
+        thread = threading.Thread(target=execute, args=(script,))
         thread.start()
         return thread
 
