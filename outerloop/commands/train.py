@@ -47,11 +47,10 @@ def train(overrides: list[str]) -> int:
     overrides = typed_options.with_run_dir(overrides)
     settings = load.load(overrides)
     if settings.workers_as == "ranks" or settings.island.kind != "single":
-        from torch.distributed.elastic.multiprocessing.errors import record
-
         from outerloop.launcher.torchrun_rank import train as train_rank
 
-        return record(train_rank)(overrides) or 0  # torchrun then shows the error of the rank that failed first
+        train_rank(overrides)
+        return 0
     from outerloop.launcher.train import train as train_here
 
     signal.signal(signal.SIGTERM, raise_terminated)

@@ -108,7 +108,7 @@ def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_wri
     told = first.communicate()[1]
     second.terminate()
     also_told = second.communicate()[1]
-    assert first.returncode == 2 and "Traceback" not in told + also_told
+    assert first.returncode == 2 and "Traceback" not in told + also_told, told + also_told
     assert "outerloop: schedule.sync_every is 15 here and 9 at rank 1: set the same options everywhere" in told
     assert not (tmp_path / "run").exists()
 
