@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import hydra
@@ -82,10 +83,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def with_cfg_value(arguments: list[str]) -> list[str]:
     """Return the arguments with the value "job" after a --cfg without value."""
-    followed = zip(arguments, [*arguments[1:], ""], strict=True)
     return [
         part
-        for flag, value in followed
+        for flag, value in pairwise([*arguments, ""])
         for part in ([flag, SHOWN[0]] if flag in ("--cfg", "-c") and value not in SHOWN else [flag])
     ]
 

@@ -56,6 +56,12 @@ def outerloop(monkeypatch, capsys):
     return call
 
 
+@pytest.mark.parametrize("typed", [[], ["rounds=3"]])
+def test_no_flag_is_needed(typed):
+    flags = train.parse(typed)
+    assert flags.overrides == typed and not flags.cfg and not flags.multirun
+
+
 @pytest.mark.parametrize("flag", ["--cfg", "-c job"])
 def test_cfg_shows_a_configuration_wherever_it_stands(outerloop, flag):
     for line in (f"train {flag} recipe=diloco rounds=3", f"train recipe=diloco {flag} rounds=3"):
