@@ -1,7 +1,7 @@
 """Measure what a stranger at 100 Mbit/s costs a run with an allow-list, in runs with and without the attack in turn.
 
     .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
-        [option=value ...]
+        [--kinds calm,attacked,open] [option=value ...]
 
 Five machines run `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that
 is not on the list runs attack_stranger.py from the first round on. It has the machine's last core to itself. The five
@@ -29,7 +29,8 @@ from attack_swarm import Listed, cpu_s, round_times, running
 from faults_machine import Row
 
 HERE = Path(__file__).parent
-KINDS = ("calm", "attacked")
+KINDS = ("calm", "attacked", "open")
+"""The last one is attacked, too, but has no allow-list; it only has to go on."""
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Duration of the warm-up after the first round, in which memory and rounds are not representative."""
@@ -40,9 +41,12 @@ MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
     """Run once and return the record."""
     with ExitStack() as stack:
-        swarm = stack.enter_context(running(Listed(folder / "run", workers=args.workers, options=args.options)))
+        machines = Listed(folder / "run", workers=args.workers, options=args.options)
+        if kind == "open":
+            remove_lists(machines)
+        swarm = stack.enter_context(running(machines))
         swarm.follow(WARM_S)
-        attack = stack.enter_context(attacking(swarm, args)) if kind == "attacked" else None
+        attack = stack.enter_context(attacking(swarm, args)) if kind != "calm" else None
         swarm.look()
         began, used_s, stopped = time.monotonic(), cpu_s(swarm.machines), ""
         try:
@@ -56,6 +60,12 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
         if attack and stopped:
             attack.terminate()
         return record | {"stranger": report_of(attack) if attack else {}}
+
+
+def remove_lists(swarm: Listed) -> None:
+    """Let the machines of this swarm start without an allow-list, as an open run."""
+    for machine in swarm.machines:
+        machine.options = [option for option in machine.options if not option.startswith("exchange.allow=")]
 
 
 def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
@@ -121,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default="calm,attacked")
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=5)

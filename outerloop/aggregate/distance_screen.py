@@ -15,10 +15,9 @@ compared with φ_i.
 
 For the first partner r is d_i, which is about the distance of a replica that started from the same weights. The
 distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can follow: it grows by a
-factor of four in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So whichever
-partners this peer meets, and however often, a round moves it by at most a fixed multiple of its own longest round. If
-the partner is refused, the round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and
-partners have no effect.
+factor of four in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So no
+choice of partners can move this peer in one round by more than a fixed multiple of D. If the partner is refused, the
+round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and partners have no effect.
 
 At the end of the run whole replicas are averaged (replica_average.py) by the same rules, with
 r² = Σ min(max(h, D), 8 D)² over fragments, so that nothing that a peer sends at the end changes r.

@@ -152,6 +152,6 @@ class NormScreen:
 
 
 def median(values: Iterable[Any]) -> Any:
-    """Return the lower median of the positive values, or 0 if there are none."""
+    """Return the lower median of the positive values, or 0 if no value is positive."""
     positive = [x for x in values if x > 0]
     return statistics.median_low(positive) if positive else 0

@@ -74,7 +74,7 @@ def lines(choice: Choice, width: int) -> list[str]:
 
 
 def option_lines(option: Option, width: int) -> list[str]:
-    """Return one option as lines of text, the description in a column of its own."""
+    """Return the lines that show one option: name and default in the first column, the description in the second."""
     name = f"  {option.name}={option.default}".ljust(NAME_WIDTH - 1)
     text = textwrap.wrap(option.comment, max(30, width - NAME_WIDTH)) or [""]
     first = [name.rstrip()] if len(name) >= NAME_WIDTH else [f"{name} {text.pop(0)}".rstrip()]

@@ -5,7 +5,8 @@
 The scale is set by the largest magnitude of a group, not of the tensor, so a large value makes the levels coarser only
 in its own group. Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it
 were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits (relative error 0.35 against
-0.81 here, Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 with a feedback of its own.
+0.81 here, Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of error feedback
+(feedback/loco.py).
 
 N values, G groups.
 """

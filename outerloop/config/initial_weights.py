@@ -23,7 +23,8 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
         source: folder of a run, whose hf/ is used, or a folder with safetensors files such as model.safetensors.
 
     Raises:
-        UserError: if there are none, or a parameter is missing or has another shape. Tied parameters count as one.
+        UserError: if the folder has no weights, or a parameter of the model is missing there or has another shape.
+            Parameters that share one tensor need one entry.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     files = sorted(folder.glob("*.safetensors"))

@@ -225,6 +225,15 @@ def test_a_run_that_the_stranger_stops_is_a_record_and_the_stranger_ends(tmp_pat
     )
 
 
+def test_the_machines_of_an_open_run_have_no_list(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "")  # Listed extends it
+    swarm = attack_strangers.Listed(tmp_path, workers=2, options=["rounds=3"])
+    before = [machine.options for machine in swarm.machines]
+    attack_strangers.remove_lists(swarm)
+    for options, machine in zip(before, swarm.machines, strict=True):
+        assert {*options} - {*machine.options} == {f"exchange.allow=[{','.join(swarm.ids)}]"}
+
+
 def test_a_stranger_that_does_not_connect_is_no_attack(monkeypatch):
     real = subprocess.Popen
 

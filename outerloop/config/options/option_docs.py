@@ -1,7 +1,8 @@
 """Read the options, their defaults and their comments from the yaml files of the configuration.
 
-A comment belongs to the option on its line, or to the option below if it is on lines of its own. Lines of comment that
-continue in the same column belong together. The comment at the top of a file describes the choice.
+A comment at the end of a line describes the option on that line; a comment on a separate line describes the next
+option. Comment lines that continue in the same column form one comment. The comment at the top of a file describes the
+choice.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
 FILE = Path(".hydra") / "overrides.yaml"
-"""Where hydra keeps the overrides of a run, in its directory."""
+"""The file in a run directory in which hydra records the overrides of the run."""
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
 """Options with the place of a run. A run that repeats an earlier one has another place."""
