@@ -119,7 +119,7 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
 def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
     """Return the header and parts of one message.
 
-    Raises InvalidMessage with the reason if it does not fit the schema.
+    Raises InvalidMessage with the reason if the message does not match the schema.
     """
     if len(blob) > size_limit(schema):
         raise InvalidMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")

@@ -36,7 +36,8 @@ LAST_AT, SECOND_AT = 0.6, 0.8
 """In a run of all lies: start of the lie that expels the liar, and of the second newcomer, as fractions of the run."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
-"""Lies that always get the liar expelled. Others may, too: the signatures of a forged commit can contradict a vote."""
+"""Lies that always get the liar expelled. Other lies may do so, too: the signatures of a forged commit can
+contradict a vote."""
 ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
 """The order of the lies if a run has all of them."""
 MIN_PACE = 0.8

@@ -30,7 +30,7 @@ from faults_machine import Row
 
 HERE = Path(__file__).parent
 KINDS = ("calm", "attacked", "open")
-"""The last one is attacked, too, but has no allow-list; it only has to go on."""
+"""A run of the last kind is attacked, too, but has no allow-list; it only has to continue."""
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Duration of the warm-up after the first round, in which memory and rounds are not representative."""
@@ -69,7 +69,7 @@ def remove_lists(swarm: Listed) -> None:
 
 
 def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for the stranger to end, and return what it printed last.
+    """Wait for the stranger to end, and return the report that it printed last.
 
     `communicate` would lose the output that is already in the buffer from which the line "connected" was read.
     """

@@ -7,8 +7,8 @@ is measured. Blocks of steps with and without the hook alternate; the cost is th
 of AdamW on the same model is measured for comparison.
 
 In a round: 16.8M parameters and an exchange that takes half a second. The round lands at once, or 15 steps of 50 ms
-later, and the optimizer either is or may not be the only writer of the weights. The script measures how long training
-blocks for the launch, for messages that have not arrived yet, and for the landing.
+later, and the optimizer is either known to be the only code that writes the weights, or not. The script measures how
+long training blocks for the launch, for messages that have not arrived yet, and for the landing.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """A one-peer exchange that takes UNDER_WAY_S per round and, like one over a network, accepts messages from any
-    thread.
+    """A one-peer exchange that takes UNDER_WAY_S per round and, like an exchange over a network, accepts messages
+    from any thread.
     """
 
     info = replace(InProcess.info, concurrent=True)

@@ -4,7 +4,8 @@
 
 A pair consists of one run alone, and then the same run together with the other programs. The ratio is the time of the
 slowest run in the second part over the time of the run alone, for whole processes, including their start. An existing
-FILE is continued. The busy loop has nice 10. `--python` is the interpreter of another checkout to compare with.
+FILE is continued. The busy loop runs at nice 10. `--python` is the interpreter of another checkout, to be compared with
+this one.
 """
 
 from __future__ import annotations

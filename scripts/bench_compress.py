@@ -1,4 +1,4 @@
-"""Measure the compression of a round against the memory traffic that it cannot avoid and against other implementations.
+"""Compare the time of a round's compression with that of its unavoidable memory traffic and of other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
         [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]

@@ -3,8 +3,9 @@
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
 All processes read the same clock. The transfer of a round ends when the last peer holds the last payload. The commit
-phase is the time from the end of the transfer until a peer can use the outcome. It has two parts: until the peer learns
-the commit, and after that, when the payloads are copied for the trainer. Payloads are random bytes, new in every round.
+phase is the time from the end of the transfer until a peer can use the outcome. It has two parts: the time until the
+peer learns the commit, and the time in which the payloads are then copied for the trainer. Payloads are random bytes,
+new in every round.
 """
 
 from __future__ import annotations

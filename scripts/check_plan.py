@@ -7,8 +7,8 @@ gossip), fragments, payload_bytes (all fragments of a round together), inner_s (
 method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner gets the measured times of an
 inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. With a
 high cap, the CPU is the bottleneck as well if the hosts share a machine: --machine-mbit is then the rate of all hosts
-together (from bench_gather.py: all bytes over the seconds of their transfer). By default, each host has the rate of a
-whole machine.
+together (bench_gather.py measures it: all bytes divided by the seconds of their transfer). By default, each host has
+the rate of a whole machine.
 """
 
 from __future__ import annotations

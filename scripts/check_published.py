@@ -9,7 +9,7 @@ assumptions, which the paper does not state, are the same in all nine rows: 16 b
 reductions overlap with the backward pass, which is two thirds of a step, as in the authors' calculator; streaming sends
 fragments of three layers in 4 bits and lands them one step later.
 
-NoLoCo (arXiv 2506.10911): a pair takes 2 t, a tree 2 t log2(P), t one message.
+NoLoCo (arXiv 2506.10911): with time t per message, a pair takes 2 t, and a tree of P peers 2 t log2(P).
 
 Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the three others.
 The figures were measured with a prototype of this swarm; they are the lowest and highest of several runs.

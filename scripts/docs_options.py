@@ -1,4 +1,4 @@
-"""Write docs/reference/options.md: every option of `outerloop train`, out of the yaml files in configs/.
+"""Write docs/reference/options.md: every option of `outerloop train`, from the yaml files in configs/.
 
 python scripts/docs_options.py            # rewrite the page
 python scripts/docs_options.py --check    # exit code 1 if the page is not what would be written

@@ -179,8 +179,8 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
     """Wait for a pause, then count what is left behind.
 
-    That is the processes that name the folder, those of the socket folders that still exist, and the shared memory
-    segments of all processes.
+    Counted are the processes that name the folder, the socket folders that still exist, and the shared memory segments
+    of all processes.
     """
     time.sleep(3)
     return {

@@ -1,4 +1,4 @@
-"""Fuzz all code that decodes bytes of other peers, guided by coverage: wire, codec, compress, kernels.
+"""Fuzz all code that decodes bytes from other peers, guided by coverage: wire, codec, compress, kernels.
 
     .venv/bin/python -m pip install atheris
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]

@@ -74,7 +74,7 @@ def network(hosts: int, *options: str) -> Iterator[Network]:
 def ready_or_exit(*options: str) -> None:
     """Prepare a program for its first network: SIGTERM also removes the hosts from now on.
 
-    Raises SystemExit if hosts with these options are impossible on this machine.
+    Raises SystemExit if hosts with these options cannot be created on this machine.
     """
     if why := lacking(*options):
         raise SystemExit(why)
@@ -82,7 +82,7 @@ def ready_or_exit(*options: str) -> None:
 
 
 def lacking(*options: str) -> str:
-    """Return why hosts with these options are impossible on this machine; empty if they are possible."""
+    """Return why hosts with these options cannot be created on this machine; empty if they can."""
     try:
         with network(1, "--rate", "100mbit", *options):
             return ""

@@ -9,7 +9,7 @@ only a minority of peers has are lost. So use it against peers that send wrong v
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: most values are then zero,
 and so is the median.
 
-P peers.
+P is the number of peers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Every multiplication and addition is rounded separately, in a fixed order, in fl
 depend on the processor, but all peers must decode to equal bits. For even L, the transform is split into sums and
 differences of mirrored values, which takes a third of the work at L = 64.
 
-C chunks, L chunk length, H = L / 2, K terms of a sum.
+Sizes: C chunks, L values per chunk, H = L / 2, K terms of a sum.
 """
 
 from __future__ import annotations

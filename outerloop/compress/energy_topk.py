@@ -7,7 +7,7 @@ per chunk are sent, and error feedback retains the rest. GraVAC adapts one compr
 the steps, by gain and throughput. Here k is chosen separately for every tensor in every round, without state, up to
 k_max. The gain is computed from the kept values before they are quantized.
 
-C chunks, L chunk length, K kept per chunk.
+Sizes: C chunks, L values per chunk, K of them kept.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Exponent 0 means zero, as in the IEEE formats. "Nearest" is by distance, not by 
 magnitudes within a group differ by orders of magnitude, and worse otherwise (relative errors at chunk 256: 0.19 against
 0.13 for Gaussian values, 0.19 against 0.18 for Laplace). Streaming DiLoCo uses this format without error feedback.
 
-N values, G groups.
+Sizes: N values, G groups.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Scales are bfloat16 instead of float32, which has the same range in twice the by
 accuracy if codes are computed with the rounded scale: 127 steps of a scale that is too small by a factor of 1 - 2^-9
 miss the largest value by a quarter of a step.
 
-N values, G groups, L values per group.
+Sizes: N values, G groups, L values per group.
 """
 
 from __future__ import annotations

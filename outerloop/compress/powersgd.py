@@ -11,7 +11,7 @@ Warm start: Q₀ is the Q of the last round, so that one iteration per round bec
 the paper Q is the mean over the workers, equal on all of them; here it is the last Q of this peer that has landed. Only
 `encode` of this peer uses it: M̂ is decoded from P and Q alone.
 
-n rows, m columns, r rank.
+Sizes: n rows, m columns, rank r.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ chunk 4096. All peers keep the same positions, so parts can be added, even insid
 drops far more of x than top-k. New positions are drawn in every round. x̂ is not scaled up by chunk / k, because error
 feedback sends the dropped values later. Needs error feedback.
 
-N values, M kept values in total.
+Sizes: N values, M kept values in total.
 """
 
 from __future__ import annotations

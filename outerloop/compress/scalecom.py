@@ -15,7 +15,7 @@ forward "next" in addition to the sum. This costs 12 bits per kept value at chun
 bits on average; sending zeros from the other P − 1 peers would cost more. Needs error feedback. Not suitable for peers
 with very different data, because the leader's residual is then a poor estimate of theirs.
 
-N values, M kept values in total, P peers.
+Sizes: N values, M kept values in total, P peers.
 """
 
 from __future__ import annotations

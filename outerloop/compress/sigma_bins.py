@@ -6,7 +6,7 @@
 a real residual, 93 % of the sent values fall into the bin around zero (relative error 0.51; 0.010 with `two_bit`). The
 authors send one byte per value; two bits are sent here. Prefer `two_bit`. Needs error feedback.
 
-N values.
+N is the number of values.
 """
 
 from __future__ import annotations

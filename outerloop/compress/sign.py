@@ -6,7 +6,7 @@ The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x
 makes the magnitudes within a chunk more equal. So inside `topk`, one bit per value and one mean contain almost all
 information: for equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
 
-N values, G groups, L values per group.
+Sizes: N values, G groups, L values per group.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ All chunks of a tensor have the same threshold, so, unlike with `topk`, more val
 than from chunks of small values. The number of kept values varies, so the gaps between their positions are sent, about
 one byte each at a share of 1/32. Needs error feedback.
 
-N values, M kept values, S values left in a stage.
+Sizes: N values, M kept values, S values left in a stage.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ feedback.
 
 The payloads of several peers are decoded together if the compressor of the kept values supports it, else one by one.
 
-N values, C chunks, L chunk length, K kept per chunk, M kept values in total, P peers.
+Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total, P peers.
 """
 
 from __future__ import annotations

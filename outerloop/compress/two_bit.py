@@ -6,7 +6,7 @@ Each group has its own magnitudes: chunks differ in scale by orders of magnitude
 map most values to zero. The relative L2 error of the kept values of a real residual at k = 64 is 0.010, against 0.51
 with the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
 
-N values, G groups, L values per group; the last group may be shorter.
+Sizes: N values, G groups, L values per group; the last group may be shorter.
 """
 
 from __future__ import annotations

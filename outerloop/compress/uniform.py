@@ -8,7 +8,7 @@ were not sent. 2 bits need error feedback, and `two_bit` is the better codec for
 0.81 here, Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of error feedback
 (feedback/loco.py).
 
-N values, G groups.
+Sizes: N values, G groups.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class UpdateCodec:
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if the model, round or peer in the message is not the one that it was received for.
+        Raises InvalidMessage if the message states another model, round or peer than it was received for.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)

@@ -5,8 +5,8 @@
     slow weights, residual, outer momentum    as DTensors, sharded as their parameters are
     all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
-Every rank writes its shards, and when loading reads the shards that it has then. An 8-bit residual is written in
-float32, because its blocks belong to the shards, and is rounded again if the new shards differ.
+Every rank writes its own shards. To load, every rank reads the shards that it holds at that time. An 8-bit residual is
+written in float32, because its blocks belong to the shards, and is rounded again if the new shards differ.
 
 Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
 rounds, because these are norms of shards. The progress of a round in flight is not lost: as after a failed round, the

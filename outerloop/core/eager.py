@@ -3,7 +3,8 @@
 at the first launch, before any round has landed:   ḡ = Δ_now / P
 at a landing:                                       ḡ + (Δ_now − Δ_then) / P
 
-Δ_then is this peer's contribution to the round that lands, Δ_now its contribution to the next round.
+P is the number of peers, and ḡ the aggregate of a round. Δ_then is this peer's contribution to the round that lands,
+Δ_now its contribution to the next round.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class FinalCheck:
 
     @property
     def outvoted(self) -> str:
-        """One line stating that most peers hold the same weights and this peer holds others; empty if it does not."""
+        """One line stating that most peers hold equal weights and this peer holds others; empty if this is not so."""
         showing = list(self.shown.values()).count(self.most)
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""

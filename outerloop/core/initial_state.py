@@ -1,6 +1,6 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
-    all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects bits
+    all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects rounding
     another position:  if more than half of the peers that meet are at the same position (round, step, layouts and
                        hardware), every peer at another position is left out; without such a majority no peer begins
     unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, the weights of

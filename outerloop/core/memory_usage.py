@@ -52,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """The members that an estimate needs, of an outer loop or of its replacement on a rank without outer state."""
+    """The members of an outer loop that an estimate needs. Its replacement on a rank without outer state has them."""
 
     @property
     def model(self) -> Module: ...

@@ -249,7 +249,7 @@ class OuterLoop:
         return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `evolved` returns, in a form that torch.save and torch.distributed.checkpoint keep complete."""
+        """Return what `evolved` returns, in a form that torch.save and torch.distributed.checkpoint save completely."""
         return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:

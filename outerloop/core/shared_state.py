@@ -3,7 +3,7 @@
     slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
     norms of the last rounds
     -> bytes (canonical.py)
-    -> the receiver replaces its own by these;  θ ← φ_new + (θ − φ_old)
+    -> the receiver replaces its own state;  θ ← φ_new + (θ − φ_old)
 
 So the pseudo-gradient Δ = φ − θ of the receiver does not change, up to rounding. It is zero for a new peer. For a peer
 that was absent it is the progress since its last round, which its next message contains. The residual is private to

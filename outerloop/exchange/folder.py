@@ -2,7 +2,7 @@
 
     put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
 
-In `join` the peers agree on a session, which is the hash of random tokens, one of each peer. The session is part of
+In `join` the peers agree on a session, which is the hash of random tokens, one from each peer. The session is part of
 every file name, so no peer reads a message of an earlier attempt. A file appears complete, is read up to a size limit,
 and is deleted by its peer a few rounds later; the files of the last rounds stay until the next run with this name. To
 use an object store instead, the operations of `Files` would have to be implemented for it.
@@ -30,7 +30,8 @@ RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
 """Seconds between two checks of the folder."""
 KEPT = 4
-"""Number of files of each kind that a peer keeps. When it writes a file, all peers have read its second last file."""
+"""Number of files of each kind that a peer keeps. When it writes a file, all peers have read the file before the
+previous one."""
 MEETING_BYTES = 16 << 20
 """The size limit of a message in a meeting is twice the limit of a round plus this number of bytes.
 

@@ -31,14 +31,14 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Errors of the leader that the other processes raise as the same type; instead of others they raise LeaderFailed."""
+"""Types of the leader's errors that the other processes raise as well. For other types they raise LeaderFailed."""
 
 
 class LeaderExchange:
     """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
 
-    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that another
-    thread than that of the inner steps may start it.
+    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that a
+    round may be started by a thread other than the thread of the inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.

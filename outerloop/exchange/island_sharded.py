@@ -3,8 +3,8 @@
     rank 0 … L−1: blob of its shards  →  leader: bundle  →  exchange  →  bundles of all islands
     bundle r  →  leader: blobs 0 … L−1  →  lane r: its blob of every island
 
-So either all lanes of an island take part in a round, or none does. There is one message per island, one commit, and
-one state for late joiners, which include all lanes. Outer state stays sharded. All data that passes through the leader
+So either all lanes of an island take part in a round, or none does. One message per island, one commit, and one state
+for late joiners each include all lanes. Outer state stays sharded. All data that passes through the leader
 is compressed, except the state for a late joiner. All lanes make each request to the leader's exchange together, and
 the leader checks that the requests are the same.
 
@@ -100,7 +100,7 @@ class ShardedIsland(LeaderExchange):
         return what if refused == what.refused else read(refused)
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of one message per island. Raises RoundFailed, even if just one is not a bundle."""
+        """Return this lane's part of one message per island. Raises RoundFailed if any of them is not a bundle."""
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:

@@ -57,7 +57,7 @@ class GatherOptions(NodeOptions, GatherSettings):
     reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments of the schedule
     patience_s        a peer that needs the state of the run gives up if it receives no message about the run for this
-                      time; at least 90
+                      time, in seconds; at least 90
 
     Raises:
         UserError: if an option is invalid.
@@ -237,7 +237,7 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the state in chunks from all givers in parallel. All peers wait for takers. Raises QuorumLost."""
+        """Transfer the state in chunks from all givers in parallel. Return once the takers have it. Raises QuorumLost."""
         if not way.takers:
             return b""
         content = b""

@@ -3,6 +3,8 @@
     u ← m u + Δ;    x = v + u                                    momentum correction
     v ← x − x̂;      u ← u where x̂ = 0, else 0                    momentum factor masking; x̂: this peer's decoded payload
 
+u is the momentum with factor m, v the sum of the values that have not been sent.
+
 A value that waits for many rounds is sent with the momentum that it would have accumulated in these rounds. Masking
 resets this momentum once the value has been sent, so that it does not push in a direction that is out of date. The
 paper sends exact values, so that v becomes 0 for every value that was sent; with a coarser codec, v becomes the

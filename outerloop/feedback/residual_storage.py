@@ -3,7 +3,7 @@
 With 8 bits, each block of 256 values shares one float32 scale, max |e| / 127. The rounding error of a value is at most
 half a scale.
 
-N values, B blocks, L values per block.
+Sizes: N values, B blocks, L values per block.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ No code exceeds ± 127, because the rounding error of x / scale is far below one
 codes are smaller. NaN becomes code 0, because the conversion of NaN to an integer depends on the machine.
 
 A tensor is cut into blocks in memory order; the last block is padded with zeros.
-N values, B blocks, L values per block.
+Sizes: N values, B blocks, L values per block.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The state consists of the residual, the momentum, the slow weights and the fast 
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
 Every product and every sum is rounded to float32 separately, in the order of these equations, and peers are added in
 name order, so that all machines get the same bits. The function in this file is the definition, in plain torch.
-N values, P peers, M kept values in total.
+Sizes: N values, P peers, M kept values in total.
 """
 
 from __future__ import annotations

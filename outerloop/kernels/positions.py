@@ -18,8 +18,8 @@ These definitions run if no faster kernel is registered for the device. A decode
 peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder never returns; the
 positions of peer p are then meaningless.
 
-M kept values in total, C chunks, L values per chunk, K kept per chunk, R lanes, E kept per lane, T bits, B bytes,
-P peers.
+Sizes: M kept values in total, C chunks, L values per chunk, K of them kept, R lanes, E kept values per lane, T bits,
+B bytes, P peers.
 """
 
 from __future__ import annotations

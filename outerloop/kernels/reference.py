@@ -1,6 +1,6 @@
 """Selection, quantization and packing in plain torch: the definition that every faster kernel must match.
 
-C chunks, L chunk length, K kept per chunk, M values in total, G groups.
+Sizes: C chunks, L values per chunk, K of them kept, M values in total, G groups.
 """
 
 from __future__ import annotations

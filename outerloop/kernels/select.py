@@ -6,7 +6,7 @@ The residual is float32, or int8 with scales as defined in `eight_bit`. In the l
 the last is a multiple of the block length.
 
 The functions in this file are the definition, in plain torch; `cpu/select.py` does the same in one sweep.
-N values, C chunks, L chunk length, K kept per chunk, M kept values in total.
+Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total.
 
 A tensor is cut into chunks in memory order; the last chunk may be shorter.
 """

@@ -24,7 +24,7 @@ GRAIN = 1 << 16
 class ThreadState(threading.local):
     """Thread-local state.
 
-    exclusive: run the loops of this thread on this thread only, because the others process other tensors.
+    exclusive: run the loops of this thread on this thread only, because the other threads process other tensors.
     """
 
     exclusive = False
@@ -112,7 +112,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
 def set_threads(cores: int) -> None:
     """Fix the number of torch threads for the calling thread, whatever other threads set later.
 
-    The query is needed because torch adopts the setting only then.
+    The number is also queried, because torch does not adopt the setting before it is queried.
     """
     torch.set_num_threads(cores)
     torch.get_num_threads()

@@ -1,6 +1,6 @@
 """The two-bit code of kept values: `mean_split` of every group, four codes per byte.
 
-N values, G groups of `group` values (the last group may be shorter), P peers.
+Sizes: N values, G groups of `group` values (the last group may be shorter), P peers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average them over all peers.
 
-    averaged:   b ← (1/P) Σ_p b_p        b_p: buffer of peer p at launch; summed in float64, in peer-name order
+    averaged:   b ← (1/P) Σ_p b_p        b_p: buffer of peer p at launch; P: number of peers
+
+The sum is computed in float64, in peer-name order.
 
 Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
 aggregate is applied to them, because a running variance must not overshoot. A peer whose message was not included keeps

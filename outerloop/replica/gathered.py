@@ -136,7 +136,10 @@ class Follower:
         return []
 
     def serve(self) -> None:
-        """Take part in the leader's reads and writes until it lets this rank continue. Raises like `recv_command`."""
+        """Take part in the leader's reads and writes until it lets this rank continue.
+
+        Raises the errors of `recv_command`.
+        """
         while self.recv_command()["do"] != "continue":
             pass
 

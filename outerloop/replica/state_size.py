@@ -1,4 +1,4 @@
-"""Measure on a trial tensor how much outer state is stored for the slow weights, as parts do not declare it."""
+"""Measure on a trial tensor how much outer state is stored for the slow weights, because parts do not declare it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ class ResourceExhaustion:
         self._told_s: dict[int, float] = {}
 
     def note(self, error: BaseException | None, *, where: str = "") -> bool:
-        """Return whether an error means a lack of files or disk space. If so, log it, but at most once per QUIET_S."""
+        """Return whether an error means a lack of file descriptors or disk space.
+
+        If so, log the error, but at most once per QUIET_S.
+        """
         if not isinstance(error, OSError) or error.errno not in REMEDIES:
             return False
         now_s = self._now_s()
@@ -49,9 +52,9 @@ class ResourceExhaustion:
         return True
 
     async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
-        """Return the result of `attempt`. Retry it while it lacks files or disk space. The caller sets the time limit.
+        """Return the result of `attempt`. Retry it as long as it lacks file descriptors or disk space.
 
-        Raises any other error of `attempt`.
+        The caller sets the time limit. Raises any other error of `attempt`.
         """
         while True:
             try:
@@ -68,7 +71,7 @@ class ResourceExhaustion:
 
 
 EXHAUSTION = ResourceExhaustion()
-"""One instance per process, like the limits that it handles."""
+"""The only instance in this process, because the limits that it handles are per process as well."""
 
 
 def raise_file_limit() -> None:

@@ -44,7 +44,7 @@ HEDGE_S = 0.5  # if a peer has not answered by this time, other peers are asked 
 LEAD_S = 5.0  # timeout for a leader that could propose but does not; doubled in each later view
 ASK_S = 5.0  # interval at which a peer outside the roster asks to join
 HASHED_S = 2.0  # a payload waits this long to include the hash of a state that was just copied; enough for about 3 GB
-CERTIFY_S = 30.0  # a joiner that still waits for the certified state logs this; again after twice this time, and so on
+CERTIFY_S = 30.0  # after this time, and again after twice, 4 times, ..., a joiner logs that it waits for certification
 DONATE_S = 90.0  # a joiner waits this long until a donor has landed the commit and copied its state; more than POLL_S
 STATE_S = 24 * 3600.0  # ranks of an island wait this long for the rank that takes over the state of a run
 STATE_KEPT_S = 600.0  # a copied state that no peer has requested for this long is dropped
@@ -57,7 +57,7 @@ UNHEARD_S = 10.0  # pause before a peer that could not be notified is notified a
 ANSWER_S = 5.0  # a proposal is answered at once, so a peer that takes longer is frozen or gone
 TURN_S = 0.2  # mean pause between proposals of a ready peer, so that notices can arrive
 DOUBT_S = 30.0  # ask a partner for the outcome of a pair before continuing without it
-PROBE_S = 1.0  # pause between checks that the peers that a final gather waits for are alive
+PROBE_S = 1.0  # pause between two checks whether the peers awaited by a final gather are alive
 MEASURE_S = 20.0  # one probe: a few round trips and 1 MiB each way, enough for 1 Mbit/s
 WATCH_S = 2.0  # pause between two reads of the roster by an observer
 

@@ -7,15 +7,15 @@ Supports SparseLoCo and its variants:
     aggregate    the mean over peers or senders, clipped to the median norm or not
     method       SGD on the slow weights
 
-The axes declare by a description (kernels/specs.py) that they belong to these. Everything else goes through the dense
-pipeline. The choice depends on settings, shapes and memory order, which peers compare when they meet (Island.layouts),
-never on the machine. So all peers round in the same way.
+Each part states in a description (kernels/specs.py) that it is one of these. All other parts use the dense pipeline.
+The choice depends on settings, shapes and memory order, which peers compare when they meet (Island.layouts), never on
+the machine. So all peers round in the same way.
 
 For the residual, the landing kernel computes Δ = φ − θ again, with the θ of the launch. If inner steps take place
 between launch and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of
 that θ (`on_copy`), and the model is written afterwards.
 
-P peers, M kept values of a tensor.
+P is the number of peers, M the number of kept values of a tensor.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FusedPipeline:
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor P peers' contributions, (U,) float32 each, at the U coordinates that any peer chose."""
+        """Yield for each tensor the P peers' contributions, (U,) float32, at the U coordinates that any peer chose."""
         for name, k in kept.items():
             rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])

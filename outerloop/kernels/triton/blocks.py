@@ -39,7 +39,7 @@ def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
 
 
 def stored(x: Tensor | None) -> Tensor | None:
-    """Return float32 unchanged, and bfloat16 as int16 bits, so that only `store_float` rounds, equally everywhere."""
+    """Return float32 unchanged, and bfloat16 as int16 bits, so that no code other than `store_float` rounds."""
     return x.view(torch.int16) if x is not None and x.dtype == torch.bfloat16 else x
 
 

@@ -6,7 +6,7 @@ divided into at least k groups, and the number is the smallest of the group maxi
 
 Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
 written.
-N values, C chunks, L chunk length, M kept values in total.
+Sizes: N values, C chunks, L values per chunk, M kept values in total.
 """
 
 from __future__ import annotations

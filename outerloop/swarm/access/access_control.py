@@ -36,12 +36,12 @@ NAMES = 1024
 
 
 class RejectionLog:
-    """The number of refusals of one peer since it started, by kind, and their log."""
+    """Counts, by kind, the refusals that this peer has made since it started, and logs them."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # last logged; refusals since
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # time last logged; count since
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.

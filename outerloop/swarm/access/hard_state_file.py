@@ -1,7 +1,7 @@
 """The hard state of consensus (the votes of a peer) on disk, next to its identity file.
 
     <identity>.rounds/agreement     the hard state
-    <identity>.rounds/generation    the count of the last process (identity.py, Life) that synced the hard state
+    <identity>.rounds/generation    the start count of the last process (identity.py, Life) that synced the hard state
 
 A peer must not forget that it has voted, because it might then vote twice in a round. So both files are synced before
 the identity file records that this process has a hard state, and `write` returns only after that record is synced.
@@ -122,7 +122,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
 
 
 def generation_of(disk: Disk) -> int:
-    """Return the count of the process that last synced the hard state on this disk; 0 if it cannot be read."""
+    """Return the start count of the process that last synced the hard state on this disk; 0 if it cannot be read."""
     if _readable(disk) is None or GENERATION not in disk.names():
         return 0
     value = bytes(disk.read(GENERATION))

@@ -53,8 +53,8 @@ def _held(hard_state: HardState, context: str) -> int:
 
 
 VIEWS_KEPT = 64
-"""Number of the latest accepts, and of the latest promises, kept per peer and round. An honest peer passes few views of
-a round."""
+"""Number of accepts, and of promises, kept per peer and round (the latest ones). An honest peer passes through only a
+few views in a round."""
 Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 

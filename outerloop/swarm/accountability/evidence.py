@@ -192,8 +192,8 @@ def _promise(head: Any, view: Any, reported_view: Any, reported: Any) -> None:
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
     """Check the fields signed along with a payload if its owner names a state of the run (state_roots.py)."""
-    checked_int(number, "the number of a sealed state", maximum=MAX_NUMBER)
-    digest(root, "the root of a sealed state")
+    checked_int(number, "the number of the state that a payload names", maximum=MAX_NUMBER)
+    digest(root, "the root of the state that a payload names")
 
 
 def _view(value: Any) -> int:

@@ -45,8 +45,9 @@ MAX_EXPELLED = 1024
 """Maximum number of entries, equal to the size of the largest roster: 4 MB on disk and in an answer to a poll. A
 further entry replaces the oldest one."""
 MAX_OUTSIDERS = 64
-"""Number of expelled peers from which on only peers of the last rosters are added: in an open run a new key costs
-nothing, and each lying key costs this peer a write and a message to all peers."""
+"""Once this number of peers is expelled, a further peer is added only if it is in one of the last rosters. The limit is
+needed because in an open run a new key costs nothing, and each lying key costs this peer a write and a message to all
+peers."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 

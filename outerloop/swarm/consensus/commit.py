@@ -58,7 +58,7 @@ DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
 MOST_LETTERS = 64
 """Maximum length of a peer's name in a participant that names a state. The name of the payload's file contains the
-peer's name and the state (round_store.py), and may have at most 255 letters.
+peer's name and the state (round_store.py), and may have at most 255 characters.
 """
 State = tuple[int, bytes]
 """The number of a commit, and the sha256 of the manifest of the run's state as of that commit."""

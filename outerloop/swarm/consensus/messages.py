@@ -6,8 +6,8 @@ All messages except CommitCertificate name the round and the sender's head. The 
     wishes    the signed wishes of several peers; a majority of them is a certificate for the view that all of them want
     promise   to the leader of a view: the sender no longer accepts a proposal of an earlier view, and reports the
               proposal that it accepted last
-    propose   from the leader to all peers: the leader proposes this commit and has accepted it; after view 0 with the
-              justification of the proposal
+    propose   from the leader to all peers: the leader proposes this commit and has accepted it; from view 1 on, with
+              the justification of the proposal
     accept    to the leader: the sender holds the commit's payloads and has accepted the commit
     decided   a commit that a majority of the roster has accepted, with the names and signatures of these peers
     ask       from a peer outside the roster: the sender has the head's state and asks to be counted and admitted

@@ -230,7 +230,8 @@ class PaxosInstance(Pacemaker):
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit for which other peers may vote, or an empty string.
 
-        It votes for the commit in any case if so many peers report an accept of it that one of them must be honest.
+        This peer votes for the commit in any case if so many peers report that they have accepted the commit that one
+        of them must be honest.
         """
         accepting = [pledge for pledge in pledges if pledge.accepted and pledge.accepted[1] == commit.digest]
         if len(accepting) > max_faulty(self.hard_state.roster):

@@ -55,7 +55,7 @@ class GatherPolicy:
         return stored >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
     def needed(self, roster: int, *, awaited: int, grace: bool, deadline: bool) -> int:
-        """Return the number of payloads needed now. It exceeds the size of the roster if that is below min_peers."""
+        """Return the number of payloads needed now. It exceeds the roster's size if that size is below min_peers."""
         if self.quorum == "all" or not (grace or deadline):
             return max(self.min_peers, awaited)
         if deadline:

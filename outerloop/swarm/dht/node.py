@@ -77,7 +77,8 @@ async def enter_dht(
     """Return a node that has joined the DHT. It answers requests unless it belongs to an observer.
 
     In a run with an allow-list the node is isolated: it neither sends nor answers requests, because the listed peers
-    exchange their records directly (listed_roster.py). Requests to it cost almost no time, regardless of their size.
+    exchange their records directly (listed_roster.py). Requests that reach the node cost almost no time, regardless of
+    their size.
 
     hivemind's `create` always creates a protocol of its own. It does so in client mode, in which the node answers no
     requests, and the guarded protocol then replaces it. Nothing is cached, because every read must return the latest

@@ -49,7 +49,7 @@ class CommittedRounds:
         self._notify()
 
     def fail(self, error: Exception) -> None:
-        """Stop the rounds: raise `error` in every caller that waits for one."""
+        """Stop the rounds: raise `error` in every caller that waits for a round."""
         self._error = error
         self._notify()
 

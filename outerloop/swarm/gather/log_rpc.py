@@ -1,6 +1,6 @@
 """RPC that fetches the commits that a peer missed from the logs of others.
 
-{after} ->   <- {commits: their number}, then each commit as a message of messages.py
+{after} ->   <- {commits: number of commits}, then each commit as a message of messages.py
 
 {after: nil} asks for the whole log. The whole log is also sent if it begins later than the requested commit.
 

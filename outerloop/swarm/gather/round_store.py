@@ -95,7 +95,7 @@ class RoundStore:
             self._damaged[name] = number, peer
 
     def _keep(self, number: int, participant: Participant, content: bytes) -> None:
-        """Keep in memory the payloads of the newest round only, out of this payload and those already kept."""
+        """Keep this payload in memory, then drop from memory the payloads of all rounds but the newest."""
         newest = max([number, *(of for of, _ in self._newest)])
         contents = {**self._newest, (number, participant): content}
         self._newest = {key: content for key, content in contents.items() if key[0] == newest}

@@ -25,8 +25,8 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
 
 CERTIFY_ROUNDS = 8
-"""Number of commits after commit n that may name the state as of commit n. A donor that one of them does not count
-names the state again in the next."""
+"""Number of commits after commit n that may name the state as of commit n. If one of these
+commits does not count the donor's payload, the donor's next payload names the state again."""
 
 
 class StateRoots:
@@ -53,7 +53,7 @@ class StateRoots:
 
     @contextmanager
     def hashing(self) -> Iterator[None]:
-        """Mark a block that hashes a copied state. The next payload waits until it ends, for at most HASHED_S."""
+        """Mark a block that hashes a copied state. The next payload waits for the block's end, for at most HASHED_S."""
         self._hashing += 1
         self._hashed.clear()
         try:
@@ -88,7 +88,7 @@ class StateRoots:
         self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Wait for a running hash, and return the state that this peer's payload of a round names, if any."""
+        """Wait for a hash being computed. Return the state that this peer's payload of a round names, or None."""
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()

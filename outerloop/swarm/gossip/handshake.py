@@ -3,7 +3,7 @@
     proposer                                        acceptor
     {token, number, fragment, sha, length} ->
                                                     <- {number, fragment, sha, length}, or {ready}: turned down
-    both pull the other's payload (bulk.py) and send {busy} as a keep-alive meanwhile: silence means frozen
+    both pull the other's payload (bulk.py) and send {busy} as a keep-alive: a silent peer counts as frozen
     {have: true} ->            from this moment the proposer is bound: it follows the acceptor's decision
                                                     now both peers have both payloads: the acceptor decides that the
                                                     pair counts

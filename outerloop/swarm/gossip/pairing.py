@@ -133,7 +133,7 @@ class Pairing:
         return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner whose payload was unusable for 2^strikes of this peer's rounds, but at most MAX_ROUNDS.
+        """Exclude a partner for 2^strikes of this peer's rounds, at most MAX_ROUNDS, because its payload was unusable.
 
         Two strikes are added, because applying the pair has just removed one.
         """

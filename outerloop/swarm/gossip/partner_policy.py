@@ -1,4 +1,4 @@
-"""Policies for choosing partners: which peers a peer may meet in a gossip round, and which rounds fit each other.
+"""Policies for choosing partners: which peers a peer may meet in a gossip round, and whether their rounds match.
 
 RandomPartners     Any peer that is ready with the same fragment, except the last few partners. Without this exception,
                    peers of equal speed that met once would be ready together again and keep meeting.

@@ -112,7 +112,7 @@ class ShareCollection:
             self.asked_s[peer] = now_s
 
     def left_by(self, peer: str) -> None:
-        """Record that a peer is done."""
+        """Record that a peer needs nothing more from this peer."""
         self._done.add(peer)
         self.asked_s.pop(peer, None)
 

@@ -1,4 +1,4 @@
-"""Statements that a process signs: the incarnation of its peer that it is, and objections to younger processes.
+"""Statements that a process signs: which incarnation of its peer it is, and its objections to younger processes.
 
     incarnation   count | nonce | signature over (run, count | nonce)
     objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"

@@ -144,7 +144,7 @@ class Incarnations(RpcService):
         await self._heed(answer, stream)
 
     def seen(self, packed: object) -> None:
-        """Warn the user if another process wrote this peer's roster record, unless its count is lower."""
+        """Warn the user if another process wrote this peer's roster record, unless that process has a lower count."""
         incarnation = Incarnation.read(packed)
         if incarnation is not None and incarnation.count >= self.life.count and self._is_twin(incarnation):
             self._warn_of(incarnation)

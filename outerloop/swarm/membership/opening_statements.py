@@ -62,8 +62,8 @@ class OpeningStatements:
         """Return the generation that most members resume from (common_checkpoint.py); None: they start from scratch.
 
         `on_status` is called with one line for each member that does not hold the generation. Raises UserError if most
-        members cannot resume from the same generation, or if this peer does not hold it. It first waits until the
-        others have read this peer's statement.
+        members cannot resume from the same generation, or if this peer does not hold it; before the error is
+        raised, this peer waits until the others have read its statement.
         """
         statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
         stated = {peer: unpack_held(content) for peer, content in statements.items()}

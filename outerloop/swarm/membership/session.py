@@ -21,7 +21,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Time to introduce this process to the peers present, and to all members once the swarm has formed."""
+"""Time limit for introducing this process to the peers present, and again to all members once the swarm has formed."""
 
 
 @dataclass(frozen=True, kw_only=True)

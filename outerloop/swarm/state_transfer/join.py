@@ -110,7 +110,7 @@ class StateTransfer:
     def silent_s(self) -> float:
         """Return the time since a peer last answered a request about the run or state data was moved, in seconds.
 
-        Data received or sent counts from the first call of this method after it.
+        A transfer of data is noticed at the first call of this method after the transfer, and counts from that call.
         """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
