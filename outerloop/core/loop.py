@@ -63,7 +63,7 @@ class RoundLoop:
         return self.reports
 
     def advance(self) -> None:
-        """Advance by the counted steps that have passed (`StepClock`), up to the first one after which a round lands."""
+        """Advance by the counted steps that have passed (`StepClock`), up to the first after which a round lands."""
         for _ in range(self.clock.passed()):
             self.inner_step += 1
             self.run_due()

@@ -237,7 +237,10 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the state in chunks from all givers in parallel. Return once the takers have it. Raises QuorumLost."""
+        """Transfer the state in chunks from all givers in parallel. All peers wait until the takers have it.
+
+        Raises QuorumLost.
+        """
         if not way.takers:
             return b""
         content = b""
