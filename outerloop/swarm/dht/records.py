@@ -97,7 +97,7 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Return whose budget is too small for a signature check; empty if it suffices or no check is needed."""
+        """Return the owner of the budget that is too small for a signature check; empty if no budget is lacking."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:

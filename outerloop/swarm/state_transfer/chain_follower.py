@@ -142,7 +142,7 @@ class ChainFollower:
         self._warned = line
 
     async def _look_at(self, peer: str) -> None:
-        """Ask a peer for newer commits, and follow it if it has any."""
+        """Ask a peer for newer commits, and catch up with the peer if it has any."""
         try:
             async with limit(VIEW_S):
                 await self._rounds.look_at(peer)
