@@ -14,7 +14,7 @@ from tests.support.process_group import LIMIT_S, results, started
 from tests.support.run_output import address_in
 
 H, ROUNDS = 3, 4
-OPTIONS = [f"schedule.sync_every={H}", "method.optimizer.momentum=0.6"]
+OPTIONS = [f"schedule.sync_every={H}", "method.optimizer.momentum=0.6", "clip=none"]  # no screen, as in threads
 
 
 def train_region(shard, *options, run_dir):
