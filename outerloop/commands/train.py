@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> int:
     if flags.multirun:
         from outerloop.launcher.multirun import multirun
 
+        signal.signal(signal.SIGTERM, raise_terminated)
         return multirun(overrides)
     if flags.cfg or flags.info or flags.hydra_help:
         load.load(overrides)

@@ -1,6 +1,7 @@
 """`outerloop train`: hydra's flags, own recipes, options of earlier runs, completion."""
 
 import logging
+import signal
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from outerloop.commands import main, train
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.search_path import ENVIRONMENT
+from outerloop.launcher import multirun
 from outerloop.launcher.train import train as run
 from outerloop.types import UserError
 
@@ -100,6 +102,19 @@ def test_what_does_not_apply_is_refused_in_one_line(outerloop, line, said):
 
     code, _, err = outerloop(line)
     assert code == 2 and err.count("\n") == 1 and re.search(said, err)
+
+
+def test_sigterm_ends_a_sweep_as_it_ends_a_run(outerloop, monkeypatch):
+    def terminated(overrides):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(multirun, "multirun", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        code, _, said = outerloop("train -m seed=0,1")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (code, said) == (143, "\nstopped\n")
 
 
 def test_hydra_run_dir_is_the_run_dir():
