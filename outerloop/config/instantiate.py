@@ -25,7 +25,7 @@ def make(node: DictConfig, **runtime: Any) -> Any:
             mistake = missing_package(cause.name) if isinstance(cause, ModuleNotFoundError) else cause
             if isinstance(mistake, UserError):
                 raise mistake from None
-        reason = str(causes[-1]).strip().splitlines()[0]
+        reason = next(iter(str(causes[-1]).strip().splitlines()), type(causes[-1]).__name__)
         raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
 
 

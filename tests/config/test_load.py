@@ -1,6 +1,7 @@
 """The command line: what composes, and the one line that answers what does not."""
 
 import pytest
+from omegaconf import OmegaConf
 
 from outerloop.config import instantiate, load
 from outerloop.types import UserError
@@ -12,6 +13,15 @@ def test_every_recipe_composes_and_builds(recipe):
     assert settings.recipe == recipe
     for axis in ("method", "compress", "feedback", "aggregate", "schedule"):
         instantiate.make(settings[axis])
+
+
+def refuses():
+    raise ValueError
+
+
+def test_an_error_without_a_message_is_named_by_its_class():
+    with pytest.raises(UserError, match=r"refuses: ValueError$"):
+        instantiate.make(OmegaConf.create({"_target_": f"{__name__}.refuses"}))
 
 
 def test_the_swarm_knows_how_many_fragments_a_round_has():
