@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from outerloop.sinks.charts import FOLDERS, STEP, Charts
 from outerloop.sinks.sink import Row, RunInfo
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 MODES = ("online", "offline", "disabled")
@@ -125,5 +126,5 @@ def wandb_run_id(run_dir: Path) -> str:
     """Return the wandb id of a run directory, created once so that a resumed run continues the same wandb run."""
     file = run_dir / "wandb-id.txt"
     if not file.exists():
-        file.write_text(uuid.uuid4().hex)
+        checkpoint.write_atomically(file, uuid.uuid4().hex.encode())
     return file.read_text()
