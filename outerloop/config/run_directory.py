@@ -79,9 +79,9 @@ class RunDir:
         unlock(self.lock)
 
 
-def new_folder(recipe: str) -> Path:
-    """Create and return runs/<time>-<recipe>, with -2, -3 ... at the end if a run of the same second has that name."""
-    name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{recipe}"
+def new_folder(what: str) -> Path:
+    """Create and return runs/<time>-<what>, with -2, -3 ... at the end if a run of the same second has that name."""
+    name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
             path.mkdir(parents=True)
@@ -104,11 +104,11 @@ def open_run(config: DictConfig) -> RunDir:
     make_folder(path)
     lock = lock_directory(path)
     checkpoint.remove_temporary(path)
+    (path / DIED).unlink(missing_ok=True)
     extended = config.rounds > earlier.rounds
     if (path / "summary.json").exists() and not extended:
         return RunDir(path, None, True, [], lock)
     (path / "summary.json").unlink(missing_ok=True)
-    (path / DIED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]

@@ -19,6 +19,7 @@ from outerloop.config import budget, load
 from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.search_path import config_dir
+from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
 from outerloop.report import runs, terminal
@@ -66,8 +67,10 @@ def print_report(folder: Path) -> None:
 
 
 def sweep_folder(overrides: list[str]) -> Path:
-    """Return the folder of the sweep. Its name contains the current time unless hydra.sweep.dir is set."""
+    """Return the folder of the sweep: hydra.sweep.dir, or a new one whose name contains the current time."""
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
+    if not typed:
+        return new_folder("sweep")
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
 
@@ -84,10 +87,13 @@ def quoted(folder: Path) -> str:
 
 
 def failed_runs(folder: Path) -> list[Run]:
-    """Return the runs of a sweep that have no summary, ordered by number."""
+    """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
+
+    The job of a finished run fails if the run has another configuration.
+    """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
-    without_results = [path for path in numbered if runs.read_results(path) is None]
-    return [runs.read(path) for path in sorted(without_results, key=lambda path: int(path.name))]
+    failed = [path for path in numbered if runs.read_results(path) is None or (path / DIED).exists()]
+    return [runs.read(path) for path in sorted(failed, key=lambda path: int(path.name))]
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:

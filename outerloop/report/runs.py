@@ -43,7 +43,7 @@ class Run:
     settings: config.yaml with dotted keys; empty if it cannot be read.
     results: summary.json; None if the run did not finish.
     validations: the validation rows of metrics.jsonl.
-    why: why the run did not finish; empty if it did.
+    why: why the run did not finish, or why a later job in its folder failed; empty if neither is the case.
     trace: the complete error text.
     """
 
@@ -145,7 +145,7 @@ def read(path: Path) -> Run:
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
-        why="" if finished else read_died(path).get("why") or why_unfinished(path, settings, trace, last_round),
+        why=read_died(path).get("why") or ("" if finished else why_unfinished(path, settings, trace, last_round)),
         trace=trace,
     )
 

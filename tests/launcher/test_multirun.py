@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outerloop.commands import main, report
-from outerloop.config import load
+from outerloop.config import load, run_directory
 from outerloop.launcher import multirun
 from outerloop.report import runs
 from outerloop.types import UserError
@@ -109,6 +109,20 @@ def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, 
     json.loads((tmp_path / "1/summary.json").read_text())
 
 
+def test_a_job_in_the_folder_of_a_finished_run_of_another_configuration_has_failed(tmp_path):
+    options = [*SMALL.split(), f"run_dir={tmp_path}/0"]
+    finished, other = load.load(options), load.load([*options, "seed=1"])
+    run_directory.open_run(finished).close()
+    (tmp_path / "0/summary.json").write_text(json.dumps(dict.fromkeys(runs.RESULTS, 1.0)))
+    with pytest.raises(UserError, match="seed is 0 there") as error:
+        run_directory.open_run(other)
+    multirun.record_failure(other, error.value)
+    [failed] = multirun.failed_runs(tmp_path)
+    assert failed.path.name == "0" and "belongs to another configuration" in failed.why and failed.results
+    run_directory.open_run(finished).close()
+    assert multirun.failed_runs(tmp_path) == []
+
+
 @pytest.mark.parametrize("typed", ["runs/a", "runs/it's", "/tmp/a b", "runs/a,b", "runs/a=b", "runs/${x"])
 def test_the_folder_of_a_sweep_is_what_was_typed(typed):
     option = multirun.SWEEP_DIR + multirun.quoted(Path(typed))
@@ -116,6 +130,8 @@ def test_the_folder_of_a_sweep_is_what_was_typed(typed):
     assert override.value() == typed
 
 
-def test_the_folder_of_a_sweep_has_the_time_in_its_name():
-    assert multirun.sweep_folder([]).name.endswith("-sweep") and multirun.sweep_folder([]).parent == Path("runs")
+def test_the_folder_of_a_sweep_has_the_time_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda pattern: "now")
+    assert [multirun.sweep_folder([]), multirun.sweep_folder([])] == [Path("runs/now-sweep"), Path("runs/now-sweep-2")]
     assert multirun.sweep_folder(["hydra.sweep.dir=a/b"]) == Path("a/b")
