@@ -149,7 +149,7 @@ class Roster:
                 )
         except TimeoutError:
             stored = False
-        if not stored:
+        if not stored and value != WITHDRAWN:  # the last peer to leave has no other to store its withdrawal
             logger.warning("the roster record of %s could not be stored", self._own.name)
 
 

@@ -70,6 +70,20 @@ async def test_a_status_reaches_others_soon_and_not_more_often_than_allowed() ->
     assert await read_roster(cast(Any, dht), "r") == []
 
 
+@virtual
+async def test_only_a_record_of_a_peer_that_stays_is_missed(caplog: pytest.LogCaptureFixture) -> None:
+    class Alone(FakeDHT):
+        async def store(self, key: str, value: Any, *, expiration_time: float, subkey: str) -> bool:
+            return False
+
+    roster = Roster(cast(Any, Alone()), run="r", own=OWN)
+    await roster.publish()
+    assert caplog.messages == ["the roster record of 000-abc could not be stored"]
+    caplog.clear()
+    await roster.withdraw()
+    assert caplog.messages == []
+
+
 def test_a_record_tells_how_old_it_is() -> None:
     dht = dht_with(abc=asdict(OWN))
     dht.records["abc"].expiration_time -= 12
