@@ -1,0 +1,160 @@
+"""The random rotation: by hand, by its definition, bit for bit, and what it does to a payload."""
+
+import numpy as np
+import pytest
+import torch
+
+from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median import Median
+from outerloop.aggregate.trimmed_mean import TrimmedMean
+from outerloop.compress.identity import Identity
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.rotated import Rotated, blocks, hadamard_rows, signs
+from outerloop.compress.sign import Sign
+from outerloop.compress.topk import TopK
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.types import CodecContext, UserError
+from tests.support import toy
+
+NOW = CodecContext(round=3, seed=2**64 - 5)
+LARGEST = torch.finfo(torch.float32).max
+
+
+def seeded(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def topk_signs(chunk, k):
+    return TopK(chunk=chunk, k=k, values=Sign(chunk=None), index=Rice())
+
+
+def sent(codec, x, context=NOW):
+    """What a tensor decodes to at the other end."""
+    return codec.decode(codec.encode(x, context), x.shape, context)
+
+
+def test_four_values_by_hand():
+    """Rows of the matrix: ++++, +-+-, ++--, +--+, divided by √4."""
+    x = torch.tensor([[3.0, 1.0, 0.0, 2.0]])
+    assert hadamard_rows(x).tolist() == [[3.0, 0.0, 1.0, 2.0]]
+    assert hadamard_rows(hadamard_rows(x)).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("length", [1, 4, 16, 64, 256])
+def test_it_is_its_definition_and_its_own_inverse(length):
+    h = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(length)] for i in range(length)]).double()
+    x = seeded(5, length)
+    assert torch.allclose(hadamard_rows(x).double(), x.double() @ h / length**0.5, atol=1e-6)
+    assert torch.allclose(hadamard_rows(hadamard_rows(x)), x, atol=1e-6)
+
+
+def by_hand(row):
+    """One row in numpy's float32, one addition at a time, the lowest bit first."""
+    y, half = [np.float32(v) / np.float32(len(row)) for v in row], 1
+    while half < len(row):
+        for i in range(len(row)):
+            if not i & half:
+                y[i], y[i | half] = y[i] + y[i | half], y[i] - y[i | half]
+        half *= 2
+    return [v * np.float32(len(row) ** 0.5) for v in y]
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 4), (3, 64), (70, 16)])
+def test_the_bits_are_those_of_single_additions_in_order(rows, length):
+    x = seeded(rows, length) * 10 ** (5 * seeded(rows, length, seed=1))
+    assert torch.equal(hadamard_rows(x), torch.tensor(np.array([by_hand(row) for row in x.tolist()])))
+
+
+def test_signs_are_the_bits_of_philox_and_differ_between_seeds():
+    """The first words of Philox4x64-10 for the key 5, from numpy's documented generator."""
+    words = np.random.Philox(key=5).random_raw(2)
+    bits = [int(words[i // 64]) >> i % 64 & 1 for i in range(100)]
+    assert signs(100, 5).tolist() == [1.0 - 2.0 * bit for bit in bits]
+    assert abs(float(signs(10_000, 6).mean())) < 0.05 and not torch.equal(signs(100, 5), signs(100, 6))
+    assert signs(0, 5).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("count", "lengths"), [(0, []), (3, [1, 1, 1]), (4096, [64] * 64), (215, [64] * 3 + [16, 4, 1, 1, 1])]
+)
+def test_a_shorter_last_chunk_is_cut_into_powers_of_four(count, lengths):
+    x = torch.arange(float(count))
+    pieces = [row for block in blocks(x, 64) for row in block]
+    assert [len(row) for row in pieces] == lengths
+    assert torch.equal(torch.cat([x[:0], *pieces]), x)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4096,), (97, 101), (3, 0)], ids=str)
+def test_a_rotation_loses_rounding_only_and_is_linear(shape):
+    codec = Rotated(chunk=256, of=Identity())
+    a, b = seeded(*shape, seed=1), seeded(*shape, seed=2)
+    assert codec.linear and not Rotated(chunk=256, of=topk_signs(256, 4)).linear
+    assert torch.allclose(sent(codec, a), a, atol=1e-5)
+    added = {part: x + codec.encode(b, NOW)[part] for part, x in codec.encode(a, NOW).items()}
+    assert torch.allclose(codec.decode(added, a.shape, NOW), a + b, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [LARGEST, -LARGEST, 1e-44])
+def test_the_ends_of_the_range_stay_finite(value):
+    x = torch.full((64,), value)
+    assert hadamard_rows(x.view(1, 64)).isfinite().all()
+    assert sent(Rotated(chunk=64, of=topk_signs(64, 4)), x).isfinite().all()
+
+
+def test_one_large_value_becomes_equal_magnitudes():
+    """A unit vector of 256 values is rotated to 256 magnitudes of 1/16, so every kept sign brings the same share."""
+    x = torch.zeros(256)
+    x[17] = 16.0
+    rotated = Rotated(chunk=256, of=Identity()).encode(x, NOW)["value"]
+    assert set(rotated.abs().tolist()) == {1.0}
+
+
+def test_no_coordinate_waits_where_some_are_always_larger():
+    """Half of the values are ten times as large: top-k sends none of the others. After a rotation, most arrive."""
+    x = seeded(4096) * torch.tensor([10.0, 1.0]).repeat(2048)
+    plain, rotated = topk_signs(4096, 72), Rotated(chunk=4096, of=topk_signs(4096, 72))
+    assert not sent(plain, x)[1::2].any()
+    small = sent(rotated, x)[1::2]
+    assert float((small != 0).float().mean()) > 0.8 and float(small @ x[1::2]) > 0
+
+
+def test_the_rotation_changes_with_the_round_and_the_tensor():
+    codec, x = Rotated(chunk=64, of=topk_signs(64, 4)), seeded(640)
+    assert not torch.equal(sent(codec, x), sent(codec, x, CodecContext(round=4, seed=6)))
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 2, 8, 100, 2048, 4**9])
+def test_other_lengths_are_refused(chunk):
+    with pytest.raises(UserError, match=f"chunk={chunk} must be a power of 4"):
+        Rotated(chunk=chunk, of=Identity())
+
+
+@pytest.mark.parametrize("aggregate", [Mean(), Median(), TrimmedMean(trim=0.25)], ids=["mean", "median", "trimmed"])
+def test_decoded_payloads_are_dense_so_any_aggregate_takes_them(aggregate):
+    """Four workers train a toy model and agree bit for bit, whatever combines the payloads."""
+
+    def work(exchange):
+        net = toy.model(width=16)
+        loop = toy.outer(
+            net, exchange, h=1, aggregate=aggregate, compress=Rotated(chunk=64, of=topk_signs(64, 16)),
+            feedback=ErrorFeedback(beta=0.9),
+        )  # fmt: skip
+        before = [x.clone() for x in loop.slow.values()]
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= 0.01 * seeded(*p.shape, seed=exchange.rank)
+        [report] = loop.after_inner_step(1)
+        assert not report.failed and len(report.peers) == 4
+        assert any(not torch.equal(x, old) for x, old in zip(loop.slow.values(), before, strict=True))
+        return [x.clone() for x in loop.slow.values()]
+
+    first, *others = toy.run_workers(4, work)
+    assert all(torch.equal(x, y) for slow in others for x, y in zip(first, slow, strict=True))
+
+
+def test_an_outer_loop_accepts_it_with_the_median():
+    toy.outer(
+        toy.model(), InProcess(hub=Hub(2), rank=0), aggregate=Median(),
+        compress=Rotated(chunk=64, of=topk_signs(64, 4)), feedback=ErrorFeedback(beta=0.9),
+    )  # fmt: skip
