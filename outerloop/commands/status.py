@@ -22,7 +22,7 @@ from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
-from outerloop.types import UserError
+from outerloop.types import Terminated, UserError, raise_terminated
 
 PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Return exit code 0, also after Ctrl-C in the live table. Raises UserError."""
     options = parser().parse_args(arguments)
     check_addresses("status", [options.address], must_name="p2p")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
+    signal.signal(signal.SIGTERM, raise_terminated)
     terminal = sys.stdout.isatty()
     console = Console() if terminal else Console(width=PIPE_WIDTH)
     with observe_run(options.address, run=options.run, run_dir=options.run_dir) as observation:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def watch(observation: RunObservation, run: str, console: Console) -> None:
-    """Show the live table until Ctrl-C."""
+    """Show the live table until Ctrl-C. Raises Terminated after SIGTERM."""
 
     def current_page() -> Group:
         return page(run, observation.seen(), observation.expelled())
@@ -87,6 +87,8 @@ def watch(observation: RunObservation, run: str, console: Console) -> None:
             while True:
                 time.sleep(WATCH_S)
                 live.update(current_page(), refresh=True)
+    except Terminated:
+        raise
     except KeyboardInterrupt:
         pass
 

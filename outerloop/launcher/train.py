@@ -62,7 +62,9 @@ def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, ma
         console.print(
             f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.", soft_wrap=True
         )
-        return json.loads((run.path / "summary.json").read_text())
+        summary = json.loads((run.path / "summary.json").read_text())
+        print_results(summary, run.path, console)
+        return summary
     if run.resume_step is not None:
         console.print(f"resuming after inner step {run.resume_step}", highlight=False)
     console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)

@@ -20,6 +20,8 @@ from outerloop.sinks.sink import Row, RunInfo
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 
+ALERT_EVERY_S = 3600
+"""Least number of seconds between two alerts about failed rounds."""
 MODES = ("online", "offline", "disabled")
 ARTIFACTS = {"loss.png": "figure", "hf": "model"}
 """Name in the run directory -> type of the artifact."""
@@ -86,6 +88,9 @@ class Wandb:
             self.log_text(row)
         elif values := self.charts.values(row):
             self.run.log(values)
+        if row["event"] == "round" and row["failed"] and row["worker"] == 0:
+            text = f"round {row['round']}: {row['failed']}"
+            self.run.alert(title="A round failed", text=text, level="WARN", wait_duration=ALERT_EVERY_S)
 
     def log_text(self, row: Row) -> None:
         """Log a sample of generated text."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from outerloop.commands import main, status
 from outerloop.commands.observe import RunObservation
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
+from outerloop.types import Terminated, raise_terminated
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 
@@ -37,6 +41,32 @@ def test_peers_are_shown_with_what_they_told() -> None:
     rows = [" ".join(line.split()) for line in lines]
     first = "000-…vnc6iDEp /ip4/192.0.2.0/tcp/4 12 2 peers 2.5 1,234 4.0 MB 0 B 01234567 3 s ago"
     assert first in rows and "001-…1Qy4VK5w /ip4/192.0.2.1/tcp/4 11 no 0 B 0 B 61 s ago" in rows
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_stopped_while_it_looks_for_peers(sent: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "observe_run", lambda *_, **__: signal.raise_signal(sent))
+    monkeypatch.setattr("sys.argv", ["outerloop", "status", f"/ip4/127.0.0.1/tcp/4/p2p/{IDS[0]}"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main.main() == code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"), [(signal.SIGTERM, pytest.raises(Terminated)), (signal.SIGINT, nullcontext())]
+)
+def test_the_live_table_ends_with_ctrl_c(sent: signal.Signals, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {})
+    monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(sent))
+    monkeypatch.setattr(status, "page", lambda *_: Group())
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        with expected:
+            status.watch(cast(RunObservation, observation), "r", Console())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:

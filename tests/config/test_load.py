@@ -61,6 +61,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("inner=gradients", "set inner=adamw"),
         ("rounds", "'rounds' is not an option"),
         ("lr=1e-3", "lr: no such option: set inner.lr=1e-3"),
+        ("device=cpu", "device: no such option: set inner.device=cpu"),
         ("+rounds=3", r"\+rounds: the option exists: set rounds=3"),
         ("data.files=a.txt", "data.files is an option of data=text and data=tokens"),
         ("exchange.together=3", "exchange.together is an option of exchange=distributed_gossip"),

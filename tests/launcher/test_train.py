@@ -66,11 +66,13 @@ def test_the_exported_model_loads_and_speaks(tmp_path):
     assert out.shape[1] == 14 and tokenizer.decode(out[0]).startswith("def f(")
 
 
-def test_a_finished_run_says_so_and_stays(tmp_path, capsys):
+def test_a_finished_run_says_so_with_its_results_and_stays(tmp_path, capsys):
     run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
+    [loss] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("validation loss")]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
-    assert "is a finished run: nothing to do" in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "is a finished run: nothing to do" in again and loss in again
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 

@@ -24,6 +24,7 @@ class MonotoneRun:
 
     def __init__(self):
         self.step, self.rows, self.axes, self.summary, self.artifacts = -1, [], {}, {}, {}
+        self.alerts = []
 
     def define_metric(self, name, step_metric=None):
         self.axes[name] = step_metric
@@ -36,6 +37,9 @@ class MonotoneRun:
 
     def log_artifact(self, path, name, type):
         self.artifacts[name] = path
+
+    def alert(self, title, text, level, wait_duration):
+        self.alerts.append((title, text, level, wait_duration))
 
     def finish(self, exit_code):
         self.exit_code = exit_code
@@ -104,6 +108,15 @@ def test_the_results_become_the_summary_and_files_artifacts(tmp_path, wandb):
     assert wandb.run.summary["val_loss"] == 3.5 and wandb.run.summary["utilization"] == 0.9
     assert wandb.run.exit_code == 0
     assert wandb.run.artifacts == {"model-id": str(tmp_path / "hf")}
+
+
+def test_a_round_of_the_first_worker_that_failed_is_an_alert(tmp_path, wandb):
+    play(Wandb(), run_info(tmp_path), *ROWS)
+    assert not wandb.run.alerts
+    failed = {"event": "round", "step": 30, "round": 3, "failed": "no majority", "wait_s": 9.0}
+    play(Wandb(), run_info(tmp_path), failed | {"worker": 0}, failed | {"worker": 1})
+    assert wandb.run.alerts == [("A round failed", "round 3: no majority", "WARN", 3600)]
+    assert wandb.run.rows[-1]["outer/wait_s"] == 9.0
 
 
 def test_an_unknown_mode_is_refused():

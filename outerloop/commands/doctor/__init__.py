@@ -16,7 +16,7 @@ from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.validation import MAX_PEERS
-from outerloop.types import UserError
+from outerloop.types import UserError, raise_terminated
 
 DESCRIPTION = """\
 Checks whether this machine can take part in a run, before you start one: versions, disk, memory, open files, GPU, the
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"--host {options.host} is not an IP address: pass --host 0.0.0.0 for any") from error
     if not 1 <= options.workers <= MAX_PEERS:
         raise UserError(f"--workers {options.workers} is out of range: pass 1 to {MAX_PEERS}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
+    signal.signal(signal.SIGTERM, raise_terminated)
     network_findings = network.findings(
         host=options.host, port=options.port, announce=options.announce, peers=options.peer
     )

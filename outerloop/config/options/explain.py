@@ -49,10 +49,10 @@ def unknown_option(base: DictConfig, override: Override) -> str:
     allowed = [str(name) for name in node if not str(name).startswith("_")]
     where = f"{parent} has" if parent else "the options are"
     message = f"{key}: no such option, {where} {', '.join(allowed) or 'no options'}"
-    if hint := close_name(key.removeprefix(prefix).split(".")[0], allowed):
-        return f"{message}: set {prefix}{hint}={value}"
     if option := next(same_word(base, key), ""):
         return f"{key}: no such option: set {option}={value}"
+    if hint := close_name(key.removeprefix(prefix).split(".")[0], allowed):
+        return f"{message}: set {prefix}{hint}={value}"
     return message + choices_with(key)
 
 
