@@ -31,6 +31,7 @@ arguments = TrainingArguments(
     save_steps=30,
     disable_tqdm=True,
     use_cpu=not torch.cuda.is_available(),  # without it, processes on CPUs ignore each other
+    ddp_find_unused_parameters=False,  # under torchrun: torch warns of the Trainer's default, True
     report_to=[],  # or "wandb", "tensorboard", ...: they get the charts of every round too
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
