@@ -144,13 +144,15 @@ class Session:
         assert "✓ daemon" in self.outerloop([self.here(word).replace("4242", "0") for word in arguments])
 
     def status(self, arguments: list[str]) -> None:
-        assert "run default: 1 peer" in self.outerloop([*map(self.here, arguments), "--once"])
+        """The peer that runs here is one of the run that the command names."""
+        name = arguments[arguments.index("--run") + 1] if "--run" in arguments else "default"
+        assert f"run {name}: 1 peer" in self.outerloop([*(self.here(word, run=name) for word in arguments), "--once"])
 
-    def here(self, word: str) -> str:
+    def here(self, word: str, *, run: str = "default") -> str:
         """The word with the address of a peer that runs here in place of any other."""
         if not ADDRESS.search(word):
             return word
-        self.peer = self.peer or SwarmGather(run="default", peers=1, identity_path=str(self.folder / "identity"))
+        self.peer = self.peer or SwarmGather(run=run, peers=1, identity_path=str(self.folder / "identity"))
         return ADDRESS.sub(self.peer.address[0], word)
 
     def close(self) -> None:
