@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -82,8 +84,10 @@ def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, ma
 
 
 def resume_hint(run_dir: Path) -> str:
-    """Return a line that states how to resume an interrupted run, and from which step."""
-    same = f"the same command with run_dir={run_dir}"
+    """Return a line that states how to resume an interrupted run, or the sweep with it, and from which step."""
+    in_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    place = f"hydra.sweep.dir={run_dir.parent}" if in_sweep else f"run_dir={run_dir}"
+    same = f"the same command with {place}"
     steps = checkpoint.sealed(run_dir)
     if not steps:
         return f"no checkpoint was saved: {same} starts from the beginning"

@@ -116,11 +116,3 @@ def tree_s(links: Links, payload_bytes: float, peers: int) -> float:
     It is for comparison only (NoLoCo, arXiv 2506.10911).
     """
     return 2 * math.log2(peers) * (payload_bytes / links.slower + links.latency_s)
-
-
-def slower_of_two(mu: float, sigma: float) -> float:
-    """Return the expected maximum of two lognormal message times: (1 + erf(σ / 2)) exp(μ + σ² / 2).
-
-    NoLoCo, arXiv 2506.10911.
-    """
-    return (1 + math.erf(sigma / 2)) * math.exp(mu + sigma**2 / 2)

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from outerloop.commands import main, report
 from outerloop.config import load, run_directory
-from outerloop.launcher import multirun
+from outerloop.launcher import multirun, train
 from outerloop.report import runs
 from outerloop.types import UserError
 
@@ -135,3 +138,10 @@ def test_the_folder_of_a_sweep_has_the_time_in_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("time.strftime", lambda pattern: "now")
     assert [multirun.sweep_folder([]), multirun.sweep_folder([])] == [Path("runs/now-sweep"), Path("runs/now-sweep-2")]
     assert multirun.sweep_folder(["hydra.sweep.dir=a/b"]) == Path("a/b")
+
+
+def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):
+    """`-m` refuses run_dir, which is the folder that a single run is resumed in."""
+    assert f"the same command with run_dir={tmp_path}/0 " in train.resume_hint(tmp_path / "0")
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN}}))
+    assert f"the same command with hydra.sweep.dir={tmp_path} " in train.resume_hint(tmp_path / "0")

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import check_plan
 import check_published
-import numpy as np
 import pytest
 
 from outerloop.plan.forecast import forecast
@@ -18,7 +17,6 @@ from outerloop.plan.links import (
     payload_links,
     ramp_s,
     ring_s,
-    slower_of_two,
     tree_s,
 )
 from outerloop.plan.recommend import LOSSES, measured_loss, recommend
@@ -130,11 +128,6 @@ def test_nolocos_pair_against_a_tree():
 def test_four_hosts_on_a_bridge():
     for mbit, megabytes, least_s, most_s in check_published.HOSTS:
         assert 0.8 * most_s < check_published.gathered_s(mbit, megabytes) < 1.2 * least_s
-
-
-def test_the_slower_of_two_lognormal_messages():
-    pairs = np.random.default_rng(0).lognormal(0.3, 0.8, (200_000, 2))
-    assert slower_of_two(0.3, 0.8) == pytest.approx(pairs.max(axis=1).mean(), rel=0.01)
 
 
 # measured rounds, choice
