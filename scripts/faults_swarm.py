@@ -165,7 +165,7 @@ class Swarm:
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the seconds to the end at the pace of the fastest recent rounds, which is the pace after the faults."""
+        """Return the seconds to the end at the pace of the fastest tenth of the last rounds, as after the faults."""
         seen = [self.first_seen[number] for number in sorted(self.first_seen)[-100:]]
         intervals = sorted(b - a for a, b in pairwise(seen))
         return intervals[len(intervals) // 10] * (self.rounds - max(self.first_seen)) if intervals else 0.0
