@@ -70,7 +70,9 @@ def check_environment(overrides: Sequence[str]) -> None:
     """Check that torchrun started this process, and that no option contradicts torchrun. Raises UserError if not."""
     for override in overrides:
         if override.startswith("workers="):
-            raise UserError(f"{override}: torchrun sets the number of workers: run torchrun --nproc-per-node")
+            raise UserError(
+                f"{override}: torchrun sets the number of workers: omit this option, and run torchrun --nproc-per-node N"
+            )
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(
             f"this run needs processes started by torchrun, and {missing[0]} is not set:"

@@ -54,7 +54,7 @@ class Forecast:
 
     @property
     def exposed_s(self) -> float:
-        """Return the part of `round_s` in which inner steps wait for exchanges, launching and landing."""
+        """Return the part of `round_s` in which inner steps wait for exchanges, launches and landings."""
         return self.rate.exposed_s * self.method.fragments
 
     @property

@@ -52,7 +52,7 @@ def reshard(model: Module) -> None:
     """Reshard modules under `fully_shard` that still hold gathered parameters.
 
     Modules hold them after a forward pass without backward, as in an evaluation. The gathered copies would hide changes
-    of the shards.
+    to the shards.
     """
     for module in model.modules():
         reshard_module: Any = getattr(module, "reshard", None)

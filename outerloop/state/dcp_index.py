@@ -105,7 +105,7 @@ def chunk_offsets(index: Any) -> tuple[int, ...] | None:
 def index_place(info: Any) -> dict[str, Any]:
     """Return the place of an entry in the index. Raises ValueError if it was written through an extension of torch."""
     if getattr(info, "transform_descriptors", None):
-        raise ValueError("it was written through an extension, such as compression")
+        raise ValueError("it has an entry that was written through an extension of torch (such as compression)")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 

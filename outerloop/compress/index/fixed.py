@@ -26,7 +26,7 @@ class Fixed:
 
 
 def fixed_decode(bytes_P: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32 and whether each peer's bytes are valid, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
     return decode_each(lambda byte_B: fixed_decode_one(byte_B, Rows(count, chunk, k)), bytes_P)
 
 

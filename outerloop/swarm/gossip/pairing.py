@@ -86,7 +86,7 @@ class Pairing:
         return self._stay_alone() if all(map(self._is_excluded, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
-        """Handle a notice that a peer is ready with a round, or that it is not ready (None)."""
+        """Handle a notice that a peer is ready for a round, or that it is not ready (None)."""
         self._heard[peer] = self._rounds
         if round is None:
             self._ready.pop(peer, None)

@@ -39,7 +39,7 @@ class ReadyBroadcast(RpcService):
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     def send(self, peers: Iterable[str], round: Round | None) -> None:
-        """Notify these peers that this peer is ready with a round, or that it is not ready (None). Returns at once."""
+        """Notify these peers that this peer is ready for a round, or that it is not ready (None). Returns at once."""
         for peer in peers:
             self._unsent[peer] = round
             if peer not in self._sending:

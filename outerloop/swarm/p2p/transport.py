@@ -60,8 +60,8 @@ class Transport(Protocol):
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns true.
 
-        Any peer can dial this peer. Streams of other peers are refused before any data is read from them. The requests
-        of each peer are limited, most strictly if `allowed` is `anybody` (admission.py).
+        Any peer can dial this peer, but streams of peers that are not admitted are refused before any data is read. The
+        requests of each peer are limited, most strictly if `allowed` is `anybody` (admission.py).
         """
         ...
 
