@@ -135,12 +135,12 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 @operator()
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
     return decode_each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
+    """Decode (B,) uint8 to (M,) int32. Also return whether the bytes are valid."""
     size_R = rice_lane_bytes(byte_B, rows)
     if size_R is None:
         return no_positions(byte_B, rows)
@@ -231,12 +231,12 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 
 @operator()
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
     return decode_each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
+    """Decode (B,) uint8 to (M,) int32. Also return whether the bytes are valid."""
     if byte_B.numel() != sum(block_bytes(rows)):
         return no_positions(byte_B, rows)
     parts = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
@@ -264,7 +264,7 @@ def upto(count: int, like: Tensor) -> Tensor:
 
 
 def decode_each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Decode the bytes of peers one by one: (P, M) int32 and whether the bytes of each are valid, (P,)."""
+    """Decode the bytes of peers one by one: (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)
 

@@ -71,7 +71,7 @@ def check_environment(overrides: Sequence[str]) -> None:
     for override in overrides:
         if override.startswith("workers="):
             raise UserError(
-                f"{override}: torchrun sets the number of workers: omit this option, and run torchrun --nproc-per-node N"
+                f"{override}: torchrun sets the number of workers: omit it, and run torchrun --nproc-per-node N"
             )
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(

@@ -31,7 +31,7 @@ def fixed_decode(bytes_P: list[Tensor], count: int, chunk: int, k: int) -> tuple
 
 
 def fixed_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
+    """Decode (B,) uint8 to (M,) int32. Also return whether the bytes are valid."""
     bits = (rows.chunk - 1).bit_length()
     if byte_B.numel() != packed_bytes(rows.kept, bits):
         return no_positions(byte_B, rows)
