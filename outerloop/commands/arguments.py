@@ -1,4 +1,4 @@
-"""Command-line options of the commands that do not use hydra: argparse, with its errors as one-line UserErrors."""
+"""Parse the options of commands that do not use hydra. Errors of argparse become one-line UserErrors."""
 
 from __future__ import annotations
 

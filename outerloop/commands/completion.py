@@ -1,4 +1,4 @@
-"""`outerloop -sc`: completion of commands and options in bash, zsh and fish, by the scripts that hydra installs.
+"""`outerloop -sc`: complete commands and options in bash, zsh and fish, with the scripts that hydra installs.
 
     eval "$(outerloop -sc install=bash)"     then: outerloop tr<TAB>, outerloop train recipe=<TAB>
 
@@ -16,7 +16,7 @@ LINE = "COMP_LINE"
 
 
 def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
-    """Print the words that can follow, or the script to install. Return exit code 0."""
+    """Print the words that can follow the typed line, or the script to install. Return exit code 0."""
     program, *typed = os.environ.get(LINE, "outerloop train ").split(" ")
     if any(argument.startswith("query=") for argument in arguments):
         if len(typed) < 2:

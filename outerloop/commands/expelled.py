@@ -1,6 +1,6 @@
 """`outerloop expelled`: list the peers that the workers of a run directory have expelled, and lift expulsions.
 
-Nothing else lifts an expulsion.
+Expulsions are permanent until they are lifted with this command.
 """
 
 from __future__ import annotations

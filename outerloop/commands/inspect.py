@@ -1,4 +1,4 @@
-"""`outerloop inspect`: print one payload as tables: header, the parts of every tensor, the bytes of each part kind."""
+"""`outerloop inspect`: print the header of one payload, the parts of every tensor, and the bytes per kind of part."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ payload if the hash of its names and shapes equals the hash in the payload."""
 
 @dataclass(frozen=True)
 class Payload:
-    """One message: its length in bytes, its header, its tensors by name, and their shapes (empty if not known)."""
+    """One message: its length in bytes, its header, its tensors by name, and their shapes (empty without a model)."""
 
     size: int
     header: wire.Header
@@ -51,7 +51,7 @@ class Payload:
 
     @property
     def values(self) -> int:
-        """Number of parameters that the message covers, 0 if not known."""
+        """Number of parameters that the message covers; 0 if the shapes are unknown."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def bytes_by_part(self) -> Counter[str]:
@@ -96,9 +96,9 @@ def load(file: Path, model: Path | None) -> Payload:
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return the contents of a payload file. A file of another kind, however large, is read no further than its start.
+    """Return the contents of a payload file.
 
-    Raises wire.InvalidMessage if the file is not a payload.
+    Of any other file, only the first bytes are read, even if it is large. Raises wire.InvalidMessage for such a file.
     """
     with file.open("rb") as opened:
         start = opened.read(len(wire.MAGIC))
@@ -110,8 +110,9 @@ def read_bytes(file: Path) -> bytes:
 def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
     """Return the names and shapes of the `count` tensors of a message.
 
-    The message covers the whole model or one of P strided fragments. The hash in its header determines P. Gossip may
-    send slow and fast weights as one tensor of shape (2, *shape). Raises UserError if no P matches the hash.
+    The message covers the whole model or one of P strided fragments. P is found by comparing hashes of names and shapes
+    with the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape). Raises
+    UserError if no P matches the hash.
     """
     for fragments in range(1, len(shapes) + 1):
         homes = strided(list(shapes), fragments)
@@ -137,7 +138,10 @@ def summary(payload: Payload) -> list[str]:
 
 
 def tensor_table(payload: Payload) -> Table:
-    """Return a table with one row for each part of each tensor. Bits per parameter include all parts of the tensor."""
+    """Return a table with one row for each part of each tensor.
+
+    The bits per parameter are those of all parts of the tensor together.
+    """
     rows = []
     for tensor, parts in payload.tensors.items():
         shape = payload.shapes.get(tensor)
@@ -153,7 +157,7 @@ def tensor_table(payload: Payload) -> Table:
 
 
 def total_table(payload: Payload) -> Table:
-    """Return a table with one row for each kind of part, and a row with the total."""
+    """Return a table with one row for each kind of part, and one row for the total."""
     rows = [
         [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", format_bits_per_param(size, payload.values)]
         for name, size in [*payload.bytes_by_part().items(), ("all", payload.size)]
@@ -176,10 +180,10 @@ def make_table(left: list[str], right: list[str], rows: list[list[str]]) -> Tabl
 
 
 def format_shape(shape: Size) -> str:
-    """Format a shape: (128, 2) -> 128 x 2; a scalar's shape as an empty string."""
+    """Format a shape: (128, 2) -> "128 x 2"; the shape of a scalar becomes an empty string."""
     return " x ".join(map(str, shape))
 
 
 def format_bits_per_param(size: int, values: int) -> str:
-    """Format `size` bytes over `values` parameters as bits per parameter; empty if `values` is 0."""
+    """Return the bits per parameter of `size` bytes for `values` parameters, as text; empty if `values` is 0."""
     return f"{8 * size / values:.3f}" if values else ""

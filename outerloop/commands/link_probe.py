@@ -1,4 +1,4 @@
-"""Measure the links to running peers for the planner."""
+"""Measure the links to running peers, as input of `outerloop plan`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from outerloop.types import UserError
 
 
 def probe_links(addresses: Sequence[str]) -> Links:
-    """Probe each address as `outerloop doctor` does. Return the lowest rates and half of the longest round trip.
+    """Probe each address as `outerloop doctor` does, and return the result as one link.
 
-    Raises UserError if a peer cannot be measured, or if none of them granted a transfer.
+    The link has the lowest rates, and half of the longest round-trip time as its latency. Raises UserError if a peer
+    cannot be measured, or if no peer granted a transfer.
     """
     with visit(observer=False) as node:
         measured = [probe_peer(node, address) for address in addresses]

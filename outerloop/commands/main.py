@@ -1,7 +1,7 @@
-"""`outerloop`: the command line. The first argument selects a command, the others are passed to it.
+"""`outerloop`: the command line. The first argument selects a command, which receives the other arguments.
 
-Exit codes: 0 success, 2 user error (one line on stderr), 1 anything else (doctor: a check failed), 130 stopped by
-Ctrl-C, 143 stopped by SIGTERM.
+Exit codes: 0 success, 2 user error (one line on stderr), 1 any other failure (in doctor: a check failed), 130 stopped
+by Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ MODULES = {
     "expelled": "outerloop.commands.expelled",
     "worker": "outerloop.launcher.worker_process",
 }
-"""Command -> the module whose `main` runs it, imported only then."""
+"""Command -> the module whose `main` runs it. The module is imported when its command is called."""
 HIDDEN = "worker"
-"""The command that users do not call."""
+"""Command for internal use, which is not shown to users."""
 HELP_FLAGS = {"--help", "-h", "help"}
 COMPLETION = ("-sc", "--shell-completion")
 """Flags with which hydra's completion scripts call the program."""
@@ -122,5 +122,5 @@ def main() -> int:
 
 
 def entry() -> None:
-    """Entry point of the console script."""
+    """Run `main` as the entry point of the console script."""
     sys.exit(main())

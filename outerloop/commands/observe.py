@@ -1,7 +1,7 @@
 """Observe a run without joining it.
 
-The roster of an open run is read from the DHT. The roster of a run with an allow-list is read with the key of one of
-this machine's workers.
+The roster of an open run is read from the DHT. The roster of a run with an allow-list is read from a worker on this
+machine, with a key that is stored next to the key of this worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SeenPeers = list[tuple[Record, float]]
 
 
 class RunObservation:
-    """A view of a run through the peer with id `peer_id`. `roster` reads the current roster."""
+    """A view of a run through the peer with id `peer_id`. `roster` is a function that reads the current roster."""
 
     def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
@@ -43,9 +43,10 @@ class RunObservation:
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence for which that peer has expelled others, verified locally; None if it did not answer.
+        """Return the evidence for which the observed peer has expelled others; None if the peer did not answer.
 
-        Waits at most `wait_s` for an answer. While a request is pending, returns the result of the previous request.
+        The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
+        returns the result of the previous request.
         """
         pending = self._pending = self._pending or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
         wait([pending], wait_s)
@@ -70,7 +71,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
         run_dir: run directory of that peer, needed if the run has an allow-list.
 
     Raises:
-        UserError: the peer cannot be reached, or its run has an allow-list and `run_dir` is not that peer's.
+        UserError: if the peer cannot be reached, or if its run has an allow-list and `run_dir` does not belong to it.
     """
     peer_id = address.rpartition("/p2p/")[2]
     with ExitStack() as stack:
@@ -89,7 +90,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """Return the key file of the worker with this id in a run directory. Raises UserError if it has no such worker."""
+    """Return the key file of the worker with this peer id in a run directory. Raises UserError if there is none."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key

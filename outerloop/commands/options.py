@@ -47,20 +47,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def find(choices: Sequence[Choice], word: str) -> list[Choice]:
-    """Return the choices of a group, the choice of this name, or else whatever contains the word."""
+    """Return the choices of the group `word`, or the choice with this title.
+
+    If neither exists, return the choices and options that contain the word.
+    """
     named = [choice for choice in choices if word in ("", choice.group, title(choice))]
     return named or [part for choice in choices if (part := matching(choice, word))]
 
 
 def matching(choice: Choice, word: str) -> Choice | None:
-    """Return a choice with the options that contain a word in their name or comment; None if nothing contains it."""
+    """Return a choice with only those options whose name or comment contains a word.
+
+    Return None if neither its options nor its title and comment contain the word.
+    """
     options = [option for option in choice.options if word in f"{option.name} {option.comment}".lower()]
     in_title = bool(choice.group) and word in f"{title(choice)} {choice.comment}".lower()
     return replace(choice, options=options) if options or in_title else None
 
 
 def title(choice: Choice) -> str:
-    """Return what to type for a choice."""
+    """Return the text that selects a choice on the command line."""
     return f"{choice.group}={choice.name}" if choice.group else "outerloop train"
 
 

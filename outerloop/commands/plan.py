@@ -1,4 +1,4 @@
-"""`outerloop plan`: forecast what each method would take on machines that are not rented yet, and recommend one."""
+"""`outerloop plan`: forecast the time and bytes of each method on machines not yet rented, and recommend a method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANGES = {
     "spread": (0.0, 2.0, "0.05"),
     "failure_rate": (0.0, 60.0, "0.01"),
 }
-"""Option -> minimum, maximum, example value."""
+"""Option -> (minimum, maximum, example value). Both limits are allowed values."""
 
 DESCRIPTION = """\
 Forecasts training on machines and links that you do not have yet: seconds per round, share of the time spent in inner

@@ -1,4 +1,4 @@
-"""Output of `outerloop plan`: tables, the recommended row with the reason, and the picture."""
+"""Print the output of `outerloop plan`: tables, the recommended row with the reason, and the picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float) -> None:
     """Print the tables, the recommendation and the notes.
 
-    `tokens_per_step`: of one peer in one inner step. `tokens`: of all peers in the whole run.
+    `tokens_per_step`: tokens of one peer in one inner step. `tokens`: tokens of all peers in the whole run.
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     best, why = recommend(rows)
@@ -41,7 +41,7 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
 
 
 def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: float) -> Table:
-    """Return the table of times, fastest recipe first. `each`: tokens of one peer in one inner step."""
+    """Return the table of times, with the fastest recipe first. `each`: tokens of one peer in one inner step."""
     fleet, params = best.fleet, best.method.params
     sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
     return Table(
@@ -73,7 +73,7 @@ def cells(row: Forecast) -> list[str]:
 
 
 def memory_table(rows: Sequence[Forecast]) -> Table:
-    """Return the table of memory on the training device, by part."""
+    """Return the table of memory on the training device, with one column per component."""
     methods = [row.method for row in rows]
     return Table(
         "Memory of the training device, without activations",
@@ -83,7 +83,7 @@ def memory_table(rows: Sequence[Forecast]) -> Table:
 
 
 def notes(rows: Sequence[Forecast]) -> Iterator[str]:
-    """Yield the conditions under which the plan holds: the limit of gather, and the settings a recipe needs."""
+    """Yield the conditions of the forecast: the maximum number of peers in gather, and the settings of each recipe."""
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
         yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison only"
     yield from (f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)
@@ -106,9 +106,9 @@ def duration(time_s: float) -> str:
 
 
 def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
-    """Draw seconds per round against the number of peers for every method.
+    """Draw the seconds per round against the number of peers, for every method.
 
-    For comparison, also draws ring and tree all-reduces of the largest payload.
+    For comparison, draw also a ring all-reduce and a tree all-reduce of the largest payload.
     """
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]

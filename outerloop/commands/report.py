@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_all(paths: Sequence[Path]) -> list[Run]:
-    """Read all runs. Shows a progress bar if that takes longer than SLOW_S."""
+    """Read all runs. Show a progress bar if reading takes longer than SLOW_S."""
     bar = Progress(console=Console(stderr=True), transient=True)
     task, start_s, found = bar.add_task("reading runs", total=len(paths)), time.monotonic(), []
     try:

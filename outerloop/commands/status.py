@@ -1,4 +1,4 @@
-"""`outerloop status`: show the peers of a running swarm to an observer that takes no part in it."""
+"""`outerloop status`: show the peers of a running swarm without taking part in its rounds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return exit code 0, also after Ctrl-C in the live table. Raises UserError."""
+    """Run the command. Return exit code 0, even if the live table is ended with Ctrl-C. Raises UserError."""
     options = parser().parse_args(arguments)
     check_addresses("status", [options.address], must_name="p2p")
     signal.signal(signal.SIGTERM, raise_terminated)
@@ -103,7 +103,7 @@ def require_peers(seen: SeenPeers, run: str) -> SeenPeers:
 def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) -> Group:
     """Return a headline, the table of all peers, and one line for each expelled peer.
 
-    `expelled`: None if it is not known.
+    `expelled`: None if the expelled peers are not known.
     """
     lines = [Text(f"expelled: {short_name(evidence.peer)} {evidence.why}") for evidence in expelled or ()]
     lines += [Text("expelled: not known, the peer at this address has not answered")] if expelled is None else []
@@ -111,7 +111,10 @@ def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) ->
 
 
 def headline(run: str, seen: SeenPeers) -> str:
-    """Return the number of peers, and how many took part in the newest round, as the peer that reports it counts."""
+    """Return the headline: the number of peers, and the number of peers in the newest round.
+
+    The second number is the count of the peer that reports the newest round.
+    """
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))
     last = f"{took_part} took part in round {newest}" if newest else "no round yet"
@@ -119,7 +122,10 @@ def headline(run: str, seen: SeenPeers) -> str:
 
 
 def table(seen: SeenPeers) -> Table:
-    """Return a table with one row per peer. The text in untrusted records is already bounded and of one line."""
+    """Return a table with one row per peer.
+
+    Records come from untrusted peers. Their text has been limited to one line of bounded length.
+    """
     return make_table(
         ["peer", "address"],
         ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "updated"],
@@ -136,17 +142,17 @@ def table(seen: SeenPeers) -> Table:
 
 
 def short_name(name: str) -> str:
-    """Shorten a peer name to the worker index on its machine and the end of its id. All ids start the same way."""
+    """Shorten a peer name to its worker index and the end of its peer id. The beginning is the same in all ids."""
     return f"{name[:3]}-…{name[-8:]}"
 
 
 def peer_address(record: Record) -> str:
-    """Return the first address of a record, the most widely reachable one, without the peer id."""
+    """Return the first address of a record, which is the most widely reachable, without the peer id."""
     return record.addresses[0].partition("/p2p/")[0] if record.addresses else ""
 
 
 def status_cells(status: Status) -> list[str]:
-    """Return the cells of a peer's status, empty where it has not reported a value yet."""
+    """Return the cells of a peer's status. A cell is empty if the peer has not reported its value yet."""
     took_part = f"{status.peers} peers" if status.peers else "no"
     return [
         str(status.round or ""),

@@ -1,4 +1,4 @@
-"""`outerloop train`: parse hydra's flags, the same for single runs and sweeps; then train or show the configuration."""
+"""`outerloop train`: parse hydra's flags for single runs and sweeps, then train or show the configuration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from outerloop.config.options.search_path import config_dir
 from outerloop.types import UserError, raise_terminated
 
 SHOWN = ("job", "hydra", "all")
-"""Values of --cfg. Without a value it means the first."""
+"""Values of the flag --cfg. If the flag has no value, the first is used."""
 REFUSED = {
     "config_path": "the options are those in outerloop's own folder: add yours with --config-dir FOLDER",
     "config_name": "the options are those of outerloop's train.yaml: put yours into a file, recipe=./mine.yaml",
     "experimental_rerun": "run outerloop train --config RUN/config.yaml",
 }
-"""Flag of hydra that does not apply -> why, and what to use instead."""
+"""Flag of hydra that does not apply -> the reason, and what to use instead."""
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +61,7 @@ def train(overrides: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError for a flag it does not have."""
+    """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError for an unknown flag."""
     parser = get_args_parser()
     parser.exit_on_error = False
     parser.add_argument("--config", type=Path, help="train with the options of an earlier run")
@@ -83,7 +83,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def with_cfg_value(arguments: list[str]) -> list[str]:
-    """Return the arguments with the value "job" after a --cfg without value."""
+    """Return the arguments with the value "job" added to a flag --cfg that has no value."""
     return [
         part
         for flag, value in pairwise([*arguments, ""])
@@ -92,20 +92,23 @@ def with_cfg_value(arguments: list[str]) -> list[str]:
 
 
 def all_overrides(flags: argparse.Namespace) -> list[str]:
-    """Return the overrides: those of an earlier run (--config), then those typed, with --config-dir among them."""
+    """Return the overrides of an earlier run (--config), then the typed overrides.
+
+    The folder of --config-dir is added to the search path among them.
+    """
     earlier = typed_options.read(flags.config) if flags.config else []
     return typed_options.with_folder([*earlier, *flags.overrides], flags.config_dir)
 
 
 def shown_flags(flags: argparse.Namespace) -> list[str]:
-    """Return the flags that make hydra show something instead of running."""
+    """Return the flags with which hydra shows information instead of running a job."""
     valued = {"--cfg": flags.cfg, "--package": flags.package, "--info": flags.info}
     plain = {"--resolve": flags.resolve, "--hydra-help": flags.hydra_help}
     return [f"{flag}={value}" for flag, value in valued.items() if value] + [flag for flag in plain if plain[flag]]
 
 
 def run_hydra(arguments: list[str]) -> int:
-    """Let hydra show what its flags ask for. Return exit code 0; hydra itself exits with 1 after an error."""
+    """Run hydra, which shows the information that its flags select. Return exit code 0; hydra exits with 1 on error."""
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(OmegaConf.to_yaml)()
     return 0

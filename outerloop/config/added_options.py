@@ -1,4 +1,4 @@
-"""Check options added with `+`: accepted if a constructor takes them, refused if no code would read them."""
+"""Check options added with `+`. An option is accepted if a constructor takes it, and refused if no code reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
     """Return whether any code reads `key` of `config`.
 
     Keys that exist in `base` are read. A new key must be an argument of the `_target_` next to it, or be inside a
-    dictionary that is an argument of a `_target_` further up. A new sink, log.NAME, may have any name.
+    dictionary that is an argument of a `_target_` at a higher level. A new sink, log.NAME, may have any name.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)
@@ -47,9 +47,9 @@ def node_at(config: DictConfig, parts: Sequence[str]) -> Any:
 
 
 def takes(target: str, name: str) -> bool:
-    """Return whether a callable, given by its dotted path, has an argument of this name, or hydra itself reads it.
+    """Return whether the callable with dotted path `target` has an argument `name`, or hydra itself reads that name.
 
-    True if there is no such callable, because instantiation then raises a better error.
+    Return True if there is no such callable, because instantiation then raises a better error.
     """
     try:
         arguments = signature(cast(Callable[..., Any], locate(target))).parameters

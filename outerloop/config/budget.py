@@ -1,4 +1,4 @@
-"""A budget in place of a number of rounds, so that recipes with different H do equal work.
+"""Convert a budget of steps or tokens into a number of rounds, so that recipes with different H do equal work.
 
     steps    inner steps of each worker          rounds = steps // H
     tokens   of all workers of the run together  steps = tokens // (peers · batch · accumulate · seq_len)
@@ -21,7 +21,7 @@ BUDGETS = ("steps", "tokens")
 
 
 def apply(config: DictConfig) -> None:
-    """Set `rounds` to those that fit into the budget, if there is one.
+    """Set `rounds` to the number of rounds that fit into the budget, if there is one.
 
     Raises UserError if not a single round fits, or the schedule does not determine the number of steps in a round.
     """
@@ -40,7 +40,7 @@ def apply(config: DictConfig) -> None:
 
 
 def inner_steps(config: DictConfig) -> int | None:
-    """Return the inner steps of each worker that the budget allows; None without a budget. Raises UserError."""
+    """Return the number of inner steps per worker that the budget allows; None without a budget. Raises UserError."""
     given = {name: config[name] for name in BUDGETS if config[name] is not None}
     for name, value in given.items():
         if type(value) is not int or value < 1:

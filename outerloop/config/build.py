@@ -36,7 +36,7 @@ from outerloop.types import Capabilities, Round, UserError
 
 
 def initial_peers(config: DictConfig) -> list[str]:
-    """Return the addresses of running peers to join; empty also for an exchange without addresses."""
+    """Return the addresses of running peers to join; empty if none are set or if the exchange has no addresses."""
     return list(config.exchange.get("initial_peers", []))
 
 
@@ -49,7 +49,7 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Return the exchange of a process. Sets those of the options below that the yaml of the exchange lists.
+    """Return the exchange of a process. Of the options below, it gets those that the yaml file of the exchange lists.
 
     `lanes`: number of shards in the messages of this peer's island. `on_status`: called with lines for the user.
     """
@@ -67,7 +67,8 @@ def make_peer_exchange(
 def make_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
 
-    Raises UserError if its vocabulary is smaller than the data's, or its maximum length shorter than inner.seq_len.
+    Raises UserError if its vocabulary is smaller than that of the data, or if its maximum sequence length is less than
+    inner.seq_len.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
@@ -106,9 +107,9 @@ def make_outer_loop(
     island: Island | None = None,
     method: OuterMethod | None = None,
 ) -> OuterLoop:
-    """Return the outer loop of this configuration for a model. Without `rounds` there is no last round.
+    """Return the outer loop of this configuration for a model. If `rounds` is None, there is no last round.
 
-    `method`: used instead of the configured one.
+    `method`: used instead of the configured method.
     """
     return OuterLoop(
         model,
@@ -146,7 +147,7 @@ def make_trainer(
     model = model.to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
-    late = late_joiner(exchange)  # then its text is also that of other peers, which read it in another order
+    late = late_joiner(exchange)  # it reads the same text as other peers, but in a different order
     order = zlib.crc32(exchange.peer.encode()) if late else config.seed
     # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
@@ -167,14 +168,14 @@ def make_trainer(
 
 
 def state_device(config: DictConfig) -> torch.device | None:
-    """Return the device of the outer state; None if it is that of the model."""
+    """Return the device of the outer state; None for the device of the model."""
     return torch.device("cpu") if config.state_device == "cpu" else None
 
 
 def make_rank_outer_loop(
     layout: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
 ) -> OuterLoop | GatheredFollower:
-    """Return the outer loop of this rank's island; for a rank that does not lead a gathered island, a follower."""
+    """Return the outer loop of this rank's island, or a follower if another rank leads this gathered island."""
     device = state_device(config)
     if layout.kind != "gathered":
         island = Island(model, state_device=device, compute=compute)
@@ -212,9 +213,9 @@ def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], fl
 
 
 def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
-    """Return the schedule at the start of a run, or an adaptive one as saved in the state of an outer loop.
+    """Return the configured schedule. An adaptive schedule is restored from the saved state of an outer loop, if any.
 
-    `saved_outer` returns that state or None. It is called only for adaptive schedules.
+    `saved_outer` returns this state, or None at the start of a run. It is called only for adaptive schedules.
     """
     schedule = make(config.schedule)
     if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
@@ -223,7 +224,7 @@ def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] |
 
 
 def capabilities(config: DictConfig) -> Capabilities:
-    """Return what the configured exchange can do. Does not construct it."""
+    """Return the capabilities of the configured exchange, without constructing the exchange."""
     info: Capabilities = get_class(config.exchange._target_).info  # type: ignore[attr-defined]
     return info
 

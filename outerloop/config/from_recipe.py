@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
-"""Wrappers that replace the parameters of a model by parts of flat ones."""
+"""Wrappers that replace the parameters of a model by slices of flattened parameters."""
 State = dict[str, Any]
 
 
 class RecipeArguments(TypedDict, total=False):
-    """The keyword arguments of `from_recipe` that the callbacks of Trainers take as well."""
+    """Keyword arguments of `from_recipe` that the callbacks for Trainers also take."""
 
     options: Mapping[str, Any] | DictConfig | None
     peers: int | None
@@ -88,33 +88,33 @@ def from_recipe(
 ) -> OuterLoop | Follower:
     """Return the outer loop for a model on its device. Waits for the peers of the run.
 
-    For a model under `fully_shard`, each process is a lane. It exchanges with the processes of the other islands that
-    hold the same shards, through the exchange of its lane or through a swarm. In a swarm, the first process of an
-    island sends for all its lanes. The ranks of a DDP model are one peer, whose first rank sends. So are the copies of
-    a shard in HSDP.
+    For a model under `fully_shard`, each process is a lane. It exchanges messages with the processes of the other
+    islands that hold the same shards, through the exchange of its lane or through a swarm. In a swarm, the first
+    process of an island sends for all its lanes. The ranks of a DDP model are one peer, and its first rank sends. In
+    HSDP, the ranks that hold copies of the same shard are one peer in the same way.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged. If they differ at the start, all peers take over those of the
-            first peer in name order. It may be compiled, or wrapped by DistributedDataParallel or Lightning Fabric. If
-            parameters are bfloat16, each round also exchanges their rounding errors, 2 to 3 % of the norm of one inner
-            step.
+        model: the model whose trainable parameters are exchanged. If they differ at the start, all peers take over the
+            parameters of the first peer in name order. The model may be compiled, or wrapped by DistributedDataParallel
+            or Lightning Fabric. If parameters are bfloat16, each round also exchanges their rounding errors, which are
+            2 to 3 % of the norm of one inner step.
         overrides: options as on the command line: "exchange.peers=4", "schedule.sync_every=30".
-        options: the same as a mapping: {"exchange.port": 4242, "compress": "int8"}, nested or not, or a DictConfig.
-            Options of the inner trainer, the data and the model are refused: your program provides these.
-        peers: number of peers that the run waits for before it starts; short for exchange.peers.
-        sync_every: H, inner steps between two rounds; short for schedule.sync_every.
-        initial_peers: address of a running peer, as it logs it, or several; short for exchange.initial_peers.
-        exchange: an exchange that has already joined, to use instead of the one that the options describe.
+        options: options as a nested or flat mapping, {"exchange.port": 4242, "compress": "int8"}, or as a DictConfig.
+            Options of the inner trainer, the data and the model are refused, because your program provides these.
+        peers: number of peers that must join before the run starts; sets exchange.peers.
+        sync_every: H, inner steps between two rounds; sets schedule.sync_every.
+        initial_peers: one or more addresses of running peers, which log them; sets exchange.initial_peers.
+        exchange: an exchange that has already joined, used instead of the exchange that the options describe.
         mesh, dim: exchange between the processes along this dimension of a DeviceMesh, through torch.distributed:
             mesh=mesh, dim="islands". A mesh of one dimension needs no `dim`.
-        replicas: the processes that hold copies of this model and average their gradients, if the model itself does
-            not show it. They are one peer, whose first process sends.
-        run_dir: folder for this peer's key and the record of what it has agreed to. Each peer needs a separate one.
-        state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same moment.
+        replicas: the processes that hold copies of this model and average their gradients, if the wrapper of the model
+            does not name them. They are one peer, and its first process sends.
+        run_dir: folder for this peer's key and the record of its votes. Each peer needs a separate folder.
+        state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same step.
         gathered: exchange whole tensors between islands that are sharded differently. The first rank of each island
-            holds the outer state. The other ranks get a Follower, to be attached like an outer loop. Must be True on
-            all islands or on none.
+            holds the outer state. The other ranks get a Follower, which is attached like an outer loop. The value must
+            be equal on all islands.
 
     Raises:
         UserError: if an argument or option is invalid, peers do not join, or peers resume with different weights.
@@ -160,7 +160,7 @@ def from_recipe(
 
 
 def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
-    """Check the types of arguments that are easily mixed up. Raises UserError that names what to pass instead."""
+    """Check the types of arguments that are easily confused. Raises a UserError that names what to pass instead."""
     if not isinstance(recipe, str) or not isinstance(model, Module):
         raise UserError(
             f"from_recipe takes the name of a recipe and a torch.nn.Module, here a {type(recipe).__name__} and a"
@@ -188,7 +188,7 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
 def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
     """Return the checked settings of a recipe.
 
-    `over_group`: select an exchange over torch.distributed, unless one is set. Raises UserError.
+    `over_group`: select an exchange over torch.distributed, unless the overrides set one. Raises UserError.
     """
     settings = load.load([f"recipe={recipe}", *overrides])
     if over_group and settings.workers_as != "ranks":
@@ -198,7 +198,7 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) ->
 
 
 def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> dist.ProcessGroup:
-    """Return the processes along one dimension of a mesh, this one included. Raises UserError."""
+    """Return the group of the processes along one dimension of a mesh, this process included. Raises UserError."""
     names = mesh.mesh_dim_names or ()
     if exchange is not None:
         raise UserError("mesh= and exchange= both name the processes to exchange with: pass one of them")
@@ -224,14 +224,14 @@ def leader_loop(
     state: State | None,
     group: dist.ProcessGroup | None,
 ) -> OuterLoop:
-    """Return the outer loop on the leader of a gathered island. Meanwhile the other ranks serve the leader."""
+    """Return the outer loop on the leader of a gathered island. The other ranks serve the leader in the meantime."""
     with island.followers_serving():
         exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
         return start_loop(settings, model, exchange, state, island)
 
 
 def follower_loop(island: Gathered) -> Follower:
-    """Return the follower on another rank of a gathered island, once its leader has started."""
+    """Return the follower for a rank that does not lead a gathered island, after the leader has started."""
     follower = Follower(island)
     follower.serve()
     return follower
@@ -240,7 +240,7 @@ def follower_loop(island: Gathered) -> Follower:
 def start_loop(
     settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
-    """Return the outer loop for a model, once all peers have started with equal models."""
+    """Return the outer loop for a model, after all peers have started with equal models."""
     try:
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
         inner_optimizer = load.inner_optimizer(settings)
@@ -263,12 +263,12 @@ def join_exchange(
     lanes: int = 1,
     group: dist.ProcessGroup | None = None,
 ) -> Exchange:
-    """Return the exchange of these settings, once all peers have joined.
+    """Return the exchange of these settings, after all peers have joined.
 
-    A peer of a network keeps `run_dir` locked until it has left.
+    A peer in a network keeps `run_dir` locked until it leaves.
 
     `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
-    exchange. `lanes`: number of shards in its messages. `group`: of an exchange over torch.distributed.
+    exchange. `lanes`: number of shards in its messages. `group`: processes of an exchange over torch.distributed.
     """
     if group is not None:
         return instantiate.make(settings.exchange, group=group)

@@ -1,4 +1,4 @@
-"""Initial weights from an earlier run or a Hugging Face model (init_from)."""
+"""Load initial weights from an earlier run or a Hugging Face model (option init_from)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outerloop.types import Tensors, UserError
 
 
 def load_initial_weights(model: Module, source: str | Path) -> None:
-    """Copy the weights of a folder into a model, in place. Raises UserError as `read_weights` does."""
+    """Copy the weights in a folder into a model, in place. Raises the UserErrors of `read_weights`."""
     model.load_state_dict(read_weights(model, source), strict=False)
 
 
@@ -20,11 +20,12 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
     """Return the weights in a folder, for a model that may be on the meta device.
 
     Args:
-        source: folder of a run, whose hf/ is used, or a folder with safetensors files such as model.safetensors.
+        source: folder of a run, whose subfolder hf/ is read, or a folder with safetensors files such as
+            model.safetensors.
 
     Raises:
-        UserError: if the folder has no weights, or a parameter of the model is missing there or has another shape.
-            Parameters that share one tensor need one entry.
+        UserError: if the folder has no weights, or if a parameter of the model is missing there or has another shape.
+            Parameters that share a tensor need only one entry.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     files = sorted(folder.glob("*.safetensors"))

@@ -14,8 +14,8 @@ from outerloop.types import UserError, missing_package
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate one node.
 
-    Raises the UserError that its constructor raised, or a UserError that names the extra with a missing package, or the
-    root cause of any other error.
+    If its constructor raises a UserError, that error is raised. If a package is missing, a UserError names the extra to
+    install. For any other error, a UserError states its root cause.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")

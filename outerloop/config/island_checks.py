@@ -1,4 +1,4 @@
-"""Checks of the islands of a run: their number of ranks, and options that islands of several ranks do not support."""
+"""Check the number of ranks per island, and options that islands of several ranks do not support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDED_KINDS = ("sharded", "gathered")
 
 
 def ranks_per_island(settings: DictConfig, processes: int) -> int:
-    """Return the number of ranks of one island. Raises UserError if torchrun's processes do not form whole islands."""
+    """Return the number of ranks of one island. Raises UserError if the processes do not form whole islands."""
     ranks = processes if settings.island.ranks is None else settings.island.ranks
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
         raise UserError(
@@ -31,7 +31,7 @@ def ranks_per_island(settings: DictConfig, processes: int) -> int:
 
 
 def refuse_island(settings: DictConfig, ranks: int) -> None:
-    """Check that islands of this kind with `ranks` ranks support the settings. Raises UserError if not."""
+    """Check that islands of the configured kind with `ranks` ranks support the settings. Raises UserError if not."""
     kind = settings.island.kind
     if kind == "single":
         return
@@ -47,7 +47,8 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
 def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     """Return option -> (whether it is set, what to set instead) for options that only one process per peer supports.
 
-    If each rank measured separately, ranks would choose differently, and then wait for each other in different rounds.
+    With these options a process decides by its own measurements. Ranks of one peer could decide differently, and would
+    then wait for each other in different rounds.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     return {
@@ -60,7 +61,7 @@ def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
 
 def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
-    """Return (whether it is set, why it is not supported, what to set instead) for each unsupported setting."""
+    """Return one entry per unsupported setting: (whether it is set, why it is not supported, what to set instead)."""
     inner, kind = settings.inner, settings.island.kind
     return [
         (
@@ -92,5 +93,5 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
 
 
 def needs_whole_matrices(optimizer: DictConfig | None) -> bool:
-    """Return whether an inner optimizer cannot update the shards of a matrix one by one."""
+    """Return whether an inner optimizer needs whole matrices, and so cannot update their shards separately."""
     return optimizer is not None and getattr(get_object(optimizer._target_), "needs_whole_matrices", False)

@@ -1,7 +1,7 @@
 """Load one resolved configuration from the command line, or raise an error that explains what is wrong.
 
-Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
-reports what is allowed there.
+Hydra composes configs/train.yaml with its groups. If it fails, `explain` finds the first override at fault and reports
+what is allowed there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NOT_NEGATIVE = (
 
 
 def refuse_ambiguous(overrides: Sequence[str]) -> None:
-    """Check that no selected choice is in a folder of the user and in outerloop too. Raises UserError if one is."""
+    """Check that no selected choice exists both in a user folder and in outerloop. Raises UserError if one does."""
     for override in parse_overrides(overrides):
         name = f"{override.key_or_group}/{override.value()}.yaml"
         for folder in search_path(overrides) if (config_dir() / name).exists() else ():
@@ -83,7 +83,7 @@ def load(overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
-    """Check that no override is a sweep, because this is a single run. Raises UserError if one is."""
+    """Check that no override is a sweep, because a single run has one value per option. Raises UserError if one is."""
     for override in parse_overrides(overrides):
         if override.is_sweep_override():
             raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
@@ -97,7 +97,7 @@ def refuse_missing(config: DictConfig) -> None:
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Check the rules for options that no single part checks. Raises UserError if one is violated."""
+    """Check the rules for options that no part checks by itself. Raises UserError if a rule is violated."""
     defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
@@ -127,7 +127,7 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_optimizers(config: DictConfig) -> None:
-    """Check that exactly one optimizer steps: in each worker, or on the mean gradients. Raises UserError if not."""
+    """Check that one optimizer takes steps: in each worker, or with the mean gradients. Raises UserError if not."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:
@@ -147,7 +147,10 @@ def inner_optimizer(config: DictConfig) -> DictConfig | None:
 
 
 def check_type(override: Override, default: Any) -> None:
-    """Check that a value is a number if the default is one, except for the strings in WORDS. Raises UserError."""
+    """Check that a value has the type of the default, if that is a list, a number or true or false. Raises UserError.
+
+    The strings in WORDS are accepted for their options.
+    """
     value, key = override.value(), override.key_or_group
     if value in WORDS.get(key, ()):
         return

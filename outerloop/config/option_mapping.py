@@ -1,4 +1,4 @@
-"""Convert the options of a user's own training loop from a mapping to text; refuse those that do not apply there."""
+"""Convert options for a user's own training loop from a mapping to text, and refuse options that do not apply there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REASONS = {
     "exchange": "the exchange is passed as an object",
     "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
 }
-"""First word of an option of `outerloop train` -> why it does not apply to a user's own training loop."""
+"""First word of an option of `outerloop train` -> why the option does not apply to a user's own training loop."""
 
 
 def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
@@ -38,7 +38,7 @@ def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
         options: {"exchange.port": 4242, "compress": "int8"}, {"exchange": {"port": 4242}}, or a DictConfig.
 
     Raises:
-        UserError: if it is not a mapping, or a value is not text, a number, true or false, None, or a list of these.
+        UserError: if `options` is not a mapping, or a value is not text, a number, a bool, None, or a list of these.
     """
     if isinstance(options, DictConfig):
         options = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
@@ -50,7 +50,7 @@ def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
 
 
 def format_value(key: str, value: Any) -> str:
-    """Return a value as hydra parses it. Raises UserError for a value of another type."""
+    """Return a value in the syntax of hydra's overrides. Raises UserError for a type that this syntax does not have."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
@@ -65,7 +65,7 @@ def format_value(key: str, value: Any) -> str:
 
 
 def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: str) -> None:
-    """Check that no option is one of these or inside one of these. Raises UserError with the reason.
+    """Check that no option is listed in `reasons` or inside a group listed there. Raises UserError with the reason.
 
     Args:
         reasons: option or group -> why `what` does not take it, and what to do instead.
@@ -80,8 +80,9 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
 def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
     """Return the options and groups that an outer loop with these settings reads.
 
-    A method that takes gradients steps with the inner optimizer, and its learning rate decays over the rounds, so it
-    reads the options of both. `has_exchange`: the exchange is an object, so no option describes it.
+    A method that exchanges gradients takes steps with the inner optimizer, and its learning rate decays over the
+    rounds. So it also reads the options of `inner` and `rounds`. `has_exchange`: whether the exchange is passed as an
+    object, so that options of the exchange do not apply.
     """
     more = {"inner", "rounds"} if settings.method.get("reads") == "gradients" else set()
     return (APPLICABLE | more) - ({"exchange"} if has_exchange else set())

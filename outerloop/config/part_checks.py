@@ -20,7 +20,7 @@ from outerloop.replica.island import trainable_parameters
 from outerloop.types import UserError
 
 MAX_LANES = 64
-"""Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
+"""Maximum number of shards of an island in one payload. Each shard adds a tensor table to the size limit."""
 
 
 def check_parts(config: DictConfig) -> Module:
@@ -54,10 +54,10 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:
-    """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
+    """Set exchange.max_blob_bytes to the size of the largest message of this model, unless the option is lower.
 
-    The limit is twice that of the wire format, because some methods send fast and slow weights, and because
-    state_dtype=float64 has larger values.
+    This size is twice the limit of the wire format, because some methods send fast and slow weights, and because
+    values of state_dtype=float64 are larger.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
@@ -69,7 +69,8 @@ def limit_payloads(config: DictConfig, model: Module) -> None:
 def trial_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model on the meta device, without memory for its weights.
 
-    If its factory cannot do that (`from_pretrained`), return the real model. Raises UserError if that fails too.
+    If its factory does not support the meta device (`from_pretrained`), return the real model. Raises UserError if the
+    model cannot be created at all.
     """
     try:
         with torch.device("meta"):

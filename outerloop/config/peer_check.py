@@ -18,14 +18,15 @@ MAX_BYTES = 1 << 22
 """Size limit of the opening message that describes a peer's model, enough for about 40,000 parameters."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
 OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
-"""Options of the outer loop, which must be equal on all peers, whatever trains the model."""
+"""Options of the outer loop. They must be equal on all peers, whichever inner loop trains the model."""
 
 
 def start_together(outer: OuterLoop, settings: Settings) -> None:
     """Take over the state of the run if this peer joins late. Otherwise start with equal settings, rounds and weights.
 
-    A peer whose opening message is malformed, or differs in settings or shapes from the majority, is left out with a
-    warning. initial_state.py describes the rest. Raises UserError if the peers cannot start together.
+    A peer is left out with a warning if its opening message is malformed, or if its settings or shapes differ from
+    those of the majority. initial_state.py describes how the rounds and weights become equal. Raises UserError if the
+    peers cannot start together.
     """
     if late_joiner(outer.exchange):
         outer.find_others()
@@ -48,7 +49,7 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
 
 
 def parse_opening(contribution: Contribution) -> Any:
-    """Return the settings, shapes and standing in a peer's opening message; None when it is malformed."""
+    """Return the settings, shapes and standing in a peer's opening message; None if the message is malformed."""
     try:
         opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
         standing = Standing.told(opening["standing"])
@@ -76,7 +77,10 @@ def peer_difference(own: Any, theirs: Any, peer: str) -> str:
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
-    """Return the key of the first setting that differs: the recipe first, then axes before their contents, by name."""
+    """Return the key of the first setting that differs; None if all are equal.
+
+    The recipe is compared first, then keys with fewer dots before keys with more, in alphabetical order.
+    """
     keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
     return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
 
@@ -96,6 +100,6 @@ def describe_difference(ours: Settings, theirs: Settings, peer: str) -> str:
 
 
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
-    """Check that a peer has the same settings. Raises UserError with the first one that differs."""
+    """Check that a peer has the same settings. Raises UserError with the first setting that differs."""
     if message := describe_difference(ours, theirs, peer):
         raise UserError(message)

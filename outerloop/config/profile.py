@@ -1,7 +1,7 @@
 """Measure a recipe for the planner: run its real parts on a replica of a few hundred thousand parameters.
 
     message   wire.pack of two sizes: bytes = frame + slope · parameters
-    memory    bytes per parameter that the parts really hold after one round
+    memory    bytes per parameter that the parts hold after one round, as measured
 
 N parameters, M kept values of a tensor, P peers.
 """
@@ -30,16 +30,17 @@ from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
 SIDE = 512
-"""Side of the square matrix that stands for a model: 64 chunks of 4096 values."""
+"""Side of the square matrix that represents a model: 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""A round number that is after every warm-up."""
+"""Number of a round after the end of every warm-up."""
 FLOAT = 4
 
 
 def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, density: float | None) -> DictConfig:
-    """Return the settings of a recipe, changed by the arguments that apply to it. Raises UserError if invalid.
+    """Return the settings of a recipe, changed by the arguments that apply to it. Raises UserError if they are invalid.
 
-    A method that exchanges at every step keeps doing so. `delay` is limited to land a round before the next launch.
+    `sync_every` and `delay` do not change a recipe that exchanges after every step. `delay` is reduced if necessary, so
+    that a round lands before the next launch.
     """
     settings, overrides = load.load([f"recipe={name}"]), [f"recipe={name}"]
     if settings.schedule.sync_every > 1 and (sync_every or delay is not None):
@@ -64,7 +65,7 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
-    """Return what the planner needs to know about a recipe. Raises UserError if a part refuses its settings."""
+    """Return the data on a recipe that the planner needs. Raises UserError if a part refuses its settings."""
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
     memory = {part: bytes_each * params for part, bytes_each in memory_per_param(settings, peers=peers).items()}
@@ -89,12 +90,12 @@ def message_bytes(settings: DictConfig) -> tuple[float, float]:
 
 
 def weights(rows: int) -> Tensors:
-    """Return a Gaussian matrix (rows, SIDE) that stands for a model."""
+    """Return a Gaussian matrix (rows, SIDE) that represents a model."""
     return {NAME: torch.randn(rows, SIDE, generator=torch.Generator().manual_seed(0))}
 
 
 def message(settings: DictConfig, fast: Tensors) -> bytes:
-    """Return the message of a peer that has moved from zero to the weights `fast`."""
+    """Return the message of a peer whose slow weights are zero and whose fast weights are `fast`."""
     method = make(settings.method)
     slow = {name: torch.zeros_like(x) for name, x in fast.items()}
     method.init(slow)
@@ -105,7 +106,7 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
 
 
 def memory_per_param(settings: DictConfig, *, peers: int) -> dict[str, float]:
-    """Return part -> bytes per parameter on the device that trains, without activations and inputs."""
+    """Return component of memory -> bytes per parameter on the training device, without activations and inputs."""
     dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
         "weights": FLOAT,
@@ -132,9 +133,10 @@ def inner_state(settings: DictConfig) -> Any:
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
 
-    With the two kernels: position and value of all kept entries of every peer; for all fragments, what was not sent if
-    it stays in the fast weights, and a copy of the fast weights if they do not become the slow ones. Without: the
-    fragment three times in float32 (offered, sent, mean), and with a delay a copy of all fast weights.
+    In the fused pipeline these are the positions and values of all kept entries of every peer. Unsent values that stay
+    in the fast weights are added for all fragments, and so is a copy of the fast weights if they do not become the slow
+    weights. In the dense pipeline they are three float32 copies of the fragment (offered, sent and mean values) and,
+    with a delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(

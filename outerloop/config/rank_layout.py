@@ -1,10 +1,11 @@
-"""The layout of ranks: which island a process belongs to, its rank there, and how the island's model is wrapped.
+"""Determine the layout of ranks: the island of each process, its rank there, and the wrapper of the island's model.
 
     torchrun's ranks        0 1 2 3 4 5
     island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
     lanes                   0 2 4 and 1 3 5: the same rank in every island
 
-replicated: DDP averages the gradients of an island. sharded, gathered: FSDP2 does, with one parameter group per layer.
+With island=replicated, DDP averages the gradients of an island. With island=sharded and island=gathered, FSDP2 averages
+them, with one parameter group per layer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from outerloop.types import UserError
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """Local rank of this process on its machine."""
 MIN_TIMEOUT_S = 1800
-"""Minimum timeout between the ranks of an island, in seconds: its first rank may be waiting for a round."""
+"""Minimum timeout of messages between the ranks of an island, in seconds. Its first rank may be waiting for a round."""
 
 
 class RankLayout:
@@ -36,7 +37,7 @@ class RankLayout:
 
     Args:
         kind: "single", "replicated", "sharded" or "gathered".
-        mesh: islands x ranks; None for a process that is an island by itself.
+        mesh: device mesh of shape (islands, ranks); None for a process that is an island by itself.
     """
 
     def __init__(self, kind: str, mesh: DeviceMesh | None) -> None:
@@ -56,11 +57,11 @@ class RankLayout:
 
     @property
     def is_follower(self) -> bool:
-        """Return whether another rank holds the outer state of this one."""
+        """Return whether another rank holds the outer state of this rank."""
         return self.kind == "gathered" and not self.ranks.is_leader
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module for the forward pass. Shards the model in place if the island holds shards of it."""
+        """Return the module for the forward pass. Shard the model in place if the ranks of an island hold shards."""
         if self.mesh is None:
             return model
         if self.kind == "replicated":
@@ -68,7 +69,10 @@ class RankLayout:
         return shard(model, self.mesh["ranks"])
 
     def local_windows(self, windows: Tensor) -> Tensor:
-        """Return this rank's part of windows (n, seq_len + 1). All ranks get equally many, so they stay in step."""
+        """Return this rank's part of the windows (n, seq_len + 1).
+
+        Every rank gets the same number of windows, so that all ranks run the same number of forward passes.
+        """
         ranks = self.ranks
         return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
 
@@ -78,7 +82,10 @@ ALONE = RankLayout("single", None)
 
 
 def current_layout(settings: DictConfig) -> RankLayout:
-    """Return the layout of this process. All processes of torchrun call it with equal settings. Raises UserError."""
+    """Return the layout of this process. All processes of torchrun must call this with equal settings.
+
+    Raises UserError if processes would share a GPU.
+    """
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return RankLayout(kind, None)
@@ -90,7 +97,10 @@ def current_layout(settings: DictConfig) -> RankLayout:
 
 
 def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> DeviceMesh:
-    """Return the mesh of `rank_grid` (islands, ranks) int64, with this timeout. `init_device_mesh` has 30 minutes."""
+    """Return the mesh of `rank_grid` (islands, ranks) int64, with this timeout.
+
+    `init_device_mesh` is not used, because it sets a timeout of 30 minutes.
+    """
     groups: list[Any] = [
         dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)[0] for ranks in (rank_grid.T, rank_grid)
     ]
@@ -98,7 +108,7 @@ def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> Devi
 
 
 def group_timeout(settings: DictConfig) -> timedelta:
-    """Return the timeout between ranks of an island. In a swarm, it covers the first rank's transfer of the state."""
+    """Return the timeout between ranks of an island. In a swarm, it is at least the timeout of a state transfer."""
     timeout_s = max(MIN_TIMEOUT_S, 2 * settings.round_timeout_s)
     if settings.workers_as != "ranks":
         from outerloop.swarm.timeouts import STATE_S  # imports hivemind, which other runs do not need
@@ -127,13 +137,16 @@ def island_and_rank(rank: int, *, size: int, workers: int) -> tuple[int, int]:
 
 
 def process_group_backend(settings: DictConfig) -> str:
-    """Return the backend of the process group: NCCL between GPUs of an island, gloo for everything else."""
+    """Return the backend of the process group: NCCL for tensors on GPUs of islands, gloo for all other tensors."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
     return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard the model in place with `fully_shard` and return it. One parameter group per layer, one for the rest."""
+    """Shard the model in place with `fully_shard` and return it.
+
+    Each layer is one parameter group, and the remaining parameters are another.
+    """
     from torch.distributed.fsdp import fully_shard  # imported only here, because it takes a second
 
     for layer in layers(model):
@@ -143,7 +156,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def layers(module: nn.Module) -> Iterator[Any]:
-    """Yield the members of the outermost module lists."""
+    """Yield the members of each ModuleList that is not inside another ModuleList."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child

@@ -19,7 +19,7 @@ from outerloop.types import UserError
 def recipe_optimizer(
     recipe: str, model: Module, *overrides: str, options: Mapping[str, Any] | DictConfig | None = None
 ) -> Optimizer:
-    """Return the inner optimizer of a recipe over the trainable parameters of a model on its device.
+    """Return the inner optimizer of a recipe for the trainable parameters of a model, which must be on its device.
 
     The recipes muloco and outerloop take inner steps with Muon for the matrices of the layers and AdamW for the rest;
     most others use AdamW. Warm-up, decay and gradient clipping are left to the user's loop.
@@ -28,10 +28,10 @@ def recipe_optimizer(
         recipe: name of a recipe.
         model: the model that is given to `from_recipe`.
         overrides: options of the inner optimizer as on the command line: "inner.lr=1e-3".
-        options: the same as a mapping: {"inner.lr": 1e-3}.
+        options: the same options as a mapping: {"inner.lr": 1e-3}.
 
     Raises:
-        UserError: if an option is invalid, or the recipe steps with the gradients itself.
+        UserError: if an option is invalid, or if the recipe takes no inner steps and exchanges gradients instead.
     """
     typed = [*overrides, *to_overrides(options)]
     settings = load.load([f"recipe={recipe}", *typed])

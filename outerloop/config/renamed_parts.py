@@ -1,6 +1,6 @@
 """Map names of parts from version 0.1.0 to current names, so that run directories with the old names can be resumed.
 
-To be deleted in the version after the next.
+This module will be deleted in the version after the next.
 """
 
 from __future__ import annotations

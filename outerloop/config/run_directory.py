@@ -1,4 +1,4 @@
-"""The run directory: its owner, whether its run is finished, and from which step to resume.
+"""Open a run directory: lock it, and determine whether its run is finished and from which step it resumes.
 
 config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt  workers/<i>/payloads/
 """
@@ -42,9 +42,9 @@ MAY_DIFFER = (
     "state_device",
     "hydra",
 )
-"""Settings that do not change what is trained, or only through another one (steps, tokens: rounds).
+"""Settings that may change when a run is resumed, because they do not determine what is trained.
 
-They may change when a run is resumed."""
+`steps` and `tokens` do so only through `rounds`, which is compared."""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
@@ -58,15 +58,19 @@ HINTS = {
     PEERS: ", exchange.reform=true if machines are lost for good,",
     "workers": ", or init_from={path} to start a run of other workers with its weights,",
 }
-"""Option that a resumed run cannot change -> another way to do it."""
+"""Option that cannot change when a run is resumed -> part of the message that names another way."""
 
 FINAL_EVENTS = ("done", "left", "error", "died")
-"""Events that end a run. Their rows are dropped when the run is resumed."""
+"""Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """One run's folder, locked. `resume_step` is None for a fresh run; `notes` are for the user."""
+    """The locked folder of one run.
+
+    `resume_step`: inner step of the checkpoint to resume from; None to start from the beginning, or for a finished run.
+    `notes`: lines for the user.
+    """
 
     path: Path
     resume_step: int | None
@@ -80,7 +84,7 @@ class RunDir:
 
 
 def new_folder(what: str) -> Path:
-    """Create and return runs/<time>-<what>, with -2, -3 ... at the end if a run of the same second has that name."""
+    """Create and return runs/<time>-<what>. If it exists, because of a run of the same second, append -2, -3, ..."""
     name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
@@ -92,7 +96,7 @@ def new_folder(what: str) -> Path:
 def open_run(config: DictConfig) -> RunDir:
     """Check the folder, then claim it: lock it and write config.yaml.
 
-    Raises UserError, without changing the folder, if it belongs to another configuration or is not a run.
+    Raises UserError, without changing the folder, if the folder belongs to another configuration or is not a run.
     """
     path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
@@ -120,9 +124,9 @@ def open_run(config: DictConfig) -> RunDir:
 
 
 def earlier_length(path: Path, config: DictConfig) -> DictConfig:
-    """Return the settings with the number of rounds of the run in this folder if it is smaller. They share the rest.
+    """Return the settings with the number of rounds of the run in this folder, if that number is smaller.
 
-    All settings that refer to the number of rounds, such as the decay of a learning rate, follow it.
+    All settings that refer to the number of rounds, such as the decay of a learning rate, change with it.
     """
     saved = OmegaConf.load(path / "config.yaml")
     assert isinstance(saved, DictConfig)
@@ -139,14 +143,14 @@ def identity_file(path: Path, index: int) -> Path:
 def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in the folder of a run that has not started.
 
-    Such files are keys created by doctor, what hydra writes for a job of a sweep, and the record of a job that died
-    before it started.
+    Such files are keys that `outerloop doctor` creates, files that hydra writes for a job of a sweep, and the record of
+    a job that died before it started.
     """
     return path.is_dir() or path.name in ("identity.key", DIED) or path.parent.name == ".hydra"
 
 
 def lock_directory(path: Path) -> IO[str]:
-    """Lock a run directory and return the open lock file. The lock is released at the latest when the process ends.
+    """Lock a run directory and return the open lock file. `unlock` or the end of the process releases the lock.
 
     Raises UserError if another process holds the lock.
     """
@@ -168,7 +172,7 @@ def unlock(lock: IO[str]) -> None:
 
 
 def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
-    """Return the settings that determine what is trained, flat."""
+    """Return the settings that determine what is trained, as dotted key -> value."""
     return {
         key: value
         for key, value in flatten(OmegaConf.to_container(config, resolve=True)).items()
@@ -177,14 +181,14 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 
 
 def may_differ(key: str) -> bool:
-    """Return whether this option, or the group that it is in, is listed in MAY_DIFFER."""
+    """Return whether this option, or the group that contains it, is listed in MAY_DIFFER."""
     return key in MAY_DIFFER or key.split(".")[0] in MAY_DIFFER
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:
-    """Check that the settings equal those the folder was created with. Raises UserError with the first that differs.
+    """Check that the settings equal the saved settings of the folder's run. Raises UserError with the first difference.
 
-    `reform`: the number of peers may differ, because machines were lost for good.
+    `reform`: whether the number of peers may differ, because machines were lost permanently.
     """
     saved_settings = OLD_DEFAULTS | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
     if reform:
@@ -199,7 +203,10 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
 
 
 def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl up to inner step `step`, or no rows if it is None. Stops at a truncated line."""
+    """Return the rows of metrics.jsonl up to inner step `step`; no rows if `step` is None.
+
+    Reading stops at the first line that is not valid JSON, such as a truncated line.
+    """
     file = path / "metrics.jsonl"
     if step is None or not file.exists():
         return []

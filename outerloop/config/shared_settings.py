@@ -19,14 +19,14 @@ ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob
 
 
 MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
-"""Options that determine how much work a machine does in a round."""
+"""Options that determine how much work a machine does in a round. They may differ if weights are by samples."""
 
 
 def training_settings(config: DictConfig) -> dict[str, Any]:
-    """Return the settings that determine what is trained, flat.
+    """Return the settings that determine what is trained, as dotted key -> value.
 
-    If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
-    adaptive H stays included, because all peers change it together.
+    If contributions are weighted by samples, the options in MAY_DIFFER_IF_WEIGHTED may differ between peers and are
+    omitted. schedule.sync_every is kept if H is adaptive, because all peers change H together.
     """
     may_differ = MAY_DIFFER_IF_WEIGHTED if getattr(make(config.aggregate), "weighs_samples", False) else ()
     adaptive_key = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
@@ -34,11 +34,12 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 
 
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the settings that must be equal on all machines of a run, flat: all but paths, data and local counts.
+    """Return the settings that must be equal on all machines of a run: all but paths, data and local counts.
 
-    Includes the hardware if the outer method gives equal bits only on equal hardware.
+    The result is dotted key -> value. It includes the hardware if the outer method gives equal bits only on equal
+    hardware.
 
-    `lanes`: number of shards per island, each with its own messages.
+    `lanes`: number of shards per island, each of which has separate messages.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
@@ -48,13 +49,13 @@ def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
 
 
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Return the SHA-256 of `shared_settings`."""
+    """Return the SHA-256 of `shared_settings`, in hexadecimal."""
     shared = shared_settings(config, lanes=lanes)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
 def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
+    """Return the options of a swarm's exchange with which peers detect and name settings that differ."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_settings(config, lanes=lanes)

@@ -1,8 +1,8 @@
 """Add the current folder to `sys.path` if a setting names a user's module in it.
 
-`model._target_=mine.Net` needs mine.py or mine/ in the current folder. From then on that folder comes first for every
-import. Without such a name nothing is imported from the current folder, so that `outerloop inspect` in a folder of
-downloads runs no code from it.
+This happens for `model._target_=mine.Net` if the current folder contains mine.py or mine/. Every later import then
+searches the current folder first. If no setting names such a module, nothing is imported from the current folder, so
+`outerloop inspect` in a folder of downloads runs no code from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_in_current_folder(module: str) -> bool:
 def names_in(config: DictConfig) -> list[str]:
     """Return every dotted name of a class or function in a configuration, with interpolations resolved.
 
-    These are its `_target_`s and the arguments of hydra's own functions that look up a name, such as get_method.
+    These names are the `_target_`s and the arguments of hydra's functions that look up a name, such as get_method.
     """
     return list(_names(OmegaConf.to_container(config, resolve=True)))
 

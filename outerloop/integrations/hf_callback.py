@@ -1,4 +1,4 @@
-"""Callback for the Hugging Face transformers Trainer that runs the outer loop.
+"""Run the outer loop as a callback in the Hugging Face transformers Trainer.
 
     Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
@@ -27,12 +27,12 @@ from outerloop.types import UserError
 
 
 class HFCallback(TrainerCallback):
-    """A Trainer callback that creates the outer loop when training begins, as `outer`, and attaches it.
+    """A Trainer callback that creates the outer loop when training begins, stores it as `outer` and attaches it.
 
     Args:
         recipe, overrides, arguments: as for `from_recipe`: HFCallback("sparseloco", "compress=int8", peers=2).
-        trainer: the Trainer to which this callback is added with `add_callback`. If it is given, rounds are logged to
-            its reporting targets (wandb, TensorBoard), too.
+        trainer: the Trainer to which this callback is added with `add_callback`. If it is given, rounds are also logged
+            to its reporting targets (wandb, TensorBoard).
     """
 
     outer: OuterLoop
@@ -47,7 +47,7 @@ class HFCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Make the outer loop and attach it to the optimizer.
+        """Create the outer loop and attach it to the optimizer.
 
         Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer shards the model,
         or if the optimizer does not train the whole model. In the last case this peer leaves the run.
@@ -84,7 +84,7 @@ class HFCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the run once the other peers have received what they need."""
+        """Leave the run, after the other peers have received the data that they need from this peer."""
         self.attached.remove()
         self.outer.close()
 
@@ -95,7 +95,7 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the outer loop's state in the checkpoint from which training resumes. Raises UserError if missing."""
+    """Return the outer loop's state in the checkpoint to resume from. Raises UserError if its file does not exist."""
     file = outer_state_file(args, state)
     if not file.exists():
         raise UserError(

@@ -1,4 +1,4 @@
-"""Callback for the Lightning Trainer that runs the outer loop.
+"""Run the outer loop as a callback in the Lightning Trainer.
 
     Trainer(callbacks=[LightningCallback("sparseloco", peers=2, sync_every=30)], max_steps=3000).fit(module, data)
 
@@ -23,12 +23,12 @@ from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse
 
 
 class LightningCallback(Callback):
-    """A Trainer callback that creates the outer loop when training starts, as `outer`, and attaches it.
+    """A Trainer callback that creates the outer loop when training starts, stores it as `outer` and attaches it.
 
     Args:
         recipe, overrides, arguments: as for `from_recipe`: LightningCallback("sparseloco", "compress=int8", peers=2).
-        samples: training samples per optimizer step of all processes; used only as the weight in a sample-weighted
-            mean.
+        samples: number of training samples of all processes together per optimizer step. It is used only as the weight
+            of this peer in a sample-weighted mean.
     """
 
     def __init__(self, recipe: str, *overrides: str, samples: int = 1, **arguments: Unpack[RecipeArguments]) -> None:
@@ -38,12 +38,12 @@ class LightningCallback(Callback):
         self.rounds: list[RoundReport] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the outer loop and attach it to the optimizer.
+        """Create the outer loop and attach it to the optimizer.
 
-        Raises UserError if the Trainer shards the module, or the optimizer does not train the whole module.
+        Raises UserError if the Trainer shards the module, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
-        self.outer, self.restored = self.make(model, self.restored, None), None  # another `fit` starts fresh
+        self.outer, self.restored = self.make(model, self.restored, None), None  # a later `fit` starts fresh
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(
@@ -58,13 +58,13 @@ class LightningCallback(Callback):
         self.rounds.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the run once the other peers have received what they need."""
+        """Leave the run, after the other peers have received the data that they need from this peer."""
         assert self.outer is not None
         self.attached.remove()
         self.outer.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the run immediately."""
+        """Leave the run immediately after an error in the Trainer."""
         if self.outer is not None:
             self.outer.exchange.abort()
 
@@ -78,9 +78,9 @@ class LightningCallback(Callback):
 
 
 def module_or_copies(trainer: Trainer, module: LightningModule) -> Module:
-    """Return the module, or its DDP wrapper if several processes have copies of it.
+    """Return the module, or its DDP wrapper if several processes hold copies of it.
 
-    Raises UserError if the processes have different parts of the module.
+    Raises UserError if the processes hold different parts of the module.
     """
     if trainer.world_size == 1:
         return module

@@ -1,4 +1,4 @@
-"""Make the outer loop inside a Trainer, which places the model and creates the optimizer when training begins."""
+"""Create the outer loop inside a Trainer, which places the model and creates the optimizer when training begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import UserError
 
 MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None], OuterLoop]
-"""(model on its device, state to resume from, the processes that hold copies of the model) -> outer loop."""
+"""Function of (model on its device, state to resume from, group of processes with copies of the model)."""
 
 
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:

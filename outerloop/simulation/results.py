@@ -1,4 +1,4 @@
-"""Results of a simulation: its rows, its curves and the final model."""
+"""Provide the results of a simulation: its rows, its curves and the final model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Row = dict[str, Any]
 class Results:
     """The results of one simulation.
 
-    Curves have one point per evaluation: `steps` (inner steps of a worker), `losses` (mean over all validation samples)
-    and `bytes_sent` (per worker, every copy counted).
+    Curves have one point per evaluation: `steps` (inner steps per worker), `losses` (mean over all validation samples)
+    and `bytes_sent` (per worker; a payload sent to several peers counts several times).
 
     `summary`: the content of summary.json. `rows`: the rows of metrics.jsonl, in which "tokens" counts samples.
-    `model`: with the final global weights. `run_dir`: the folder that `outerloop report` reads, if one was given.
+    `model`: the model with the final global weights. `run_dir`: the folder that `outerloop report` reads, if given.
     `delay`: τ of the schedule, in inner steps.
     """
 
@@ -48,7 +48,7 @@ class Results:
 
     @property
     def bytes_sent(self) -> list[float]:
-        """The bytes that a worker has sent by each evaluation, every copy counted: the mean over workers."""
+        """The bytes sent per worker until each evaluation, as the mean over workers. Every copy of a payload counts."""
         rates = worker_step_rates(self.rows, delay_steps=self.delay)
         return [sum(sent) / len(sent) for sent in zip(*(rate.bytes_at(self.steps) for rate in rates), strict=True)]
 

@@ -39,7 +39,7 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import Stopped, UserError
 
 UNUSED = ("batch", "seq_len", "accumulate", "precision", "compile")
-"""Options of the inner trainer that the functions of a simulation replace."""
+"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` replace them."""
 REASONS = {
     "recipe": "pass recipe=",
     "rounds": "pass steps=",
@@ -59,7 +59,7 @@ REASONS = {
     "log": "rows are in the results, and in run_dir",
     **{f"inner.{name}": "batches and loss determine the inner step" for name in UNUSED},
 }
-"""Option of `outerloop train` -> why a simulation does not take it."""
+"""Option of `outerloop train` -> why a simulation refuses it."""
 
 
 def simulate(
@@ -81,29 +81,30 @@ def simulate(
 ) -> Results:
     """Train with N virtual workers that take turns on one device, and return curves of loss and traffic.
 
-    Random numbers must come from torch, which is seeded for each worker, or from generators of the user.
+    Random numbers must be drawn with torch, which is seeded for each worker, or from generators that the user seeds.
 
     Args:
-        make_model: called once for each worker, with the same seed, so that all start with equal weights.
-        batches: worker (0 .. workers - 1) -> its batches, which are iterated again when they end. A batch is a tensor,
-            or a tuple, list or dictionary of tensors, whose first dimension counts samples.
+        make_model: function that returns the model. It is called once for each worker, with the same seed, so that all
+            workers start with equal weights.
+        batches: function of the worker (0 .. workers - 1) that returns its batches, which are iterated again when they
+            end. A batch is a tensor, or a tuple, list or dictionary of tensors, whose first dimension counts samples.
         loss: (model, batch) -> mean loss of the batch, a scalar.
         overrides: options as on the command line: "compress=int8", "eval.every=2" (rounds between evaluations).
         recipe: name of a recipe; "ddp" is data parallel training, the baseline.
         workers: number of workers.
-        steps: inner steps of each worker. The run ends with the last round that lands within them.
-        validation: batches that the global model is evaluated on. None: the first batch of each worker is held out.
-        optimizer: parameters -> inner optimizer, at a constant learning rate. None: that of the recipe with inner.lr,
-            warm-up, cosine decay and clipping.
-        sync_every: H, inner steps between two rounds; short for schedule.sync_every.
+        steps: number of inner steps of each worker. The run ends with the last round that lands within these steps.
+        validation: batches on which the global model is evaluated. None: the first batch of each worker is held out.
+        optimizer: function of the parameters that returns the inner optimizer, whose learning rate stays constant.
+            None: the optimizer of the recipe, with inner.lr, warm-up, cosine decay and clipping.
+        sync_every: H, inner steps between two rounds; sets schedule.sync_every.
         options: options as a mapping: {"inner.lr": 1e-3, "schedule.sync_every": 30}.
-        seed: of the model, the workers and all choices of the recipe.
+        seed: determines the initial weights, the random numbers of each worker and those of the recipe.
         device: "auto", "cpu", "cuda" or "mps".
         run_dir: new folder for config.yaml, metrics.jsonl and summary.json, which `outerloop report` reads.
-        progress: print a line for each evaluation.
+        progress: whether to print a line for each evaluation.
 
     Raises:
-        UserError: if an argument or option is invalid, or the recipe cannot be simulated.
+        UserError: if an argument or option is invalid, or if the recipe cannot be simulated.
     """
     for name, function in (("make_model", make_model), ("batches", batches), ("loss", loss)):
         if not callable(function):
@@ -126,7 +127,7 @@ def simulate(
 
 
 def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
-    """Return the checked settings. An exchange between processes is replaced by the one between threads."""
+    """Return the checked settings. An exchange between processes is replaced by an exchange between threads."""
     settings = load.load([*own, *typed])
     if settings.workers_as == "threads":
         return settings
@@ -163,7 +164,7 @@ def describe_task(settings: DictConfig, task: Task) -> None:
 
 
 def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
-    """Run the workers as threads to the end and return their models. Raises the error of the first that fails."""
+    """Run the workers as threads until they end, and return their models. Raises the error of the first that fails."""
     hub, models, errors = Hub(settings.workers), dict[int, Module](), list[BaseException]()
 
     def work(rank: int) -> None:
@@ -208,9 +209,9 @@ class Recorder:
     """Collects the rows of a simulation, writes them to its run directory, and prints each evaluation.
 
     Args:
-        settings: of the run.
-        run_dir: created; None: nothing is written.
-        progress: print evaluations.
+        settings: settings of the run.
+        run_dir: folder to create and write to; None to write no files.
+        progress: whether to print each evaluation.
 
     Raises:
         UserError: if `run_dir` exists and is not empty.
@@ -229,7 +230,10 @@ class Recorder:
             self.file = Jsonl(run_dir / "metrics.jsonl", earlier=[])
 
     def record(self, event: Event) -> None:
-        """Add the row of an event, and that of the evaluation that it completes. Only one worker calls it at a time."""
+        """Add the row of an event and, if it completes an evaluation, the row of that evaluation.
+
+        Workers take turns, so there is only one call at a time.
+        """
         for row in (event, *self.merge.add(event)):
             row["wall_s"] = round(time.monotonic() - self.start_s, 3)
             self.rows.append(row)

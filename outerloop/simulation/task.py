@@ -1,4 +1,4 @@
-"""The task of a simulation: a model, the batches of each worker, a loss. Its functions are those of the user."""
+"""Describe the task of a simulation by functions of the user: a model, the batches of each worker, a loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Task:
     optimizer: MakeOptimizer | None
 
     def names(self) -> dict[str, str]:
-        """Return the dotted path of each function, by which a report recognizes runs of the same task."""
+        """Return the dotted path of each function. A report compares these paths to find runs of the same task."""
         functions: dict[str, Callable[..., Any]] = {
             "model": self.make_model,
             "batches": self.batches,
@@ -46,12 +46,12 @@ def dotted_path(function: Callable[..., Any]) -> str:
 
 
 class Batches:
-    """The batches of one worker on its device, without end: they are iterated again whenever they end.
+    """An endless iterator over the batches of one worker on its device. It starts again whenever the batches end.
 
     Args:
-        batches: of this worker.
-        worker: its number, for error messages.
-        device: of the model.
+        batches: batches of this worker.
+        worker: number of this worker, for error messages.
+        device: device of the model.
     """
 
     def __init__(self, batches: Iterable[Any], *, worker: int, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Batches:
         self.remaining: Iterator[Any] = iter(batches)
 
     def next(self) -> Any:
-        """Return the next batch. Raises UserError if there is none, from a generator that has ended for example."""
+        """Return the next batch. Raises UserError if there is none, for example because a generator has ended."""
         try:
             batch = next(self.remaining)
         except StopIteration:
@@ -78,7 +78,7 @@ class Batches:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch. Raises UserError if there is none, or it is a single number."""
+    """Return the length of the first tensor in a batch. Raises UserError if there is no tensor or it is a scalar."""
     first = next(tensors_in(batch), None)
     if first is None or first.dim() == 0:
         raise UserError(

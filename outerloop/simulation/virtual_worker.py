@@ -1,4 +1,4 @@
-"""One virtual worker of a simulation: inner steps on its batches, rounds with the others, shares of the evaluations."""
+"""Run one virtual worker of a simulation: its inner steps, its rounds, and its share of each evaluation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from outerloop.types import Tensors, UserError
 
 
 class VirtualWorker:
-    """Trains one copy of the model. It is constructed and run while its exchange holds the turn.
+    """Trains one copy of the model. It is constructed and run while it is the turn of this worker.
 
-    `samples`: number of training samples so far.
+    `samples`: number of samples trained on so far.
 
     Args:
-        task, settings: equal for all workers.
-        exchange: of this worker, already joined.
-        emit: called with each event.
-        compute: calls work(*args) in the thread that computes for all workers.
+        task, settings: task and settings of the run, equal for all workers.
+        exchange: exchange of this worker, which has already joined.
+        emit: function called with each event.
+        compute: function that runs work(*args) in the thread that computes for all workers.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class VirtualWorker:
         self.samples, self.totals = 0, RunTotals(exchange, ALONE)
 
     def make_optimizer(self) -> Optimizer | None:
-        """Return the user's inner optimizer or that of the recipe; None if the method steps with the gradients."""
+        """Return the inner optimizer of the user or of the recipe; None if the method exchanges gradients instead."""
         if load.inner_optimizer(self.settings) is None:
             return None
         if self.task.optimizer is not None:
@@ -72,16 +72,16 @@ class VirtualWorker:
         return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
 
     def own_validation(self) -> list[Any]:
-        """Return this worker's share of the validation batches; without any, hold out its first batch."""
+        """Return this worker's share of the validation batches. If none were given, hold out its first batch."""
         if self.task.validation is None:
             return [self.batches.next()]
         share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
         return [self.batches.to_device(batch) for batch in share]
 
     def run(self) -> None:
-        """Train to the landing of the last round, then put the final weights into the model.
+        """Train until the last round lands, then copy the final global weights into the model.
 
-        Raises UserError, Stopped, ReplicasDiverged, or what the functions of the task raise.
+        Raises UserError, Stopped, ReplicasDiverged, or any error of the functions of the task.
         """
         begin_alike(self.outer, meet(self.outer), self.tell)
         for warning in self.outer.warnings:
@@ -114,7 +114,10 @@ class VirtualWorker:
         return StepReport(loss, samples, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
 
     def train_on(self, batch: Any) -> tuple[float, float | None]:
-        """Take one step of the inner optimizer. Return the loss before it, and the learning rate if there is one."""
+        """Take one step of the inner optimizer. Return the loss before the step, and the learning rate.
+
+        Without an inner optimizer, only compute the gradients; the learning rate is None.
+        """
         loss = self.task.loss(self.model, batch)
         loss.backward()
         if self.optimizer is None:
@@ -134,7 +137,7 @@ class VirtualWorker:
             group["lr"] = peak * factor
 
     def after_round(self, report: RoundReport) -> None:
-        """Record a round; after its last fragment has landed, evaluate if that is due."""
+        """Record a landed round. If it is for the last fragment and an evaluation is due, evaluate."""
         for line in status_lines(report):
             self.tell(line)
         spent, counters = self.totals.add_round(report), self.totals.counters()
@@ -161,7 +164,7 @@ class VirtualWorker:
 
     @torch.no_grad()
     def validation_loss(self) -> tuple[float, int]:
-        """Return the sum of the loss over the samples of this worker's share, and their number."""
+        """Return the sum of the loss over the samples of this worker's share, and the number of these samples."""
         self.model.eval()
         counts = [count_samples(batch) for batch in self.validation]
         losses = [float(self.task.loss(self.model, batch)) for batch in self.validation]
@@ -169,7 +172,7 @@ class VirtualWorker:
         return sum(loss * count for loss, count in zip(losses, counts, strict=True)), sum(counts)
 
     def tell(self, text: str) -> None:
-        """Emit a status line about the whole run; only the first worker does."""
+        """Emit a status line about the whole run. Only the first worker emits it."""
         if self.exchange.rank == 0:
             self.emit("status", text=text)
 
@@ -179,9 +182,10 @@ class VirtualWorker:
 
 
 def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the outer method with the user's optimizer, if the method steps with gradients; None for the recipe's own.
+    """Return the outer method with the user's optimizer if the method exchanges gradients, else None.
 
-    Raises UserError if the method has no optimizer that could be replaced.
+    None means that the method of the recipe is used. Raises UserError if a method that exchanges gradients has no
+    optimizer to replace.
     """
     if task.optimizer is None or settings.method.get("reads") != "gradients":
         return None

@@ -1,10 +1,10 @@
-"""Charts that every logger draws: their names, values and horizontal axes.
+"""Define the charts that every logger draws: their names, values and horizontal axes.
 
     train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
 
 A value can be drawn against inner steps, the tokens of all workers of this machine, or the bytes that the first worker
-has sent. An evaluation is complete when the slowest worker has reported its share, so it may follow later steps of the
-first worker; its axes are those of the step at which it was made.
+has sent. An evaluation is complete when the slowest worker has reported its share. The first worker may have logged
+later steps before that; the position of the evaluation on each axis is that of the step at which it was made.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Charts:
         return values | self.axes(row) if values else {}
 
     def update_axes(self, row: dict[str, Any]) -> None:
-        """Remember the tokens and bytes that a row of the first worker states."""
+        """Store the numbers of tokens and bytes in a row of the first worker."""
         if row["event"] in ("step", "eval"):
             self.tokens = self.workers * row.get("tokens", 0)
         if row["event"] == "round":
             self.bytes_sent = self.bytes_after_round[row["round"]] = row.get("bytes_sent", 0)
 
     def axes(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return the position of a row on each axis. The tokens of a round are those at the last logged step."""
+        """Return the position of a row on each axis. A round has the number of tokens of the last logged step."""
         if row["event"] != "validation":
             return {STEP: row["step"], TOKENS: self.tokens, BYTES: self.bytes_sent}
         sent = self.bytes_after_round.get(row["round"], self.bytes_sent)

@@ -1,4 +1,4 @@
-"""Terminal sink: a live progress bar, or plain lines if the output is a file or a pipe."""
+"""Show progress in the terminal: a live bar, or plain lines if the output is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Terminal:
             self.bar.start()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Process one row and show what changed."""
+        """Process one row and update the display."""
         self.state |= {key: row[key] for key in self.state if key in row}
         if row["event"] in ("step", "eval"):
             self.first.setdefault(row["worker"], row)
@@ -55,7 +55,7 @@ class Terminal:
             self.say(row["text"])
 
     def show_round(self, row: dict[str, Any]) -> None:
-        """Update the bar, or print a line if there is no terminal."""
+        """Update the bar, or print a line if the output is not a terminal."""
         if row["failed"]:
             self.say(f"round {row['round']} did not complete: {row['failed']}")
         if self.console.is_terminal:
@@ -73,7 +73,7 @@ class Terminal:
         return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {peers_text} peers"
 
     def tokens_per_s(self) -> float:
-        """Return the mean speed of all local workers together, over the current session."""
+        """Return the total speed of all local workers, averaged over the current session."""
         tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
         start_s = min((row["wall_s"] for row in self.first.values()), default=0.0)
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - start_s)

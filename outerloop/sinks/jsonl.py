@@ -1,4 +1,4 @@
-"""metrics.jsonl: every row of a run as one JSON object per line, flushed at once."""
+"""Write metrics.jsonl: one JSON object per line for each row of a run, flushed after each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Jsonl:
 
     Args:
         path: the file.
-        earlier: rows to start with; they atomically replace the content of the file.
+        earlier: rows of earlier sessions, which atomically replace the content of the file.
     """
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
@@ -32,7 +32,7 @@ class Jsonl:
         self.file.write(json.dumps(row) + "\n")
 
     def sync(self) -> None:
-        """Sync all rows so far to disk."""
+        """Sync all rows written so far to disk."""
         os.fsync(self.file.fileno())
 
     def close(self) -> None:

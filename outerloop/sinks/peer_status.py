@@ -1,4 +1,4 @@
-"""Sink for the status that a swarm peer shows to `outerloop status`: last round, loss, speed."""
+"""Update the status that a swarm peer publishes for `outerloop status`: last round, loss, speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PeerStatusSink:
     """A sink that updates one worker's status from its rows.
 
     Args:
-        show: called with the status after each step and round; it may skip some updates.
+        show: function that publishes the status, called after each step and round. It may skip some updates.
     """
 
     def __init__(self, show: Callable[[Status], None]) -> None:

@@ -1,9 +1,9 @@
-"""AXIS log: what a sink is, and all sinks of one run. A sink that fails is disabled; logging never stops training.
+"""AXIS log: the interface of a sink, and the sinks of one run. A sink that fails is disabled; training continues.
 
-A row is a flat dictionary with an "event" (inner/events.py): the events of all local workers with `wall_s` added, a
-"validation" row for each complete evaluation and, after the last round, a "summary" row with the content of
-summary.json. A class of your own is a sink with `log=[console,mine]` and mine.yaml in a folder `log` of the
-configuration, or with `+log.mine._target_=mymodule.MySink`.
+A row is a flat dictionary with an "event" (inner/events.py). There is one row for each event of each local worker, with
+`wall_s` added, a "validation" row for each complete evaluation and, after the last round, a "summary" row with the
+content of summary.json. To use a class of your own as a sink, set `log=[console,mine]` and put mine.yaml into a folder
+`log` of the configuration, or set `+log.mine._target_=mymodule.MySink`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print one plain line. Unprintable characters, which may come from other peers, are made printable."""
+    """Print one plain line. Non-printable characters, which may come from other peers, are escaped."""
     console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
 
 
@@ -33,8 +33,8 @@ class RunInfo:
         path: the run directory.
         settings: the whole configuration, nested.
         resume_step: the inner step that the run resumes from; None at its start.
-        name: of the run. In a sweep it has the recipe and the swept options: sparseloco-seed0.
-        group: the sweep, or `exchange.run` if machines share one; None otherwise.
+        name: name of the run. In a sweep it consists of the recipe and the swept options: sparseloco-seed0.
+        group: name of the sweep, or `exchange.run` if several machines share the run; None otherwise.
         tags: the recipe, the class of each axis, and the swept options.
         console: the terminal.
     """
@@ -49,23 +49,23 @@ class RunInfo:
 
 
 class Sink(Protocol):
-    """One place that rows go to. Its constructor takes the options in its yaml file, and raises UserError."""
+    """A receiver of rows. Its constructor takes the options in its yaml file, and may raise UserError."""
 
     def start(self, run: RunInfo) -> None:
         """Prepare for the rows of this run. Called once, before the first row."""
         ...
 
     def write(self, row: Row) -> None:
-        """Process one row. Rows with unknown events are to be ignored."""
+        """Process one row. A sink must ignore rows with unknown events."""
         ...
 
     def close(self) -> None:
-        """Write or upload the remaining data. Without a "summary" row before, the run has not finished."""
+        """Write or upload the remaining data. If no "summary" row was written before, the run has not finished."""
         ...
 
 
 class Sinks:
-    """The sinks of one run. One that raises is reported and gets no more rows.
+    """The sinks of one run. A sink that raises an error is reported and gets no more rows.
 
     Args:
         sinks: name in the configuration -> sink.

@@ -1,4 +1,4 @@
-"""TensorBoard sink: `log=[console,tensorboard]`, then `tensorboard --logdir runs`.
+"""Log to TensorBoard: `log=[console,tensorboard]`, then `tensorboard --logdir runs`.
 
 Values are drawn against inner steps. val/loss is also written against tokens and against bytes sent, as
 val/loss_by_tokens and val/loss_by_bytes_sent.
@@ -16,14 +16,14 @@ class TensorBoard:
     """A sink that writes the event files of TensorBoard.
 
     Args:
-        folder: inside the run directory.
+        folder: name of the folder for event files, inside the run directory.
     """
 
     def __init__(self, *, folder: str = "tensorboard") -> None:
         self.folder = folder
 
     def start(self, run: RunInfo) -> None:
-        """Open the event file. TensorBoard hides what a resumed run wrote after its checkpoint."""
+        """Open the event file. If the run is resumed, TensorBoard hides the values logged after its checkpoint."""
         self.charts = Charts(run.settings["workers"])
         purge_step = None if run.resume_step is None else run.resume_step + 1
         self.writer = SummaryWriter(str(run.path / self.folder), purge_step=purge_step)

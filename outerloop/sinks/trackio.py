@@ -1,4 +1,4 @@
-"""trackio sink: `log=[console,trackio]`, then `trackio show`. Runs stay on this machine."""
+"""Log to trackio: `log=[console,trackio]`, then `trackio show`. Runs are stored on this machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Trackio:
     """A sink that logs a run to trackio, with tokens and bytes sent as values next to the charts.
 
     Args:
-        project: of the run.
-        name: of the run; None: that of the run directory, or of the swept options.
+        project: trackio project of the run.
+        name: name of the run; None: the name in RunInfo.
     """
 
     def __init__(self, *, project: str = "outerloop", name: str | None = None) -> None:
         self.project, self.name = project, name
 
     def start(self, run: RunInfo) -> None:
-        """Start the run, or continue that of a resumed run, which has the same name."""
+        """Start a trackio run. A resumed run continues the trackio run of the same name."""
         self.charts = Charts(run.settings["workers"])
         self.run = trackio.init(
             project=self.project,
@@ -32,7 +32,7 @@ class Trackio:
         )
 
     def write(self, row: Row) -> None:
-        """Log one row if it has charts. The results of a finished run are logged as summary/*."""
+        """Log one row if a chart shows it. The results of a finished run are logged as summary/*."""
         if row["event"] == "summary":
             self.run.log({f"summary/{key}": x for key, x in row.items() if isinstance(x, int | float)})
         elif values := self.charts.values(row):

@@ -1,8 +1,8 @@
-"""Weights & Biases sink: `log=wandb`. Offline unless a key is known; then `wandb sync` uploads the run.
+"""Log to Weights & Biases: `log=wandb`. Without a key, runs are stored offline, and `wandb sync` uploads them.
 
-An option in the configuration comes first, then wandb's environment variable (WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE,
-WANDB_RUN_GROUP, WANDB_NAME, WANDB_JOB_TYPE, WANDB_TAGS, WANDB_DIR, WANDB_CONSOLE, WANDB_QUIET), then the value that
-follows from the run.
+An option in the configuration takes precedence over wandb's environment variable (WANDB_PROJECT, WANDB_ENTITY,
+WANDB_MODE, WANDB_RUN_GROUP, WANDB_NAME, WANDB_JOB_TYPE, WANDB_TAGS, WANDB_DIR, WANDB_CONSOLE, WANDB_QUIET). If neither
+is set, the value is derived from the run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 ALERT_EVERY_S = 3600
-"""Least number of seconds between two alerts about failed rounds."""
+"""Minimum number of seconds between two alerts about failed rounds."""
 MODES = ("online", "offline", "disabled")
 ARTIFACTS = {"loss.png": "figure", "hf": "model"}
-"""Name in the run directory -> type of the artifact."""
+"""Name of a file or folder in the run directory -> type of the artifact."""
 Value = TypeVar("Value")
 
 
 class Wandb:
     """A sink that logs a run to Weights & Biases, with inner steps, tokens and bytes as axes.
 
-    wandb's own step is not used: wandb drops values whose step is lower than the last, and evaluations come late.
+    wandb's own step is not used, because wandb drops values whose step is lower than the last one. Evaluations complete
+    after later steps have been logged.
 
     Args:
-        project, entity, name, group: of the wandb run; None: from the environment or the run.
-        mode: online, offline or disabled; None: from the environment, or online if a key is known.
+        project, entity, name, group: settings of the wandb run; None: taken from the environment or from the run.
+        mode: online, offline or disabled; None: taken from the environment, otherwise online if there is a key.
         artifacts: also store loss.png and the model in hf/ as artifacts at the end of the run.
     """
 
@@ -55,7 +56,7 @@ class Wandb:
         self.mode, self.artifacts, self.finished = mode, artifacts, False
 
     def start(self, run: RunInfo) -> None:
-        """Start the wandb run, or continue that of a resumed run."""
+        """Start a wandb run, or continue the wandb run of a run that is resumed."""
         import wandb
 
         self.path, self.charts = run.path, Charts(run.settings["workers"])
@@ -81,7 +82,7 @@ class Wandb:
             run.console.print(f"wandb: {self.run.url}", markup=False, highlight=False, soft_wrap=True)
 
     def write(self, row: Row) -> None:
-        """Log one row if it has charts or a text, or finish the run with its summary."""
+        """Log one row if a chart shows it or if it contains text. A summary row completes the run."""
         if row["event"] == "summary":
             self.summarize(row)
         elif row["event"] == "sample":
@@ -112,12 +113,12 @@ class Wandb:
 
 
 def unless_set(variable: str, value: Value) -> Value | None:
-    """Return the value, or None if this environment variable is set, which wandb then reads itself."""
+    """Return the value; None if this environment variable is set, because wandb then reads the variable itself."""
     return None if os.environ.get(variable) else value
 
 
 def has_key() -> bool:
-    """Return whether a key for wandb's server is in the environment or in ~/.netrc, where `wandb login` writes it."""
+    """Return whether the environment or ~/.netrc, to which `wandb login` writes, has a key for wandb's server."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
@@ -128,7 +129,7 @@ def has_key() -> bool:
 
 
 def wandb_run_id(run_dir: Path) -> str:
-    """Return the wandb id of a run directory, created once so that a resumed run continues the same wandb run."""
+    """Return the wandb id of a run directory, which stays the same when the run is resumed."""
     file = run_dir / "wandb-id.txt"
     if not file.exists():
         checkpoint.write_atomically(file, uuid.uuid4().hex.encode())

@@ -14,10 +14,10 @@ class Finding:
     """Result of one check.
 
     Args:
-        what: name of the check.
-        good: True or False; None if it is unknown or depends on what the user wants.
-        said: what was found.
-        todo: what the user should do, empty if nothing.
+        name: name of the check.
+        passed: True or False; None if the result is unknown or depends on what the user wants.
+        result: the observation of the check.
+        advice: what the user should do; empty if nothing needs to be done.
     """
 
     name: str
@@ -26,6 +26,6 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """Format the finding as one line. Escapes non-printable characters, as texts may come from other peers."""
+        """Format the finding as one line. Escape non-printable characters, because text may come from other peers."""
         text = f"{MARKS[self.passed]} {self.name:<9} {self.result}" + (f": {self.advice}" if self.advice else "")
         return printable(text)

@@ -1,4 +1,4 @@
-"""Checks of this machine: versions, disk, memory, open files, GPU. They start no process and contact no peer."""
+"""Check this machine: versions, disk, memory, open files, GPU. No process is started and no peer is contacted."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PACKAGE = "outerloop-train"
 SHOWN_PACKAGES = ("torch", "hivemind", "hydra-core", "numba", "triton")
 """Packages whose versions are shown. All required packages are checked."""
 MIN_DISK_BYTES = 2e9
-"""In bytes: thirty times the size of two checkpoints and the exported model of the default job."""
+"""Minimum free disk space in bytes: 30 times the size of two checkpoints and the exported model of the default job."""
 MIN_MEMORY_BYTES = 1e9
-"""In bytes: one worker of the default job needs half of it, p2pd a tenth."""
+"""Minimum free memory in bytes. One worker of the default job needs half of this, and p2pd a tenth."""
 MIN_OPEN_FILES = 1024
-"""p2pd keeps up to 512 connections, and each stream also uses a file descriptor."""
+"""Minimum soft limit on open files: p2pd keeps up to 512 connections, and each stream uses a file descriptor too."""
 
 
 def findings() -> Iterator[Finding]:
-    """Run all checks of this machine."""
+    """Run all checks of this machine and yield their findings."""
     yield from versions()
     yield disk(shutil.disk_usage(".").free)
     yield memory(Path("/proc/meminfo"))
@@ -38,7 +38,10 @@ def findings() -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """Yield a failed finding for each version that does not satisfy the requirements, else one that lists versions."""
+    """Yield a failed finding for each version that does not satisfy the requirements.
+
+    If there is none, yield one finding that lists the versions.
+    """
     try:
         requirements, python = metadata.requires(PACKAGE) or [], metadata.metadata(PACKAGE)["Requires-Python"]
     except metadata.PackageNotFoundError:
@@ -56,14 +59,14 @@ def versions() -> Iterator[Finding]:
         if installed and requirement.name in SHOWN_PACKAGES:
             found[requirement.name] = (
                 str(torch.__version__) if requirement.name == "torch" else installed
-            )  # with its build
+            )  # includes its build
     yield from failed
     if not failed:
         yield Finding("versions", True, ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -71,7 +74,7 @@ def installed_version(package: str) -> str | None:
 
 
 def mismatch(package: str, required: str, installed: str | None) -> Iterator[Finding]:
-    """Yield a failed finding unless the version satisfies the requirement. Nightly builds count as fitting."""
+    """Yield a failed finding unless the version satisfies the requirement. Nightly builds satisfy it."""
     if installed is None or not SpecifierSet(required).contains(installed, prereleases=True):
         advice = "install that Python" if package == "python" else f"run pip install '{package}{required}'"
         yield Finding("versions", False, f"{package} {installed or 'is missing'}, required is {required}", advice)
@@ -103,7 +106,7 @@ def open_files(limit: int) -> Finding:
 
 
 def gpu() -> Finding:
-    """Report the first GPU that torch can use. Having no GPU does not fail the check."""
+    """Report the first GPU that torch can use. The check does not fail without a GPU."""
     if not torch.cuda.is_available():
         return Finding("gpu", None, "torch finds no GPU: training runs on the CPU")
     free, total = torch.cuda.mem_get_info()

@@ -1,4 +1,4 @@
-"""Checks of the network: start a daemon, dial its addresses from a second daemon, and probe the given peers."""
+"""Check the network: start a daemon, dial its addresses from a second daemon, and probe the given peers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
 
 MAX_CLOCK_DIFFERENCE_S = 3.0
-"""Limit set by hivemind: peers whose clocks differ by more than this refuse each other."""
+"""Limit of hivemind on the difference between clocks: peers with a larger difference refuse each other."""
 MAX_DIALLED = 3
-"""Number of addresses that are dialled. Each needs a separate daemon, because libp2p dials any address it knows."""
+"""Maximum number of addresses to dial.
+
+Each address is dialled from a separate daemon, because libp2p tries all addresses that it knows for a peer."""
 THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
 LISTEN_ON_ALL_HINT = "set exchange.host=0.0.0.0 to let other machines join"
 PUBLIC_ADDRESS_HINT = (
@@ -48,7 +50,7 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
 
 
 def reachable_from(address: str) -> str:
-    """Return a label for where a multiaddr can be reached from, judging by its form alone."""
+    """Return a label for the place from which a multiaddr can be reached, derived only from the form of the address."""
     match = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
@@ -70,7 +72,7 @@ def address_finding(addresses: Sequence[str]) -> Finding:
 
 
 def dial_failure(address: str) -> str:
-    """Dial an address from a second daemon. Return the reason if that fails, an empty string if it succeeds."""
+    """Dial an address from a second daemon. Return the reason for a failure; an empty string if dialling succeeds."""
     try:
         with visit() as dialler:
             dialler.call(dialler.dial(address), timeout_s=2 * OPEN_S)
@@ -82,7 +84,8 @@ def dial_failure(address: str) -> str:
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
-    With announced addresses a failure is undecided: many routers do not let inside hosts dial the outside address.
+    If addresses are announced, a failure is undecided, because many routers do not let hosts in their own network dial
+    the public address.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
@@ -119,7 +122,7 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
 
 
 def format_speed(measured: Measured) -> str:
-    """Format the round trip and the rates. The rates are lower bounds: 1 MB is too short to reach full speed."""
+    """Format the round-trip time and the rates. Rates are lower bounds: 1 MB is too short for full speed."""
     text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
     if measured.up is None or measured.down is None:
         return f"{text}; bandwidth not measured, because other machines have just probed it: try again in a minute"
@@ -127,12 +130,12 @@ def format_speed(measured: Measured) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Format a rate with two significant digits. 1 MB cannot measure it more precisely."""
+    """Format a rate in two significant digits, because a transfer of 1 MB does not measure it more precisely."""
     return format_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
 def clock_finding(measured: Measured) -> Finding:
-    """Compare this machine's clock with the peer's."""
+    """Compare the clock of this machine with the clock of the peer."""
     ahead_s, uncertainty_s = measured.clock_ahead_s, measured.round_trip_s / 2
     direction = "behind" if ahead_s > 0 else "ahead of"
     result = f"this machine's is {abs(ahead_s):.3f} s {direction} the peer's, give or take {uncertainty_s:.3f} s"
@@ -144,7 +147,7 @@ def clock_finding(measured: Measured) -> Finding:
 
 
 def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
-    """Compare the address at which the peer sees this machine with the one from which its packets leave."""
+    """Compare the address at which the peer sees this machine with the local address that packets are sent from."""
     outside = ip_of(seen)
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
@@ -160,7 +163,7 @@ def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Fi
 
 
 def local_ip(towards: str) -> str:
-    """Return the local address from which packets to an IP address leave. Sends no packet."""
+    """Return the local address from which packets to an IP address are sent. Sends no packet."""
     if not towards:
         return ""
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
@@ -185,10 +188,10 @@ def port_of(address: str) -> str:
 
 
 def without_peer_id(address: str) -> str:
-    """Remove the peer id, which is the same in all addresses of a peer. Relay addresses stay as they are."""
+    """Return an address without the peer id, which all addresses of a peer share. Relay addresses are unchanged."""
     return address.partition("/p2p/")[0] if "/p2p-circuit" not in address else address
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error. libp2p lists all its attempts and ends with the last one."""
+    """Return the last line of an error: libp2p lists all attempts to dial, the last attempt at the end."""
     return str(error).splitlines()[-1].lstrip(" *")

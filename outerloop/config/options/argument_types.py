@@ -18,12 +18,12 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def check(config: DictConfig, override: Override) -> None:
-    """Check the value of an override. Raises UserError if the argument it sets is annotated with other types."""
+    """Check the value of an override. Raises UserError if the annotation of the argument does not allow its type."""
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
         return
     parent, _, name = key.rpartition(".")
-    if name.startswith("_"):  # hydra's own, such as the path of the part itself
+    if name.startswith("_"):  # keys that hydra reads, such as _target_
         return
     node = OmegaConf.select(config, parent) if parent else None
     target = node.get("_target_") if isinstance(node, DictConfig) else None
@@ -34,7 +34,7 @@ def check(config: DictConfig, override: Override) -> None:
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:
-    """Return the plain types that an argument accepts; empty if it is not annotated with plain types alone."""
+    """Return the types that an argument accepts; empty if its annotation contains types that are not in PLAIN."""
     try:
         arguments = signature(cast(Callable[..., Any], locate(target)), eval_str=True).parameters
     except (ErrorDuringImport, NameError, TypeError, ValueError):
@@ -45,7 +45,7 @@ def annotated_types(target: str, name: str) -> tuple[type, ...]:
 
 
 def fits(value: Any, allowed: tuple[type, ...]) -> bool:
-    """Return whether a value is of one of these types. A whole number is also a float, a truth value is neither."""
+    """Return whether a value has one of these types. An int is accepted as a float, but a bool is not a number."""
     if isinstance(value, bool):
         return bool in allowed
     return isinstance(value, allowed) or (isinstance(value, int) and float in allowed)

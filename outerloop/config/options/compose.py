@@ -30,9 +30,10 @@ def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with files of the user stored as choices, and with the user's folders on the search path.
+    """Store the user's yaml files as choices, and return the overrides with these choices and with the user's folders.
 
-    Complete overrides stay as they are. Raises UserError for a file or folder that cannot be used.
+    The folders are added to the search path. Overrides that are already complete are returned unchanged. Raises
+    UserError for a file or folder that cannot be used.
     """
     parsed, typed, added = parse_overrides(overrides), search_path(overrides), user_folders()
     choices = choices_in([config_dir(), *typed, *added])
@@ -51,7 +52,7 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
 
 
 def search_path_folder(entry: str) -> Path:
-    """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
+    """Return the folder that one entry of the search path names. Raises UserError if there is no such folder."""
     try:
         package = entry.removeprefix("pkg://")
         enable_user_code([package] if package != entry else [])
@@ -71,7 +72,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def outside_applications() -> Iterator[None]:
-    """Let hydra compose although this program is itself a hydra application, whose state is restored afterwards."""
+    """Clear hydra's global state, so that it can compose inside a hydra application; restore the state afterwards."""
     application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         yield

@@ -17,7 +17,10 @@ from outerloop.report.runs import flatten
 
 
 def explain(overrides: Sequence[str], error: Exception) -> str:
-    """Return a message on the first invalid override and what is allowed there, or else the error's first line."""
+    """Return a message that names the first invalid override and the allowed values.
+
+    If no override is invalid, return the first line of the error.
+    """
     choices = groups(overrides)
     for override in parse_overrides(overrides):
         key, chosen = override.key_or_group, override.value()
@@ -57,7 +60,7 @@ def unknown_option(base: DictConfig, override: Override) -> str:
 
 
 def existing_parent(base: DictConfig, key: str) -> str:
-    """Return the longest part of a dotted key that is a dictionary in `base`; empty if none is."""
+    """Return the longest prefix of a dotted key that is a dictionary in `base`; empty if there is no such prefix."""
     parent = key.rpartition(".")[0]
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
         parent = parent.rpartition(".")[0]
@@ -71,19 +74,19 @@ def has_key(base: DictConfig, key: str) -> bool:
 
 
 def close_name(word: str, allowed: Sequence[str]) -> str:
-    """Return the allowed name that a misspelled word probably means, empty if none is close enough."""
+    """Return the allowed name that a misspelled word probably means; empty if no name is close enough."""
     return next(iter(difflib.get_close_matches(word, allowed, n=1)), "")
 
 
 def same_word(base: DictConfig, key: str) -> Iterator[str]:
-    """Yield the options of other groups whose last word is this key: inner.lr for lr; those of `inner` first."""
+    """Yield the options in groups that end in this key, such as inner.lr for lr. Options of `inner` come first."""
     options = flatten(OmegaConf.to_container(base))
     found = [option for option in options if option.rpartition(".")[2] == key and "." in option]
     yield from sorted(found, key=lambda option: (not option.startswith("inner."), option.count("."), option))
 
 
 def choices_with(key: str) -> str:
-    """Return a hint at the choices of a group that have this option, empty if none has."""
+    """Return a hint that names the choices of a group with this option; empty if no choice has it."""
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]
     return f"; {key} is an option of {' and '.join(f'{having[0].group}={n}' for n in names)}" if names else ""

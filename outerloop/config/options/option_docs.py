@@ -18,7 +18,7 @@ from outerloop.config.options.search_path import choices_in, config_dir
 MAIN = "train"
 """Name of the file with the options that belong to no group."""
 NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
-"""Keys at the top of the yaml files that are not options, or are groups."""
+"""Top-level keys of the yaml files that are not options of their file."""
 SET_BY_THE_PROGRAM = "set by the program"
 """Start of the comment on a value that only the program sets."""
 
@@ -36,8 +36,8 @@ class Option:
 class Choice:
     """One yaml file: a choice of a group such as schedule=every_h, or train.yaml, whose group is empty.
 
-    `target`: the dotted path of the class or function that it configures; empty for a file that has none. `selects`:
-    group -> choice, for train.yaml the defaults, for a recipe what it selects.
+    `target`: the dotted path of the class or function that it configures; empty for a file that configures none.
+    `selects`: group -> the choice that the defaults list of the file selects, in train.yaml or a recipe.
     """
 
     group: str
@@ -49,7 +49,10 @@ class Choice:
 
 
 def all_choices(folder: Path | None = None) -> list[Choice]:
-    """Return train.yaml and every choice of every group, in order. `folder`: that of the package if None."""
+    """Return train.yaml and every choice of every group, in order.
+
+    `folder`: folder of the yaml files; None for the folder of the package.
+    """
     folder = folder or config_dir()
     files = [(group, name) for group, names in choices_in([folder]).items() for name in names]
     return [read_choice(folder, *file) for file in [("", MAIN), *files] if yaml_file(folder, *file).exists()]
@@ -61,7 +64,7 @@ def yaml_file(folder: Path, group: str, name: str) -> Path:
 
 
 def read_choice(folder: Path, group: str, name: str) -> Choice:
-    """Return one choice. Options of the choices that it extends follow its own, with their comments."""
+    """Return one choice. Its own options come first, then the options of the choices that it extends."""
     text = yaml_file(folder, group, name).read_text()
     lines, tree = text.splitlines(), yaml.compose(text)
     comments, top = comments_by_line(lines), [line[1:].strip() for line in lines[: header_length(lines)]]
@@ -83,9 +86,9 @@ def read_choice(folder: Path, group: str, name: str) -> Choice:
 
 
 def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
-    """Return the options of a file and those of the files that it extends.
+    """Return the options of a file and the options of the files that it extends.
 
-    An option of the file without a comment has the inherited one. A part that the file sets to null is left out.
+    An option without a comment in this file gets the inherited comment. A part that the file sets to null is left out.
     """
     comments = {option.name: option.comment for option in inherited}
     removed = [o.name for o in own if any(i.name.startswith(f"{o.name}.") for i in inherited)]
@@ -102,7 +105,7 @@ def is_option(option: Option) -> bool:
 
 
 def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Option]:
-    """Return the entries of a file's defaults list. Those that name no group have an empty default."""
+    """Return the entries of a file's defaults list. Entries that name no group have an empty default."""
     entries = next((value for key, value in pairs(tree) if key.value == "defaults"), None)
     listed = entries.value if isinstance(entries, yaml.SequenceNode) else []
     return [
@@ -120,12 +123,12 @@ def bases_of(entries: list[Option]) -> list[str]:
 
 
 def pairs(node: yaml.Node | None) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """Return the keys and values of a mapping; of anything else, nothing."""
+    """Return the keys and values of a mapping; an empty list for any other node."""
     return node.value if isinstance(node, yaml.MappingNode) else []
 
 
 def leaves(node: yaml.Node | None, prefix: str, comments: dict[int, str], *, depth: int = 0) -> Iterator[Option]:
-    """Yield every key that has no mapping as its value, with its comment."""
+    """Yield every key whose value is not a mapping, with its comment."""
     for key, value in pairs(node):
         name, text = f"{prefix}{key.value}", value.start_mark.buffer
         if depth == 0 and key.value in NO_OPTIONS:
@@ -138,12 +141,12 @@ def leaves(node: yaml.Node | None, prefix: str, comments: dict[int, str], *, dep
 
 
 def header_length(lines: list[str]) -> int:
-    """Return how many lines at the top of a file are comments."""
+    """Return the number of comment lines at the top of a file."""
     return next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
 
 
 def comments_by_line(lines: list[str]) -> dict[int, str]:
-    """Return line number -> the comment on the key of that line, without its line breaks."""
+    """Return line number -> comment on the key in that line, joined to one line."""
     comments: dict[int, str] = {}
     above: list[str] = []
     key_line, column = -1, -1

@@ -1,4 +1,4 @@
-"""Find the yaml files of the configuration: in outerloop, in folders of the user, in other packages. Without hydra."""
+"""Find the yaml files of the configuration in outerloop, in user folders and in other packages, without hydra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENT = "OUTERLOOP_CONFIG_PATH"
 LOCAL = Path("conf")
 """Folder of yaml files in the current folder."""
 ENTRY_POINTS = "outerloop.configs"
-"""Entry-point group of packages that bring yaml files. The value of an entry is the package that contains them."""
+"""Entry-point group of packages that provide yaml files. The value of an entry is the package that contains them."""
 
 
 def config_dir() -> Path:
@@ -28,7 +28,7 @@ def config_dir() -> Path:
 def user_folders() -> list[Path]:
     """Return the folders outside outerloop that are always searched: conf/, $OUTERLOOP_CONFIG_PATH, other packages.
 
-    Raises UserError if one that is named does not exist.
+    Raises UserError if a folder or package that is named does not exist.
     """
     listed = [Path(entry) for entry in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if entry]
     for folder in listed:
@@ -51,7 +51,7 @@ def package_folder(name: str) -> Path:
 
 
 def choices_in(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """Return config group -> its choices, over all these folders."""
+    """Return config group -> its choices in all these folders."""
     choices: dict[str, set[str]] = {}
     for root in folders:
         for group in (path for path in root.iterdir() if path.is_dir()):

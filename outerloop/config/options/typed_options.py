@@ -1,6 +1,6 @@
-"""The options of a run as typed: rewritten where hydra has another name for them, kept to be used again.
+"""Rewrite and store the options of a run as they were typed, so that another run can repeat them.
 
-.hydra/overrides.yaml   in the run directory, as hydra writes it: the list of overrides
+.hydra/overrides.yaml   file in the run directory with the list of overrides, in hydra's format
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FILE = Path(".hydra") / "overrides.yaml"
 """The file in a run directory in which hydra records the overrides of the run."""
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
-"""Options with the place of a run. A run that repeats an earlier one has another place."""
+"""Options that set the folder of a run. A run that repeats an earlier run has another folder."""
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with hydra.run.dir as run_dir. Raises UserError if both are set."""
+    """Return the overrides with hydra.run.dir replaced by run_dir. Raises UserError if both are set."""
     keys = [override.key_or_group for override in parse_overrides(overrides)]
     if "run_dir" in keys and HYDRA_RUN_DIR in keys:
         raise UserError(f"run_dir and {HYDRA_RUN_DIR} are the same: omit {HYDRA_RUN_DIR}")
@@ -43,9 +43,9 @@ def with_folder(overrides: Sequence[str], folder: str | None) -> list[str]:
 
 
 def read(path: Path) -> list[str]:
-    """Return the overrides of an earlier run, without its place. `path`: its config.yaml or its directory.
+    """Return the overrides of an earlier run, without the options in PLACE. `path`: its config.yaml or its directory.
 
-    Raises UserError if the run has not kept them.
+    Raises UserError if the file of overrides is missing or damaged.
     """
     file = (path if path.is_dir() else path.parent) / FILE
     try:
@@ -58,6 +58,6 @@ def read(path: Path) -> list[str]:
 
 
 def write(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Keep the overrides of a run in its directory."""
+    """Write the overrides of a run to its directory."""
     (run_dir / FILE).parent.mkdir(exist_ok=True)
     write_atomically(run_dir / FILE, yaml.safe_dump(list(overrides)).encode())

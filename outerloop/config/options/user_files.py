@@ -1,7 +1,7 @@
-"""Recipes and parts in files of the user: `recipe=./mine.yaml`, and folders that hydra does not search by itself.
+"""Load recipes and parts from user files, `recipe=./mine.yaml`, and from folders that hydra does not search by default.
 
-A file is stored under its name in hydra's ConfigStore, which jobs of a sweep in other processes share. A recipe needs
-no `@package` header, and its name is that of the file unless it sets `recipe`.
+A file is stored under its name in hydra's ConfigStore, which is shared with jobs of a sweep in other processes. A
+recipe needs no `@package` header. Its name is the name of the file, unless it sets `recipe`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def stored_choices(group: str) -> list[str]:
 
 
 def forget(choices: Mapping[str, Sequence[str]]) -> None:
-    """Remove stored files with the names of these choices, which were stored when other folders were searched."""
+    """Remove stored files that have the name of one of these choices; they were stored for other search folders."""
     for group, names in choices.items():
         for name in {*names} & {*stored_choices(group)}:
             del ConfigStore.instance().repo[group][name + SUFFIX]
 
 
 def with_stored_files(text: str, override: Override, choices: Mapping[str, Sequence[str]]) -> str:
-    """Return an override with each yaml file among its values stored, and replaced by the name of the choice.
+    """Store each yaml file among the values of an override, and return the override with the names of the new choices.
 
-    `choices`: group -> the choices that exist already. Raises UserError if a file cannot be used.
+    `choices`: group -> the choices that already exist. Raises UserError if a file cannot be used.
     """
     value = override.value()
     values = value.list if isinstance(value, ChoiceSweep) else [value]
@@ -50,7 +50,10 @@ def with_stored_files(text: str, override: Override, choices: Mapping[str, Seque
 
 
 def store(group: str, path: Path, taken: Sequence[str]) -> str:
-    """Store a yaml file as a choice of a group and return its name. Raises UserError if it cannot be one."""
+    """Store a yaml file as a choice of a group and return the choice's name.
+
+    Raises UserError if the file cannot be read as a mapping, or has the name of an existing choice.
+    """
     content, name = read_mapping(path), path.stem
     if name in taken:
         raise UserError(f"{group}={path} has the name of another {group}: rename the file")
@@ -76,6 +79,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def searching(folders: Sequence[Path]) -> str:
-    """Return the override with which hydra searches these folders too."""
+    """Return the override that adds these folders to hydra's search path."""
     entries = [QuotedString(f"file://{folder.absolute()}", Quote.single).with_quotes() for folder in folders]
     return f"hydra.searchpath=[{','.join(entries)}]"
