@@ -23,7 +23,7 @@ def probe_links(addresses: Sequence[str]) -> Links:
         measured = [probe_peer(node, address) for address in addresses]
     up_rates, down_rates = [link.up for link in measured if link.up], [link.down for link in measured if link.down]
     if not up_rates or not down_rates:
-        raise UserError("--probe: no peer granted a transfer, they were probed too often: try again in a minute")
+        raise UserError("--probe: no peer granted a transfer, because all were probed too often: try again in a minute")
     return Links(min(up_rates), min(down_rates), max(link.round_trip_s for link in measured) / 2)
 
 

@@ -123,7 +123,7 @@ def make_links(options: argparse.Namespace) -> Links:
     if options.probe:
         if options.up or options.down or options.latency:
             raise UserError("plan: --probe measures what --up, --down and --latency set: pass --probe alone")
-        from outerloop.commands.link_probe import probe_links  # imports hivemind, not needed otherwise
+        from outerloop.commands.link_probe import probe_links  # imports hivemind, which only --probe needs
         from outerloop.swarm.p2p.daemon import check_addresses
 
         check_addresses("--probe", options.probe, must_name="p2p")

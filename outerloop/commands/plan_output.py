@@ -85,7 +85,7 @@ def memory_table(rows: Sequence[Forecast]) -> Table:
 def notes(rows: Sequence[Forecast]) -> Iterator[str]:
     """Yield the conditions of the forecast: the maximum number of peers in gather, and the settings of each recipe."""
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
-        yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison only"
+        yield f"gather supports up to {MAX_PEERS} peers, so the rows with gather are for comparison only"
     yield from (f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)
 
 

@@ -274,12 +274,12 @@ def join_exchange(
         return instantiate.make(settings.exchange, group=group)
     if leads_others and settings.workers_as == "ranks":
         raise UserError(
-            "this exchange is between all processes, and the first rank of an island sends for the others: pass"
+            "this exchange connects all processes, but only the first rank of each island sends messages: pass"
             ' mesh=MESH, dim="islands", or exchange=outerloop.Distributed(group=<the first processes of all islands>)'
         )
     if settings.workers_as == "threads":
         raise UserError(
-            f"{settings.exchange._target_} is for workers of one process: set exchange=swarm_gather, or call"
+            f"{settings.exchange._target_} connects threads of one process: set exchange=swarm_gather, or call"
             " outerloop.simulate"
         )
     if settings.workers_as == "ranks":

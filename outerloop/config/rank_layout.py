@@ -84,7 +84,7 @@ ALONE = RankLayout("single", None)
 def current_layout(settings: DictConfig) -> RankLayout:
     """Return the layout of this process. All processes of torchrun must call this with equal settings.
 
-    Raises UserError if processes would share a GPU.
+    Raises UserError if the device is not available, or if processes would share a GPU.
     """
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
@@ -126,7 +126,7 @@ def refuse_shared_devices(ranks: int) -> None:
     """Check that no ranks of islands share a GPU, which NCCL does not support. Raises UserError if they would."""
     if ranks > (devices := torch.cuda.device_count()):
         raise UserError(
-            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs its own:"
+            f"{ranks} ranks run on a machine with {devices} CUDA devices, and each rank needs a separate device:"
             f" pass --nproc-per-node {devices}, or inner.device=cpu"
         )
 

@@ -44,7 +44,7 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
             for peer in peers:
                 yield from peer_findings(node, peer, announce)
             if not peers:
-                yield Finding("nat", None, "routers, relays, hole punching: no outside peer was asked", PEER_HINT)
+                yield Finding("nat", None, "routers, relays, hole punching: not tested without a peer", PEER_HINT)
     except UserError as error:
         yield Finding("daemon", False, str(error), LISTEN_HINT)
 
@@ -93,7 +93,7 @@ def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
         return Finding("port", True, f"{result}; firewalls and routers between machines were not tested")
     advice = f"open TCP port {port_of(failed[0])}"
     if announce:
-        return Finding("port", None, f"not dialled from here: {', '.join(failed)}; the router may not allow it", advice)
+        return Finding("port", None, f"cannot dial from here: {', '.join(failed)}; the router may not allow it", advice)
     return Finding("port", False, f"a second daemon on this machine cannot dial {', '.join(failed)}", advice)
 
 
@@ -112,7 +112,7 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
         yield Finding("peer", None, result, "pass --run-dir too, and have its operator add the ids that it shows")
         return
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        reason = str(error) or f"not done in {MEASURE_S:.0f} s: slower than 1 Mbit/s, or frozen"
+        reason = str(error) or f"not done in {MEASURE_S:.0f} s: the link is slower than 1 Mbit/s, or the peer is frozen"
         yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({reason})")
         return
     yield Finding("peer", True, f"{peer_id}: {format_speed(measured)}")
@@ -138,7 +138,7 @@ def clock_finding(measured: Measured) -> Finding:
     """Compare the clock of this machine with the clock of the peer."""
     ahead_s, uncertainty_s = measured.clock_ahead_s, measured.round_trip_s / 2
     direction = "behind" if ahead_s > 0 else "ahead of"
-    result = f"this machine's is {abs(ahead_s):.3f} s {direction} the peer's, give or take {uncertainty_s:.3f} s"
+    result = f"this machine's clock is {abs(ahead_s):.3f} s {direction} the peer's, ± {uncertainty_s:.3f} s"
     passed = abs(ahead_s) <= MAX_CLOCK_DIFFERENCE_S
     advice = (
         "" if passed else f"set the clock (NTP): peers more than {MAX_CLOCK_DIFFERENCE_S:.0f} s apart refuse each other"
@@ -152,7 +152,7 @@ def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Fi
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
     if outside == local:
-        return Finding("nat", True, f"none on the way to the peer: it sees {outside}, an address of this machine")
+        return Finding("nat", True, f"no NAT on the way to the peer: it sees {outside}, an address of this machine")
     result = f"the peer sees {outside}, this machine sends from {local}: it is behind NAT"
     if any(ip_of(address) == outside for address in announce):
         return Finding(
