@@ -160,7 +160,7 @@ class Reading(Protocol):
 
     @property
     def refused(self) -> Refusals:
-        """The messages that are left out, by peer."""
+        """Peer -> the reason why its message is left out."""
         ...
 
 

@@ -72,7 +72,7 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
 
 
 def last_hashes(machine: Machine) -> list[str]:
-    """Return the hashes of its workers' slow weights from its summary."""
+    """Return the hashes of the slow weights of a machine's workers, from the machine's summary.json."""
     return json.loads((machine.folder / "summary.json").read_text())["slow_hash"]
 
 

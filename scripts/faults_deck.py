@@ -15,7 +15,7 @@ KINDS = {
     "slow": 1,
     "join": 1,
 }
-"""Number of cards in a deck of twenty."""
+"""Fault -> number of its cards in the full deck of twenty."""
 LASTS_S = {
     "kill": (2.0, 10.0),
     "freeze": (5.0, 40.0),

@@ -98,7 +98,7 @@ def load(file: Path, model: Path | None) -> Payload:
 def read_bytes(file: Path) -> bytes:
     """Return the contents of a payload file.
 
-    Of any other file, only the first bytes are read, even if it is large. Raises wire.InvalidMessage for such a file.
+    Raises wire.InvalidMessage for any other file, after reading only its first bytes, however large the file is.
     """
     with file.open("rb") as opened:
         start = opened.read(len(wire.MAGIC))

@@ -75,7 +75,7 @@ class ReplicatedIsland(LeaderExchange):
         )
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Send or receive state in the leader; all ranks return the received state.
+        """Send or receive state on the leader; all ranks return the received state.
 
         Raises the errors of the leader's exchange.
         """

@@ -58,7 +58,7 @@ class DGC:
         return self.unsent[name] + (delta + self.velocity[name] * self.momentum)
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Set u ← x − v, which is m u + Δ, where x̂ = 0, and v ← x − x̂."""
+        """Set u ← x − v (that is, m u + Δ) at the values with x̂ = 0, and u ← 0 at all others; then v ← x − x̂."""
         velocity = x - self.unsent[name] if name in self.unsent else x
         self.velocity[name] = velocity.masked_fill(sent != 0, 0.0)
         self.unsent[name] = x - sent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,6 +25,18 @@ IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9
 
 def record(worker: int, told: Status | None) -> Record:
     return Record(f"{worker:03d}-{IDS[worker]}", [f"/ip4/192.0.2.{worker}/tcp/4/p2p/{IDS[worker]}"], "f", 1.0, told)
+
+
+@contextmanager
+def restored_signals() -> Iterator[None]:
+    """SIGINT as in a terminal, which a program that was started in the background ignores; afterwards as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def printed(seen: status.SeenPeers) -> list[str]:
@@ -47,11 +59,8 @@ def test_peers_are_shown_with_what_they_told() -> None:
 def test_stopped_while_it_looks_for_peers(sent: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "observe_run", lambda *_, **__: signal.raise_signal(sent))
     monkeypatch.setattr("sys.argv", ["outerloop", "status", f"/ip4/127.0.0.1/tcp/4/p2p/{IDS[0]}"])
-    before = signal.getsignal(signal.SIGTERM)
-    try:
+    with restored_signals():
         assert main.main() == code
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +70,9 @@ def test_the_live_table_ends_with_ctrl_c(sent: signal.Signals, expected: Any, mo
     observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {})
     monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(sent))
     monkeypatch.setattr(status, "page", lambda *_: Group())
-    before = signal.signal(signal.SIGTERM, raise_terminated)
-    try:
-        with expected:
-            status.watch(cast(RunObservation, observation), "r", Console())
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with restored_signals(), expected:
+        signal.signal(signal.SIGTERM, raise_terminated)
+        status.watch(cast(RunObservation, observation), "r", Console())
 
 
 def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:

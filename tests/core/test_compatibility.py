@@ -315,6 +315,6 @@ def test_which_peers_send_the_same_coordinates(compress):
     codec = instantiate.make(load.compose_config([f"compress={compress}"]).compress)
     same = {"randomk", "scalecom"} | {
         "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "powersgd_warm",
-        "sigma_bins", "sign", "two_bit"
+        "rotated", "sigma_bins", "sign", "two_bit"
     }  # fmt: skip
     assert aligned(codec) == (compress in same)

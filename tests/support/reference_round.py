@@ -6,6 +6,7 @@ part (beta, lr) are read from the part.
 """
 
 import copy
+import math
 import statistics
 
 import torch
@@ -73,6 +74,9 @@ def aggregated(aggregate, sent, samples):
     if kind == "Median":
         sorted_up = {name: x.sort(0).values for name, x in stacks.items()}
         return {name: (x[(peers - 1) // 2] + x[peers // 2]) / 2 for name, x in sorted_up.items()}
+    if kind == "TrimmedMean":
+        drop = math.floor(aggregate.trim * peers)
+        return {name: x.sort(0).values[drop : peers - drop].mean(0) for name, x in stacks.items()}
     if kind == "Weighted":
         shares = torch.tensor(samples, dtype=torch.float64) / sum(samples)
         return {name: torch.tensordot(shares, x, 1) for name, x in stacks.items()}

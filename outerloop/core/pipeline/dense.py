@@ -141,7 +141,7 @@ class DensePipeline:
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
     """Return x, which was computed from these slow weights.
 
-    Raises FloatingPointError that names the parameter if x is not finite.
+    Raises FloatingPointError, which names the parameter, if x is not finite.
     """
     if all_finite(x):
         return x

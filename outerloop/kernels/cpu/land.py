@@ -103,9 +103,9 @@ def mean_at(sums, i, peers):
 
 @compiled
 def sent_row(slow, position, peer, begin, end, sums, peers, lr):
-    """Compute slow ← slow − ḡ · η at the coordinates that this peer sent. Return Σ ḡ².
+    """Compute slow ← slow − ḡ · η at the coordinates that `peer` sent. Return Σ ḡ² over them.
 
-    Sets these sums to zero, so that a coordinate that several peers sent is updated only once.
+    Sets `sums` to zero at these coordinates, so that a coordinate that several peers sent is updated only once.
     """
     square = 0.0
     for j in range(begin, end):

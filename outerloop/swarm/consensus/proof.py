@@ -59,7 +59,7 @@ def has_majority(peers: Collection[str], voters: Voters) -> bool:
 def newest_provable_commit(
     logs: Logs, signer: AcceptSigner, *, voters: Voters = (), known: Commit | None = None
 ) -> Commit | None:
-    """Return the newest commit that is proven, `known` or a later one.
+    """Return the newest proven commit: `known` itself or a later one.
 
     Return None if `known` is None and there is no commit that most voters hold. If `voters` is empty, the peers that
     answered are the voters.

@@ -83,7 +83,7 @@ class PayloadRpc(RpcService):
 class PayloadRequests:
     """The payload requests of the current round, one task per peer.
 
-    `unreachable`: the peers that could not be reached in the last attempt of this round.
+    `unreachable`: the peers that could not be reached when they were last tried in this round.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """The running tasks of one owner. It keeps references to them, because asyncio may drop a task without references.
+    """Keeps references to the running tasks of one owner: asyncio may delete a task that nothing else refers to.
 
     Unlike in an asyncio.TaskGroup, a failing task does not end the others, and the owner need not wait for the tasks.
     """
