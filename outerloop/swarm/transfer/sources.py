@@ -38,7 +38,10 @@ class ContentUnavailable(Exception):
 
 
 class SourceReputation:
-    """The record of other peers as sources. `wrong`: peer -> number of items (payloads or states) for which it sent wrong bytes."""
+    """The record of other peers as sources.
+
+    `wrong`: peer -> number of items (payloads or states) for which it sent wrong bytes.
+    """
 
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
