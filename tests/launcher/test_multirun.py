@@ -142,6 +142,7 @@ def test_the_folder_of_a_sweep_has_the_time_in_its_name(tmp_path, monkeypatch):
 
 def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):
     """`-m` refuses run_dir, which is the folder that a single run is resumed in."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     assert f"the same command with run_dir={tmp_path}/0 " in train.resume_hint(tmp_path / "0")
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN}}))
     assert f"the same command with hydra.sweep.dir={tmp_path} " in train.resume_hint(tmp_path / "0")
