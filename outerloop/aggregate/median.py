@@ -14,7 +14,7 @@ P is the number of peers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,31 +25,38 @@ PIECE = 1 << 20
 """Number of coordinates sorted at a time: 20 MiB of temporaries per peer in float32, whatever the tensor's size."""
 
 
+def needs_aligned(reason: str) -> tuple[Requirement]:
+    """Return the requirement that all peers send the same coordinates. `reason`: why, and what to set instead."""
+    why = f"with this compressor each peer sends different coordinates, {reason}"
+    return (Requirement("compress", "aligned", True, why),)
+
+
 class Median:
     """The median of each coordinate over the peers; all peers have the same weight."""
 
     needs_norms = False
     linear = False
-    requires = (
-        Requirement(
-            "compress",
-            "aligned",
-            True,
-            "with this compressor each peer sends different coordinates, and the median of mostly zeros is 0:"
-            " set aggregate=senders, or compress=int8",
-        ),
-    )
+    requires = needs_aligned("and the median of mostly zeros is 0: set aggregate=senders, or compress=int8 or rotated")
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the median of P tensors of the same shape."""
-        pieces_P = zip(*(x.reshape(-1).split(PIECE) for x in sent), strict=True)
-        return torch.cat([middle(torch.stack(piece_P)) for piece_P in pieces_P]).view(sent[0].shape)
+        return combine_sorted(sent, middle)
 
 
-def middle(x_PN: Tensor) -> Tensor:
-    """Return the median of each column. Adding 0 turns -0 into 0, because their order would depend on the machine."""
-    sorted_PN = (x_PN + 0.0).sort(dim=0).values
-    high = len(x_PN) // 2
-    if len(x_PN) % 2:
+def combine_sorted(sent: Sequence[Tensor], rule: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `rule` of the P values of each coordinate, in the shape of the tensors.
+
+    `rule` gets (P, N) values that ascend in each column and returns (N,). Adding 0 turns -0 into 0, because the order
+    of -0 and 0 after sorting would depend on the machine.
+    """
+    pieces_P = zip(*(x.reshape(-1).split(PIECE) for x in sent), strict=True)
+    combined = [rule((torch.stack(piece_P) + 0.0).sort(dim=0).values) for piece_P in pieces_P]
+    return torch.cat(combined).view(sent[0].shape)
+
+
+def middle(sorted_PN: Tensor) -> Tensor:
+    """Return the median of each column."""
+    high = len(sorted_PN) // 2
+    if len(sorted_PN) % 2:
         return sorted_PN[high]
     return (sorted_PN[high - 1] + sorted_PN[high]) * 0.5

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from outerloop.aggregate.mean import total
-from outerloop.aggregate.median import PIECE
+from outerloop.aggregate.median import combine_sorted, needs_aligned
 from outerloop.kernels.portable import divide
-from outerloop.types import Requirement, UserError
+from outerloop.types import UserError
 
 
 class TrimmedMean:
@@ -36,14 +35,8 @@ class TrimmedMean:
 
     needs_norms = False
     linear = False
-    requires = (
-        Requirement(
-            "compress",
-            "aligned",
-            True,
-            "with this compressor each peer sends different coordinates, and a trimmed mean drops what few peers send:"
-            " set aggregate=senders, or compress=rotated",
-        ),
+    requires = needs_aligned(
+        "and a trimmed mean drops what few peers send: set aggregate=senders, or compress=int8 or rotated"
     )
 
     def __init__(self, *, trim: float) -> None:
@@ -54,14 +47,9 @@ class TrimmedMean:
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the trimmed mean of P tensors of the same shape."""
         drop = int(self.trim * len(sent))
-        pieces_P = zip(*(x.reshape(-1).split(PIECE) for x in sent), strict=True)
-        return torch.cat([inner_mean(torch.stack(piece_P), drop) for piece_P in pieces_P]).view(sent[0].shape)
+        return combine_sorted(sent, lambda sorted_PN: mean_of_rows(sorted_PN[drop : len(sent) - drop]))
 
 
-def inner_mean(x_PN: Tensor, drop: int) -> Tensor:
-    """Return the mean of each column without its `drop` smallest and largest values, added in ascending order.
-
-    Adding 0 turns -0 into 0, because their order would depend on the machine.
-    """
-    kept = (x_PN + 0.0).sort(dim=0).values[drop : len(x_PN) - drop]
-    return divide(total(list(kept)), len(kept))
+def mean_of_rows(x_PN: Tensor) -> Tensor:
+    """Return the mean of each column, added from the first row to the last."""
+    return divide(total(list(x_PN)), len(x_PN))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from outerloop.exchange.swarm import SwarmExchange
-from outerloop.exchange.swarm_waiting import PatientPending, Result, progress_to, state_from_others
+from outerloop.exchange.swarm_state import SwarmState
+from outerloop.exchange.swarm_waiting import PatientPending
 from outerloop.swarm.access.hard_state_file import folder_of
 from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.gather.runner import GatherRunner
@@ -26,13 +27,12 @@ from outerloop.swarm.membership.rendezvous import Rendezvous
 from outerloop.swarm.membership.session import NodeOptions
 from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.storage import Folder
-from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
+from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S
 from outerloop.swarm.validation import MalformedMessage, id_of
 from outerloop.types import (
     FIRST,
     Capabilities,
     Contribution,
-    QuorumLost,
     Refusals,
     Round,
     StateHandoff,
@@ -90,7 +90,7 @@ class SwarmGather(SwarmExchange):
     def __init__(self, **named: Any) -> None:
         options = GatherOptions(**named)
         super().__init__(options, on_status=options.on_status or logger.warning, remembers=self._remembers)
-        self._join_timeout_s, self._give_up_after_s = options.join_timeout_s, max(options.patience_s, DONATE_S)
+        self._join_timeout_s = options.join_timeout_s
         self._formed = False
         if options.reform:
             self._on_status(
@@ -131,6 +131,16 @@ class SwarmGather(SwarmExchange):
             allowed=lambda peer_id: peer_id in self._names(),
             disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
             limiter=self._rate,
+        )
+        self._state = SwarmState(
+            node=self.node,
+            transfer=self.state_transfer,
+            meetings=self._meetings,
+            own=self.peer,
+            roster=lambda: self._rounds.roster,
+            spawn=self._under_way,
+            on_status=self._on_status,
+            patience_s=max(options.patience_s, DONATE_S),
         )
 
     @property
@@ -237,42 +247,8 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the state in chunks from all givers in parallel. All peers wait until the takers have it.
-
-        Raises QuorumLost.
-        """
-        if not way.takers:
-            return b""
-        content = b""
-        if self.peer in way.takers:
-            content = self._start_from(way)
-        else:
-            self.node.call(self.state_transfer.serve_initial_state(state()), timeout_s=STATE_S)
-        self._until_all_have_it(way.number)
-        return content
-
-    def _start_from(self, way: StateHandoff) -> bytes:
-        progress = progress_to(self._on_status)
-        try:
-            return self._while_heard(
-                self.state_transfer.fetch_initial_state(way.givers, at_most=way.max_bytes, progress=progress)
-            )
-        except QuorumLost as error:
-            raise QuorumLost(
-                f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
-                f" {self._give_up_after_s:g} s: restart all peers"
-            ) from error
-
-    def _until_all_have_it(self, number: int) -> None:
-        """Wait until all takers have the state, except those that are lost or receive nothing for too long."""
-        meeting = self._meetings.meet(number, b"", self._rounds.roster, patience_s=STATE_S)
-        try:
-            self._while_heard(meeting)
-        except QuorumLost:
-            self._on_status(
-                "starting without the peers that have not received the initial weights: no data arrived for too long"
-            )
-        self.node.call(self.state_transfer.drop_initial_state(), timeout_s=CALL_S)
+        """Transfer the initial state from all givers to the takers (swarm_state.py). Raises QuorumLost."""
+        return self._state.hand_over(way, state)
 
     def counters(self) -> dict[str, float]:
         """Return the number of rejections, by kind (swarm/access/access_control.py)."""
@@ -293,25 +269,10 @@ class SwarmGather(SwarmExchange):
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Fetch the state of the other peers, however long this takes, and report progress. Raises QuorumLost."""
-        self._on_status("out of step with the other peers: taking over the state of the run")
-        work = self.state_transfer.install_state(
-            lambda: self._names().values(),
-            session=self.members.session,
-            at_most=max_bytes,
-            progress=progress_to(self._on_status),
+        place, content = self._state.of_run(
+            lambda: self._names().values(), session=self.members.session, max_bytes=max_bytes
         )
-        place, content = self._while_heard(work)
         return Round(*divmod(place, self._fragments)), content
-
-    def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
-        self.state_transfer.listen()
-        return state_from_others(
-            self._under_way(work),
-            silent_s=self.state_transfer.silent_s,
-            patience_s=self._give_up_after_s,
-            on_status=self._on_status,
-        )
 
     def _names(self) -> dict[str, str]:
         """Return peer id -> name of all peers that may take part: those known to this peer and those in the roster."""

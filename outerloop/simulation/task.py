@@ -59,7 +59,7 @@ class Batches:
         self.remaining: Iterator[Any] = iter(batches)
 
     def next(self) -> Any:
-        """Return the next batch. Raises UserError if there is none, for example because a generator has ended."""
+        """Return the next batch. Raises UserError if the data has no more batches."""
         try:
             batch = next(self.remaining)
         except StopIteration:

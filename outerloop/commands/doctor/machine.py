@@ -40,7 +40,7 @@ def findings() -> Iterator[Finding]:
 def versions() -> Iterator[Finding]:
     """Yield a failed finding for each version that does not satisfy the requirements.
 
-    If there is none, yield one finding that lists the versions.
+    If all versions satisfy them, yield one finding that lists the versions.
     """
     try:
         requirements, python = metadata.requires(PACKAGE) or [], metadata.metadata(PACKAGE)["Requires-Python"]

@@ -1,0 +1,95 @@
+"""Exchange states outside of rounds: the weights that all peers of a swarm start from, and the state of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.exchange.swarm_waiting import OnStatus, Result, progress_to, state_from_others
+from outerloop.swarm.membership.rendezvous import Rendezvous
+from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.state_transfer.join import StateTransfer
+from outerloop.swarm.timeouts import CALL_S, STATE_S
+from outerloop.types import QuorumLost, StateHandoff
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmState:
+    """Gives states to the other peers, and receives them.
+
+    Args:
+        own: name of this peer.
+        roster: returns the names of the peers of the next round.
+        spawn: starts work in the network thread.
+        on_status: called with each line on the progress.
+        patience_s: give up if no message about the run arrives for this time, in seconds.
+    """
+
+    node: Node
+    transfer: StateTransfer
+    meetings: Rendezvous
+    own: str
+    roster: Callable[[], Collection[str]]
+    spawn: Callable[[Coroutine[Any, Any, Any]], Future[Any]]
+    on_status: OnStatus
+    patience_s: float
+
+    def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
+        """Transfer the initial state in chunks from all givers in parallel. All peers wait until the takers have it.
+
+        Return the state if this peer is a taker, else b"". Raises QuorumLost.
+        """
+        if not way.takers:
+            return b""
+        content = b""
+        if self.own in way.takers:
+            content = self._receive_initial(way)
+        else:
+            self.node.call(self.transfer.serve_initial_state(state()), timeout_s=STATE_S)
+        self._until_all_have_it(way.number)
+        return content
+
+    def of_run(self, names: Callable[[], Collection[str]], *, session: str, max_bytes: int) -> tuple[int, bytes]:
+        """Return the state of the run of the peers with these names, and the place of the round after which it holds.
+
+        Waits however long the transfer takes. Raises QuorumLost.
+        """
+        self.on_status("out of step with the other peers: taking over the state of the run")
+        return self._while_heard(
+            self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress_to(self.on_status))
+        )
+
+    def _receive_initial(self, way: StateHandoff) -> bytes:
+        progress = progress_to(self.on_status)
+        try:
+            return self._while_heard(
+                self.transfer.fetch_initial_state(way.givers, at_most=way.max_bytes, progress=progress)
+            )
+        except QuorumLost as error:
+            raise QuorumLost(
+                f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
+                f" {self.patience_s:g} s: restart all peers"
+            ) from error
+
+    def _until_all_have_it(self, number: int) -> None:
+        """Wait until all takers have the state, except those that are lost or receive nothing for too long."""
+        meeting = self.meetings.meet(number, b"", self.roster(), patience_s=STATE_S)
+        try:
+            self._while_heard(meeting)
+        except QuorumLost:
+            self.on_status(
+                "starting without the peers that have not received the initial weights: no data arrived for too long"
+            )
+        self.node.call(self.transfer.drop_initial_state(), timeout_s=CALL_S)
+
+    def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
+        self.transfer.listen()
+        return state_from_others(
+            self.spawn(work),
+            silent_s=self.transfer.silent_s,
+            patience_s=self.patience_s,
+            on_status=self.on_status,
+        )
