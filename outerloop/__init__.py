@@ -8,7 +8,8 @@ Use in your own training loop:
         outerloop.attach(optimizer, outer)
         ...
 
-`OuterLoop` takes the parts as objects. `outerloop.loco` compresses the gradients of every step, without an outer loop.
+`OuterLoop` takes its parts (method, compressor, exchange, ...) as objects. `outerloop.loco` compresses the gradients of
+every step, without an outer loop.
 """
 
 from importlib import import_module
@@ -60,7 +61,7 @@ __all__ = [
     "resharding",
     "simulate",
 ]
-"""All public names but the callbacks of Trainers, whose packages may not be installed."""
+"""All public names except CALLBACKS, which need packages that may not be installed."""
 
 CALLBACKS = ("HFCallback", "LightningCallback")
 MODULES = {
@@ -68,7 +69,7 @@ MODULES = {
     "memory": "outerloop.core.memory_usage",
     "resharding": "outerloop.core.distributed_checkpoint",
 }
-"""Name -> module that is exported as a whole."""
+"""Public name -> the module that it refers to."""
 HOMES = {
     "outerloop.config.from_recipe": ("from_recipe",),
     "outerloop.config.recipe_optimizer": ("recipe_optimizer",),
@@ -84,9 +85,12 @@ HOMES = {
     "outerloop.simulation.simulate": ("simulate",),
     "outerloop.types": ("LeaderFailed", "Outvoted", "QuorumLost", "ReplicasDiverged", "RoundFailed", "UserError"),
 }
-"""Module -> the names that it defines; imported on first access, so that the command line starts quickly."""
+"""Module -> the public names that it defines.
 
-if not TYPE_CHECKING:  # type checkers read the imports above, and report names that do not exist
+A module is imported when one of its names is first used, so that the command line starts quickly.
+"""
+
+if not TYPE_CHECKING:  # not for type checkers: they read the imports above, and report other names as errors
 
     def __getattr__(name: str) -> Any:
         if name in MODULES:

@@ -1,4 +1,4 @@
-"""Optional protocols of an exchange, and functions that replace those that an exchange does not implement.
+"""Optional protocols of an exchange, and functions that use a default where an exchange does not implement one.
 
 Replicated     a majority decides rounds; peers may miss rounds, join late and take over the state of the others
 Meeting        all peers exchange bytes outside of rounds
@@ -35,7 +35,7 @@ class Replicated(Protocol):
     def decided(self, round: Round) -> bool:
         """Return whether the other peers have already decided a round without waiting for this peer's message.
 
-        Raises StateTransferRequired.
+        Raises StateTransferRequired if this peer is too far behind to land the round.
         """
         ...
 
@@ -53,7 +53,7 @@ class Replicated(Protocol):
 
 
 def replicated(exchange: Exchange) -> Replicated | None:
-    """Return the exchange if a majority decides its rounds, else None. Without a majority no peer is left behind."""
+    """Return the exchange if a majority of its peers decides rounds, else None."""
     return cast(Replicated, exchange) if exchange.info.replicated else None
 
 
@@ -64,7 +64,7 @@ def decided(exchange: Exchange, round: Round) -> bool:
 
 
 def report_landed(exchange: Exchange, round: Round, state: Callable[[], bytes]) -> None:
-    """Report a landed round, and the state that replicas share, to an exchange whose peers may ask for it."""
+    """Report a landed round if the exchange is replicated. `state` is called if other peers need the shared state."""
     if majority := replicated(exchange):
         majority.landed(round, state)
 
@@ -102,7 +102,7 @@ class StateSender(Protocol):
     """An exchange with its own method to send the initial state from peers that have it to peers that need it."""
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return the givers' state on a taker, and empty bytes on all other peers.
+        """Return the givers' state if this peer is a taker, else empty bytes.
 
         All peers must call this with the same `way`, after a meeting. `state` serializes this peer's state and is
         called only if needed. Raises RoundFailed or QuorumLost if the state does not arrive.

@@ -1,4 +1,6 @@
-"""The protocols of the axes. An implementation needs only the methods: no import, no base class.
+"""The protocols of the axes: compress, feedback, method, aggregate, schedule, exchange.
+
+An implementation needs only the methods and attributes of its protocol, and neither an import nor a base class.
 
 Any part may also have an attribute `requires`, a sequence of `Requirement`: properties that other parts must have. They
 are checked when an outer loop is constructed (core/compatibility).
@@ -21,7 +23,10 @@ class Compressor(Protocol):
     """
 
     linear: bool
-    """True if the sum of the parts of a and b, except "next" (see CodecContext), decodes to decode(a) + decode(b)."""
+    """True if the parts of two tensors can be added: decoding the sum gives the sum of the two decoded tensors.
+
+    A part named "next" is not added (see CodecContext).
+    """
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal context give equal parts.
@@ -67,7 +72,7 @@ class Announcing(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A compressor that stores information on this peer's sent parts for its own next `encode`.
+    """A compressor that stores information about the parts that this peer has sent, for its next `encode`.
 
     `decode` does not use this state. So the state may differ between peers, and a peer that joins late starts without
     it.
@@ -86,9 +91,9 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class CostAware(Protocol):
-    """A compressor that adapts to the cost of rounds to this peer only.
+    """A compressor that adapts to what rounds cost this peer, so that its setting may differ between peers.
 
-    The parts themselves state how other peers have to decode them.
+    The parts state how other peers have to decode them.
     """
 
     def observe(self, cost: RoundCost) -> str:
@@ -118,7 +123,7 @@ class Feedback(Protocol):
         ...
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return the values from which the next inner steps start, after an update of these slow weights (any shape).
+        """Return the fast weights with which inner steps continue after `slow` (any shape) has been updated.
 
         Returns a new tensor, or `slow` itself.
         """
@@ -165,8 +170,8 @@ class OuterMethod(Protocol):
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """Apply the aggregated contributions to `slow`, in place.
 
-        `own` is this peer's decoded payload; empty if the round does not include it. `mean` and `own` have the
-        parameter names of one fragment and the shapes of `outgoing`.
+        `own` is this peer's decoded payload; empty if the round does not include it. `mean` and `own` contain the
+        parameters of one fragment, with the shapes that `outgoing` returned.
         """
         ...
 
@@ -182,11 +187,11 @@ class Aggregate(Protocol):
     """
 
     needs_norms: bool
-    """True if `norms` must be computed, for which every payload is decoded once more."""
+    """True if the aggregate needs `norms`. To compute them, every payload is decoded once more."""
     linear: bool
     """True if the result is the plain mean: each of P peers has the weight 1/P in every value.
 
-    One peer's contribution can then be replaced afterwards, and the aggregate of weights is their mean.
+    If so, one peer's contribution can be replaced after aggregation, and the aggregate of weights is their mean.
     """
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
@@ -200,7 +205,7 @@ class Aggregate(Protocol):
 class Schedule(Protocol):
     """AXIS schedule: which fragment launches and lands after which inner step.
 
-    Between two landings its methods have no side effects.
+    Its methods have no side effects. Only a landing may change it (AdaptiveSchedule).
     """
 
     fragments: int
@@ -287,7 +292,7 @@ class Exchange(Protocol):
     def join(self, first: Round = ...) -> None:
         """Wait until the run's peers are present. Raises UserError if they do not appear.
 
-        `first`: the round that this peer launches next; not round 0 after a restart.
+        `first`: the round that this peer launches next. After a restart this is not round 0.
         """
         ...
 

@@ -26,14 +26,17 @@ Parts = dict[str, "Tensor"]
 
 
 def printable(text: str) -> str:
-    """Escape non-printable characters in untrusted text: \\x1b, \\u202e."""
+    """Escape non-printable characters in untrusted text, for example as \\x1b or \\u202e."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
 
 
 class UserError(ValueError):
-    """A mistake that the user can correct. One line: what was found, what is allowed, what to set. Exit code 2."""
+    """A mistake that the user can correct. The command line exits with code 2.
+
+    The message is one line: what was found, what is allowed, what to set.
+    """
 
 
 EXTRAS = {
@@ -157,7 +160,7 @@ class Capabilities:
 class StateHandoff:
     """The peers that send their state, and the peers that receive it, before the first inner step.
 
-    number: number of the meeting as which the handoff counts.
+    number: the number of the handoff in the sequence of meetings.
     givers, takers: names of the peers that send and receive, in order. All givers hold equal states, and the first
         giver is the first peer of the run.
     max_bytes: maximum size of the state.
@@ -175,7 +178,7 @@ class StateHandoff:
 class Requirement:
     """A property that one part of the outer loop needs another part to have.
 
-    axis: the other part: "method", "compress", "feedback", "aggregate", "exchange" or "schedule".
+    axis: the axis of the other part, one of "method", "compress", "feedback", "aggregate", "exchange" or "schedule".
     fact: the name of the property of the other part.
     value: the value that this property must have.
     reason: one line for the user that states why, and what to set instead.
@@ -209,9 +212,9 @@ class RoundCost:
 class CodecContext:
     """The round and seed under which a tensor is compressed, its name, and how its values are grouped.
 
-    All fields but `leads` are equal on every peer. `seed` is different for each round and tensor. `group` is the number
-    of consecutive values that share a scale if an outer codec determines it (the number of values kept per chunk), else
-    None. `name` is the name of the parameter.
+    All fields but `leads` are equal on every peer. `seed` is different for each round and tensor. If an outer codec
+    determines how many consecutive values share a scale, `group` is that number (the number of values kept per chunk),
+    else None. `name` is the name of the parameter.
 
     Peers can agree on a tensor one round ahead. In each round one peer is the leader (`leads`). If its compressor
     returns a part named "next" for a tensor, this part becomes every peer's `agreed` for the same tensor in the next

@@ -1,4 +1,4 @@
-"""Convert one message to one byte string and back: self-describing, bounded, canonical, no pickle.
+"""Convert one message to one byte string and back. The format is self-describing, bounded and canonical.
 
 Layout, all integers little-endian:
 
@@ -17,9 +17,9 @@ Layout, all integers little-endian:
     checksum       u64       xxh3 of everything before it
 
 dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors are in the order of the schema; their names
-are not sent. Equal content gives equal bytes. A reader that knows the schema can bound the size of a message before
-reading it. Every count is checked against the number of bytes present. Peers use `unpack`. `read` is for inspecting a
-message without knowing its model, and returns tensors without names.
+are not sent. Nothing is pickled. Equal content gives equal bytes. A reader that knows the schema can bound the size of
+a message before reading it. Every count is checked against the number of bytes present. Peers use `unpack`. `read` is
+for inspecting a message without knowing its model, and returns tensors without names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Schema = dict[str, Size]
 
 
 class InvalidMessage(ValueError):
-    """These bytes are not a message of this schema."""
+    """The bytes are not a valid message, or not a message of the expected schema."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
         check_schema(header, schema)
         names, count = read_names(reader)
         if count != len(schema):
-            raise InvalidMessage(f"{count} tensors, the schema has {len(schema)}")
+            raise InvalidMessage(f"{count} tensors, but the schema has {len(schema)}")
         return Message(header, dict(zip(schema, read_tensors(reader, names, count), strict=True)))
 
 
@@ -159,15 +159,15 @@ def verified_body(blob: bytes | memoryview) -> memoryview:
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the fixed part and the peer's name."""
+    """Read the header: the fields of fixed size and the peer's name."""
     magic, version, *fields = reader.read_struct(HEAD)
     if magic != MAGIC or version != VERSION:
-        raise InvalidMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
+        raise InvalidMessage(f"magic {magic!r} and version {version}, expected {MAGIC!r} and version {VERSION}")
     return Header(*fields, peer=reader.read_text())  # type: ignore[misc]
 
 
 def check_schema(header: Header, schema: Schema) -> None:
-    """Check that the sender has the same model. Raises InvalidMessage if it has another."""
+    """Check that the sender has a model of this schema. Raises InvalidMessage if it has another model."""
     if header.schema != schema_hash(schema):
         raise InvalidMessage(
             f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
@@ -187,7 +187,7 @@ def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]
     if reader.remaining:
-        raise InvalidMessage(f"{reader.remaining} bytes more than the table accounts for")
+        raise InvalidMessage(f"{reader.remaining} bytes more than the table of tensors accounts for")
     return tensors
 
 
@@ -238,7 +238,7 @@ class Reader:
     def read_bytes(self, count: int) -> memoryview:
         """Read the next `count` bytes. Raises InvalidMessage if fewer remain."""
         if count > self.remaining:
-            raise InvalidMessage(f"{count} bytes expected, {self.remaining} remain")
+            raise InvalidMessage(f"{count} bytes expected, but only {self.remaining} remain")
         self.position += count
         return self.data[self.position - count : self.position]
 

@@ -1,4 +1,4 @@
-"""All-gather over torch.distributed, for a cluster that torchrun has started: no daemon, no DHT, no keys.
+"""Gather messages over torch.distributed, among processes that torchrun has started. Needs no daemon, DHT or keys.
 
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
@@ -50,7 +50,7 @@ class Distributed:
             dist.get_process_group_ranks(group),
             backend="gloo",
             timeout=timedelta(seconds=timeout_s),
-            use_local_synchronization=group is not None,  # only the processes of the group create it
+            use_local_synchronization=group is not None,  # only the members of `group` need to make this call
         )
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.peer = name_of(self.rank)
@@ -59,7 +59,7 @@ class Distributed:
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
 
     def join(self, first: Round = FIRST) -> None:
-        """Do nothing: all processes are present since the group was created."""
+        """Do nothing: all processes have been present since the group was created."""
 
     def partners(self, round: Round) -> list[int]:
         """Return the ranks whose messages this process receives in a round: all ranks, including its own."""
@@ -79,11 +79,11 @@ class Distributed:
         return messages
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these processes, in the order of ranks."""
+        """Send the message to these processes. Return rank -> message for them, in the order of ranks."""
         return self.gather(blob)
 
     def gather(self, blob: bytes) -> dict[int, bytes]:
-        """Return the messages of all processes, in the order of ranks."""
+        """Send the message to all processes. Return rank -> message for all of them, in the order of ranks."""
         own = uint8_tensor(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
@@ -94,7 +94,7 @@ class Distributed:
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all processes. They are not counted as traffic: a meeting is not part of training."""
+        """Return the bytes of all processes. A meeting is not part of training, so its bytes are not counted."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:

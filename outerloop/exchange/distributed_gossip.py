@@ -1,10 +1,11 @@
-"""Gossip over torch.distributed: in each round, processes are divided into small random groups. No collectives.
+"""Gossip over torch.distributed, without collectives: each round divides the processes into small random groups.
 
     exchange message sizes with each partner   ->   exchange the messages       isend and irecv over gloo
 
 All processes draw the same groups from the seed. Bytes are sent only inside a group, point to point. NoLoCo (arXiv
-2506.10911) uses pairs. If the processes cannot be divided evenly, the last group is smaller; a group of one process
-takes a solo step. A process continues as soon as its partners' messages have arrived, whatever the other groups do.
+2506.10911) uses pairs. If the processes cannot be divided evenly, the last group is smaller; a process that is alone
+in its group applies only its own update. A process continues as soon as its partners' messages have arrived, whatever
+the other groups do.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DistributedGossip(Distributed):
         return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round_id=round)
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these processes, in the order of ranks."""
+        """Send the message to these processes. Return rank -> message for them, in the order of ranks."""
         others = [rank for rank in partners if rank != self.rank]
         sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
         self.pass_on(torch.tensor([len(blob)]), sizes)

@@ -1,15 +1,15 @@
-"""All-gather through files in a folder that all peers share, such as a network file system: no daemon, no connections.
+"""Gather messages through files in a folder that all peers share, such as a network file system.
 
     put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
 
 In `join` the peers agree on a session, which is the hash of random tokens, one from each peer. The session is part of
-every file name, so no peer reads a message of an earlier attempt. A file appears complete, is read up to a size limit,
-and is deleted by its peer a few rounds later; the files of the last rounds stay until the next run with this name. To
-use an object store instead, the operations of `Files` would have to be implemented for it.
+every file name, so no peer reads a message of an earlier attempt. A file becomes visible only when it is complete, is
+read up to a size limit, and is deleted a few rounds later by the peer that wrote it. The files of the last rounds stay
+until the next run with this name. To use an object store instead, implement the operations of `Files` for it.
 
-A missing peer is not handled by agreement: the round fails at the time limit on each peer that waits, and all later
-rounds of this peer fail too, because another peer may have landed the failed round. The run ends with its checkpoints
-and must be resumed on all peers. No peer can join late. A process that can write to the folder can write in the name of
+If a peer is missing, the round fails at the time limit on each peer that waits for it. All later rounds of the waiting
+peer fail too, because another peer may have landed the failed round. The run ends with its checkpoints and must be
+resumed on all peers. No peer can join late. A process that can write to the folder can write in the name of
 any peer.
 """
 
@@ -30,27 +30,29 @@ RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
 """Seconds between two checks of the folder."""
 KEPT = 4
-"""Number of files of each kind that a peer keeps. When it writes a file, all peers have read the file before the
-previous one."""
-MEETING_BYTES = 16 << 20
-"""The size limit of a message in a meeting is twice the limit of a round plus this number of bytes.
+"""Number of files of each kind that a peer keeps.
 
-At the start, peers send settings and shapes.
+When a peer writes file n of a kind, all peers have read its file n − 2.
+"""
+MEETING_BYTES = 16 << 20
+"""The size limit of a message in a meeting is twice the limit in a round plus this number of bytes.
+
+In the first meeting, peers send all settings and shapes.
 """
 TOKEN_BYTES = 16
 
 
 class SharedFolder:
-    """One peer's end of the folder.
+    """The exchange of one peer through the shared folder.
 
     Args:
         folder: a folder that all peers share; created if absent.
-        run: name of the run: letters, digits, - and _. It is a folder inside `folder`.
+        run: name of the run (letters, digits, - and _), which is also the name of its folder inside `folder`.
         peers: number of peers of the run, on all machines.
         worker: index of this worker on its machine.
         first_worker: number of workers on the preceding machines; worker + first_worker is the rank.
         join_timeout_s: how long to wait for the other peers at the start.
-        max_blob_bytes: largest message of a round that is read.
+        max_blob_bytes: maximum size of a message of a round.
 
     Raises:
         UserError: if an option is invalid.
@@ -116,7 +118,7 @@ class SharedFolder:
         return [name for name in self.names if self.files.get(f"ready.{name}", len(session)) != session.encode()]
 
     def lacking(self, step: str) -> list[str]:
-        """Return the peers whose file of this step does not exist."""
+        """Return the peers whose file for this step does not exist yet."""
         return [name for name in self.names if not self.files.has(f"{step}.{name}")]
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
@@ -139,12 +141,12 @@ class SharedFolder:
             self.files.delete(own.popleft())
 
     def read(self, step: str, timeout_s: float, max_bytes: int) -> dict[str, bytes]:
-        """Return the messages of all peers at one step, by rank.
+        """Return peer -> message at this step for all peers, in the order of ranks.
 
-        Raises RoundFailed if a message is missing; every later call then raises it, too.
+        Raises RoundFailed if a message is missing. Every later call then raises RoundFailed too.
         """
         if not self.failure and (absent := until(timeout_s, lambda: self.lacking(step))):
-            self.failure = f"no message of {', '.join(absent)} within {timeout_s:g} s: resume the run on all peers"
+            self.failure = f"no message from {', '.join(absent)} within {timeout_s:g} s: resume the run on all peers"
         if self.failure:
             raise RoundFailed(self.failure)
         began_s = time.monotonic()
@@ -153,7 +155,7 @@ class SharedFolder:
         return messages
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all peers. They are not counted as traffic: a meeting is not part of training."""
+        """Return the bytes of all peers. A meeting is not part of training, so its bytes are not counted."""
         self.put("meeting", number, blob)
         limit = 2 * self.max_blob_bytes + MEETING_BYTES
         messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)
@@ -179,7 +181,7 @@ class PendingRound:
         return [Contribution(name, self.round, message) for name, message in messages.items()]
 
     def arrived(self) -> bool:
-        """Return whether the messages of all peers exist, or a round of this peer has failed, so that `wait` fails."""
+        """Return whether `wait` would not block: all messages exist, or a round of this peer has failed."""
         return bool(self.exchange.failure) or not self.exchange.lacking(self.step)
 
 
@@ -203,7 +205,7 @@ class Files:
         with (self.folder / name).open("rb") as file:
             blob = file.read(max_bytes + 1)
         if len(blob) > max_bytes:
-            raise RoundFailed(f"{self.folder / name} has more than {max_bytes} bytes, the limit of its kind")
+            raise RoundFailed(f"{self.folder / name} has more than {max_bytes} bytes, the limit for this file")
         return blob
 
     def delete(self, name: str) -> None:
@@ -218,7 +220,7 @@ class Files:
 
 
 def until(timeout_s: float, lacking: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Call `lacking` until it returns nothing or the time is up. Return its last result."""
+    """Call `lacking` until it returns an empty sequence or the time is up. Return its last result."""
     until_s = time.monotonic() + timeout_s
     while (absent := lacking()) and time.monotonic() < until_s:
         time.sleep(LOOK_S)

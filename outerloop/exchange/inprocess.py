@@ -1,4 +1,6 @@
-"""Workers as threads of one process, taking turns: many virtual workers on one device, reproducible bit for bit.
+"""Exchange messages between workers that are threads of one process and take turns.
+
+Many virtual workers can share one device in this way, and runs are reproducible bit for bit.
 
 A worker holds the turn while it computes and releases it while it waits for a round, so only one worker computes at a
 time, with the whole machine for its inner steps. A worker restores its own random state when it takes the turn. A round
@@ -57,7 +59,10 @@ class Hub:
         self.changed.wait_for(lambda: bool(self.stop_reason) or self.messages[round].keys() >= set(ranks))
 
     def fetch(self, round: Hashable, rank: int, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these workers. Delete a round's messages once every worker has fetched its share."""
+        """Return rank -> message of the workers `ranks`, for worker `rank`.
+
+        Deletes the messages of the round once every worker has fetched those that it needs.
+        """
         messages = {partner: self.messages[round][partner] for partner in sorted(ranks)}
         self.fetched[round].add(rank)
         if len(self.fetched[round]) == self.size:
@@ -66,7 +71,7 @@ class Hub:
 
 
 class InProcess:
-    """One worker's end of a `Hub`.
+    """The exchange of one worker, which is connected to the other workers by a `Hub`.
 
     Args:
         hub: shared by all workers of the process.
@@ -82,7 +87,7 @@ class InProcess:
         self.random = rng.get_state()
 
     def join(self, first: Round = FIRST) -> None:
-        """Wait for the first turn. Raises Stopped."""
+        """Wait for the first turn. Raises Stopped if the run stops."""
         with self.hub.changed:
             self.take_turn()
 
@@ -98,7 +103,7 @@ class InProcess:
         return PendingRound(self, round, partners)
 
     def wait(self, round: Round, partners: Sequence[int], timeout_s: float) -> list[Contribution]:
-        """Release the turn until all partners have submitted their messages. Raises Stopped when the run ends.
+        """Release the turn until all partners have submitted their messages. Raises Stopped if the run stops.
 
         `timeout_s` is ignored, because the other workers compute in turn and cannot be lost.
         """
@@ -107,7 +112,7 @@ class InProcess:
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Call `read` once for all workers, and share the result. In gossip each worker reads separately."""
+        """Call `read` once for all workers, and share the result. In gossip, each worker calls `read` itself."""
         if not self.info.agrees:
             return read({})
         what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
@@ -116,7 +121,7 @@ class InProcess:
         return what
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all workers. They are not counted as traffic: a meeting is not part of training."""
+        """Return the bytes of all workers. A meeting is not part of training, so its bytes are not counted."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
@@ -154,7 +159,7 @@ class InProcess:
 
 
 class PendingRound:
-    """A round under way at one worker."""
+    """A round that one worker has started."""
 
     def __init__(self, exchange: InProcess, round: Round, partners: Sequence[int]) -> None:
         self.exchange, self.round, self.partners = exchange, round, partners

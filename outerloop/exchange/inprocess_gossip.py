@@ -1,7 +1,7 @@
 """Gossip between threads: in each round, workers are divided into small random groups, drawn from a common seed.
 
-NoLoCo (arXiv 2506.10911) uses pairs. If the workers cannot be divided evenly, the last group is smaller; a group of one
-worker takes a solo step.
+NoLoCo (arXiv 2506.10911) uses pairs. If the workers cannot be divided evenly, the last group is smaller; a worker that
+is alone in its group applies only its own update.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outerloop.types import Round
 
 
 class InProcessGossip(InProcess):
-    """One worker's end of a `Hub`. The worker exchanges messages with `group - 1` other workers per round.
+    """The exchange of one worker, which exchanges messages with `group - 1` other workers per round.
 
     Args:
         hub, rank: as for InProcess.

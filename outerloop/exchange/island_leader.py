@@ -1,4 +1,7 @@
-"""Common parts of exchanges for an island of several processes: the leader takes part and broadcasts the results."""
+"""Provide the common parts of exchanges for an island of several processes.
+
+The leader takes part in the exchange for the whole island, and broadcasts the results to the other processes.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,7 @@ class LeaderExchange:
         raise NotImplementedError
 
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers. Called in the leader only.
+        """Return the state of the other peers. Called on the leader only.
 
         The state comes from the last StateTransferRequired, if there was one, else from `exchange`.
         """
@@ -120,12 +123,12 @@ class LeaderExchange:
         return (behind.state if behind else replicas_of(exchange).recover)(max_bytes)
 
     def at_leader(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
-        """Call `work` in the leader, and return its result, a tree of plain values and tensors, in all processes.
+        """Call `work` on the leader. Return its result, a tree of plain values and tensors, on all processes.
 
         If `work` raises an error, all processes raise it. An error that is not in KNOWN may concern the leader alone,
         so the other processes raise LeaderFailed instead.
 
-        ranks: the group in which to broadcast, if this is not called by the usual thread.
+        ranks: the group in which to broadcast; None: `self.ranks`, which only one thread may use.
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
@@ -143,7 +146,7 @@ class LeaderExchange:
         return value
 
     def answer_of(self, answer: dict[str, Any]) -> Any:
-        """Return the result or raise the error that the leader has sent. Called in the other processes."""
+        """Return the result or raise the error that the leader has sent. Called on the other processes."""
         if answer["raised"] == StateTransferRequired.__name__:
             raise StateTransferRequired(self.recover)
         if answer["raised"]:

@@ -3,8 +3,8 @@
     leader: exchange.start(blob) … wait   →   all contributions   →   broadcast inside the island   →   all land them
 
 So the ranks of a DDP model, or the copies of one shard in HSDP, form one peer: a message crosses the slow link once,
-whatever the number of ranks. All processes produce the same message from the same weights, which is checked, and land
-the same bytes. So their weights stay equal without being exchanged.
+whatever the number of ranks. All processes compute the same message from the same weights (this is checked), and
+land the same bytes. So their weights stay equal without being exchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReplicatedIsland(LeaderExchange):
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Offer the leader's state to its exchange. Raises StateTransferRequired in all processes."""
+        """Report a landing to the leader's exchange, with the state. Raises StateTransferRequired in all processes."""
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
@@ -50,7 +50,7 @@ class ReplicatedIsland(LeaderExchange):
         return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingLeaderRound:
-        """Start the round in the leader. Raises the leader's errors in all processes.
+        """Start the round on the leader. Raises the leader's errors in all processes.
 
         Raises ReplicasDiverged if the processes have different messages.
         """
@@ -103,7 +103,7 @@ class PendingLeaderRound:
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
-        """Start the round. Called in the leader."""
+        """Start the round. Called on the leader."""
         self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:

@@ -1,10 +1,10 @@
-"""One exchange for the lanes of an island: the leader sends the messages of all lanes as one bundle.
+"""One exchange for the lanes of an island, which hold its shards: the leader bundles the messages of all lanes.
 
     rank 0 … L−1: blob of its shards  →  leader: bundle  →  exchange  →  bundles of all islands
     bundle r  →  leader: blobs 0 … L−1  →  lane r: its blob of every island
 
-So either all lanes of an island take part in a round, or none does. One message per island, one commit, and one state
-for late joiners each include all lanes. Outer state stays sharded. All data that passes through the leader
+So either all lanes of an island take part in a round, or none does. Every message of an island, every commit,
+and every state for a late joiner includes all lanes. Outer state stays sharded. All data that passes through the leader
 is compressed, except the state for a late joiner. All lanes make each request to the leader's exchange together, and
 the leader checks that the requests are the same.
 
@@ -95,12 +95,12 @@ class ShardedIsland(LeaderExchange):
         if failed:
             raise failed
         if failures:
-            raise RoundFailed(f"{round} cannot be read by all ranks of this island: {failures}")
+            raise RoundFailed(f"{round} cannot be read by every rank of this island: {failures}")
         assert what is not None
         return what if refused == what.refused else read(refused)
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of one message per island. Raises RoundFailed if any of them is not a bundle."""
+        """Return this lane's part of each island's message. Raises RoundFailed if a message is not a bundle."""
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:
@@ -141,7 +141,7 @@ class ShardedIsland(LeaderExchange):
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return this lane's part of the other peers' state.
 
-        If other lanes make another request at the same time, they receive their parts of the state instead.
+        If other lanes make another request at the same time, that request raises StateTransferRequired.
         """
         content: Blobs = []
 
@@ -159,9 +159,9 @@ class ShardedIsland(LeaderExchange):
     def request(
         self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: RankGroup | None = None
     ) -> Any:
-        """Call `work` in the leader with the blobs of all lanes, and return its result in all lanes.
+        """Call `work` on the leader with the blobs of all lanes, and return its result on all lanes.
 
-        what: description of the request, which must be the same in all lanes.
+        what: description of the request, which must be the same on all lanes.
         ranks: as for `at_leader`.
 
         Raises the errors of `work`. If the lanes make different requests, raises StateTransferRequired if one of them
@@ -185,7 +185,7 @@ class ShardedIsland(LeaderExchange):
         raise ReplicasDiverged(f"the lanes of this island are not at the same point: {', '.join(sorted(questions))}")
 
     def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
-        """Return this lane's part of each of the leader's bundles; empty if it is not a bundle of L lanes."""
+        """Return this lane's part of each message that the leader has; empty for a message that is not a bundle."""
         apart = [(message, parts_or_nothing(bytes(message.blob), self.ranks.size)) for message in bundles]
         lanes = range(self.ranks.size if self.ranks.is_leader else 0)
         of_lanes = [
@@ -202,7 +202,7 @@ class PendingBundle:
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blobs: Blobs) -> None:
-        """Start the round, with an empty message if it was decided without this island. Called in the leader."""
+        """Start the round, with an empty message if it was decided without this island. Called on the leader."""
         self.pending = exchange.start(bundle(blobs) if any(blobs) else b"", self.round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
@@ -246,7 +246,7 @@ def is_bytes(x: Any) -> bool:
 
 
 def parts_or_nothing(content: bytes, lanes: int) -> Blobs:
-    """Unpack as `parts_of` does. If that fails, return an empty message per lane; the lane will then refuse it."""
+    """Unpack as `parts_of` does. If that fails, return an empty message for each lane, which refuses it."""
     try:
         return parts_of(content, lanes)
     except ValueError:

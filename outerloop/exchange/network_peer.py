@@ -1,4 +1,4 @@
-"""Protocol, used by the launcher, of an exchange between processes that find each other over a network."""
+"""Define what the launcher uses of an exchange whose processes find each other over a network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ class NetworkPeer(Protocol):
 
     @property
     def address(self) -> list[str]:
-        """Full addresses of this peer; other peers can use each as an initial peer."""
+        """Full addresses of this peer. Another peer can use any of them as an initial peer."""
         ...
 
     def form(self, held: Mapping[int, str]) -> int | None:
         """Wait for the other peers, then return the inner step of the checkpoint to resume from, or None.
 
-        `held`: inner step -> hash of the slow weights, for each checkpoint that this peer has. Raises UserError.
+        `held`: inner step -> hash of the slow weights, for each checkpoint that this peer has.
+
+        Raises UserError if peers are missing, or if they cannot resume from the same checkpoint.
         """
         ...
 

@@ -23,7 +23,7 @@ MAX_BLOB_BYTES = 1 << 30
 
 
 class Part(Protocol):
-    """A part of this peer that serves requests of other peers."""
+    """A part of this peer that serves requests from other peers."""
 
     async def serve(self) -> None: ...
 
@@ -46,7 +46,7 @@ class SwarmExchange(ABC):
 
     options     options of this peer
     on_status   called with a line that states what this peer is waiting for
-    remembers   as for Formation
+    remembers   returns whether this peer has already taken part in a session; None: no session is remembered
 
     `node` is this peer in the network; `members` are the peers of the run that it knows.
     """
@@ -82,7 +82,7 @@ class SwarmExchange(ABC):
 
     @property
     def address(self) -> list[str]:
-        """Full multiaddrs of this peer; other peers can use each as an initial peer."""
+        """Full multiaddrs of this peer. Another peer can use any of them as an initial peer."""
         return self.node.addresses
 
     @property
@@ -155,7 +155,7 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. The work fails with a UserError if this peer's identity is used twice."""
+        """Start work in the network thread. The work fails with a UserError if another process uses this identity."""
         return self.node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:

@@ -78,8 +78,8 @@ class GatherOptions(NodeOptions, GatherSettings):
 class SwarmGather(SwarmExchange):
     """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
 
-    Takes the fields of GatherOptions as keyword arguments. `state_transfer` sends and receives the state of late
-    joiners.
+    Takes the fields of GatherOptions as keyword arguments. `state_transfer` sends and receives the state for
+    late joiners.
     """
 
     info = Capabilities(
@@ -268,7 +268,10 @@ class SwarmGather(SwarmExchange):
             self._rounds.resume(hard_state)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Fetch the state of the other peers, however long this takes, and report progress. Raises QuorumLost."""
+        """Fetch the state of the other peers, however long this takes, and report progress.
+
+        Raises QuorumLost if no peer sends anything about the run for `patience_s`.
+        """
         place, content = self._state.of_run(
             lambda: self._names().values(), session=self.members.session, max_bytes=max_bytes
         )

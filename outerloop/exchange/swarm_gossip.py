@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 class GossipOptions(NodeOptions):
     """Options of SwarmGossip, in addition to those of the base class.
 
-    pairing           "random": with any ready peer; "scheduled": drawn from the seed, the same in every run
+    pairing           "random": pairs of ready peers; "scheduled": pairs drawn from the seed, the same in every run
     seed              seed of scheduled pairs; must be equal on all peers
     patience          how long to wait for a partner, as a fraction of the time that this peer spends on inner steps
     least_patience_s  lower limit of this waiting time
     most_patience_s   upper limit of this waiting time
-    deadline_s        a pair that takes longer is dropped; also the waiting time for a scheduled partner
+    deadline_s        a pair that takes longer is dropped; this is also how long to wait for a scheduled partner
     meeting_s         how long finished peers wait for the others before the final average
 
     Raises:
@@ -95,7 +95,7 @@ class SwarmGossip(SwarmExchange):
         return list(self.members.names.values()).index(self.peer)
 
     def counters(self) -> dict[str, float]:
-        """Return the counters of GossipRunner and of rejections.
+        """Return the counters of GossipRunner and the number of rejections, by kind.
 
         Many dropped pairs mean that `deadline_s` is too short for the payload, or that peers die.
         """
@@ -111,7 +111,9 @@ class SwarmGossip(SwarmExchange):
         """Wait until all peers are present and see the same members. Raises UserError, which names missing peers."""
         self._presence.form()
         if self.peer not in self.members.names.values():
-            raise UserError("this gossip run has started without this peer and accepts no new peers: set exchange.run=")
+            raise UserError(
+                "this gossip run has started without this peer and accepts no new peers: set exchange.run to a new name"
+            )
         self.node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
 
@@ -131,7 +133,7 @@ class SwarmGossip(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the shares that this peer has fetched in time, one per member, including its own share."""
+        """Return the messages of this peer and of the members from which it has fetched one in time."""
         self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self.node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
@@ -139,7 +141,7 @@ class SwarmGossip(SwarmExchange):
             raise RoundFailed(f"final gather {number} did not finish in time") from error
 
     def linger(self) -> None:
-        """Wait until the peers that are present have all shares."""
+        """Wait until the peers that are present have fetched the messages of the last gather."""
         self.node.call(self._final_gather.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
@@ -158,7 +160,7 @@ class SwarmGossip(SwarmExchange):
 
 
 class _Clock:
-    """Measures the seconds of work between two rounds, without the time that the trainer waits for a round."""
+    """Measures how long the trainer works between two rounds, without the time that it waits for a round."""
 
     def __init__(self) -> None:
         self.begin()

@@ -17,13 +17,13 @@ from outerloop.types import QuorumLost, StateHandoff
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmState:
-    """Gives states to the other peers, and receives them.
+    """Sends states to the other peers, and receives states from them.
 
     Args:
         own: name of this peer.
-        roster: returns the names of the peers of the next round.
+        roster: returns the names of the peers that the next round expects.
         spawn: starts work in the network thread.
-        on_status: called with each line on the progress.
+        on_status: called with each line about the progress.
         patience_s: give up if no message about the run arrives for this time, in seconds.
     """
 
@@ -52,9 +52,10 @@ class SwarmState:
         return content
 
     def of_run(self, names: Callable[[], Collection[str]], *, session: str, max_bytes: int) -> tuple[int, bytes]:
-        """Return the state of the run of the peers with these names, and the place of the round after which it holds.
+        """Fetch the state of the run from the peers with these names. Return the place of its last round and the state.
 
-        Waits however long the transfer takes. Raises QuorumLost.
+        Waits however long the transfer takes. Raises QuorumLost if no peer sends anything about the run for
+        `patience_s`.
         """
         self.on_status("out of step with the other peers: taking over the state of the run")
         return self._while_heard(

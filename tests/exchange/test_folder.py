@@ -74,7 +74,7 @@ def test_no_message_of_an_earlier_session_is_read(tmp_path):
 
 def test_after_a_round_without_a_peer_every_later_one_fails_and_nothing_more_is_offered(tmp_path):
     first, second = joined([peer(tmp_path, worker) for worker in range(2)])
-    with pytest.raises(RoundFailed, match=rf"no message of {second.peer} within 0.05 s: resume the run on all peers"):
+    with pytest.raises(RoundFailed, match=rf"no message from {second.peer} within 0.05 s: resume the run on all peers"):
         first.start(b"a", Round(0)).wait(0.05)
     second.start(b"b", Round(0))
     later = first.start(b"a", Round(1))
