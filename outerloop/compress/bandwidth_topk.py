@@ -7,11 +7,11 @@
 u is the utilization compute / (compute + exposed communication). T is the time of a round's inner steps, c the time of
 launching and landing, m the time in which payloads were in transit, and h the part of m that is hidden because the
 round lands with a delay, all in seconds. Waiting for other peers is not counted. Small tensors, the message's table of
-contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv 2305.12201) adapts one
-compression factor for the whole model too, but by gain and throughput.
+contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv 2305.12201) also adapts one
+compression factor for the whole model, but according to gain and throughput.
 
-Each peer uses its own measurements; a payload contains its k. If nothing was in transit in a round (workers in one
-process), k increases until it is k_max. Needs error feedback.
+Each peer uses its own measurements; a payload contains its k. If payloads spend no time in transit, as between workers
+in one process, k increases until it is k_max. Needs error feedback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARGIN = 0.8
 
 
 class Chosen(Ladder):
-    """Top-k with the k of rung `step` of the ladder, initially the lowest. Takes the arguments of Ladder."""
+    """Top-k with the k of rung `step` of the ladder, initially the lowest rung. Takes the arguments of Ladder."""
 
     step = 0
 

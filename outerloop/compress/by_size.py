@@ -38,15 +38,15 @@ class BySize:
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode with the chosen compressor."""
+        """Encode x with the compressor for its shape."""
         return self.of(x.shape).encode(x, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError if the chosen compressor cannot decode them."""
+        """Decode parts to float32 of `shape`. Raises ValueError if the compressor for this shape cannot decode them."""
         return self.of(shape).decode(parts, shape, context)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Pass the parts of this peer that have landed to the chosen compressor, if it has a state."""
+        """Pass this peer's landed parts to the compressor for this shape, if it has a state."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
             codec.landed(own, shape, context)
 

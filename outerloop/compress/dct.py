@@ -1,6 +1,6 @@
 """Apply a cosine transform before another compressor, which then encodes frequencies (DeMo, arXiv 2411.19870).
 
-    c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), else √(2/L)          orthonormal DCT-II of each chunk
+    c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), other s_k = √(2/L)   orthonormal DCT-II of each chunk
     x̂_n = Σ_k ĉ_k s_k cos(π (2n + 1) k / 2L)
 
 The transform is orthonormal, so the error of x̂ has the same norm as the error of ĉ. A shorter last chunk gets a
@@ -59,7 +59,7 @@ class Dct:
         return self.inverse(self.coefficients(parts, shape, context))
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return the coefficients that `of` decodes, float32 of `shape`. Raises ValueError if it cannot."""
+        """Return the coefficients, float32 of `shape`. Raises ValueError if `of` cannot decode the parts."""
         return self.of.decode(parts, shape, context)
 
     def inverse(self, coefficients: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
 
 @cache
 def basis(length: int) -> Tensor:
-    """Return s_k cos(π (2n + 1) k / 2L) at [k, n], float64, with the same bits on every math library."""
+    """Return s_k cos(π (2n + 1) k / 2L) at [k, n], float64, with the same bits whatever the math library."""
     turn = 4 * length
     cosines = torch.tensor([cosine(angle / (2 * length)) for angle in range(2 * length + 1)], dtype=torch.float64)
     angle_LL = torch.arange(length)[:, None] * (2 * torch.arange(length) + 1) % turn

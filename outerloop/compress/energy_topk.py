@@ -3,9 +3,9 @@
     gain(k) = ‖kept(x, k)‖² / ‖x‖²;  k = the smallest of k_min, 2 k_min, 4 k_min, …, k_max with gain(k) >= target
 
 If the energy of a tensor is concentrated in few values, few values are sent. If it is spread out, up to k_max values
-per chunk are sent, and error feedback retains the rest. GraVAC adapts one compression factor for the whole model over
-the steps, by gain and throughput. Here k is chosen separately for every tensor in every round, without state, up to
-k_max. The gain is computed from the kept values before they are quantized.
+per chunk are sent, and error feedback retains the rest. GraVAC adapts one compression factor for the whole model during
+training, according to gain and throughput. Here k is chosen separately for every tensor in every round, without state.
+The gain is computed from the kept values before they are quantized.
 
 Sizes: C chunks, L values per chunk, K of them kept.
 """

@@ -3,9 +3,10 @@
     x̂ = the nearest of 0 and ± scale * 2^(e - 7), e = 1 .. 7;  scale = max |x| of the group
 
 Exponent 0 means zero, as in the IEEE formats. "Nearest" is by distance, not by exponent: 1.4 becomes 1 and 1.6 becomes
-2. So no value has a larger error than if it were not sent. The levels span a factor of 64. This is better than int4 if
-magnitudes within a group differ by orders of magnitude, and worse otherwise (relative errors at chunk 256: 0.19 against
-0.13 for Gaussian values, 0.19 against 0.18 for Laplace). Streaming DiLoCo uses this format without error feedback.
+2. So no value has a larger error than if it were not sent. The levels span a factor of 64. This format is better than
+int4 if magnitudes within a group differ by orders of magnitude, and worse otherwise: at chunk 256 its relative error is
+0.19 for Gaussian and for Laplace values, that of int4 is 0.13 and 0.18. Streaming DiLoCo uses this format without error
+feedback.
 
 Sizes: N values, G groups.
 """
@@ -24,7 +25,7 @@ class Fp4:
     """Quantizer with 4 bits per value and one bfloat16 scale per group.
 
     Args:
-        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
+        chunk: values per group. Use None inside a sparse codec, where a group is the kept values of one chunk.
 
     Raises:
         UserError: if `chunk` is not positive.

@@ -3,8 +3,8 @@
 A group is `length` consecutive values; the last group may be shorter.
 
 Scales are bfloat16 instead of float32, which has the same range in twice the bytes. Rounding a scale costs almost no
-accuracy if codes are computed with the rounded scale: 127 steps of a scale that is too small by a factor of 1 - 2^-9
-miss the largest value by a quarter of a step.
+accuracy if codes are computed with the rounded scale: if it is too small by a factor of 1 - 2^-9, the level 127 · scale
+misses the largest value by a quarter of a step.
 
 Sizes: N values, G groups, L values per group.
 """
@@ -29,7 +29,7 @@ def checked_chunk(name: str, chunk: int | None) -> int | None:
 
 
 def group_length(chunk: int | None, count: int, context: CodecContext) -> int:
-    """Return the number of values per group: `chunk` if set, else the group length of the outer codec, else `count`."""
+    """Return the number of values per group: `chunk` if set, else the enclosing codec's group length, else `count`."""
     return chunk or context.group or max(1, count)
 
 

@@ -1,4 +1,4 @@
-"""Low rank (PowerSGD, arXiv 1905.13727): a matrix as a product of two thin ones, by one power iteration.
+"""Approximate a matrix by a product of two thin matrices, by one power iteration (PowerSGD, arXiv 1905.13727).
 
     P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed
 
@@ -8,8 +8,8 @@ sums P over the workers before it computes Q, which takes two exchanges per roun
 so that one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
 
 Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
-the paper Q is the mean over the workers, equal on all of them; here it is the last Q of this peer that has landed. Only
-`encode` of this peer uses it: M̂ is decoded from P and Q alone.
+the paper, Q₀ is the mean of all workers' Q, equal on all of them; here it is this peer's Q of its last landed round.
+Q₀ is used only by this peer's `encode`, because M̂ is decoded from P and Q alone.
 
 Sizes: n rows, m columns, rank r.
 """
@@ -97,7 +97,7 @@ class PowerSgd:
 
     @property
     def largest(self) -> float:
-        """Bound of |Q| that is representable in bfloat16 and keeps sums over the rank finite in float32."""
+        """Bound of |Q|: representable in bfloat16, and low enough for finite float32 sums over the rank."""
         return torch.finfo(torch.bfloat16).max / (1 << self.rank.bit_length())
 
 

@@ -2,10 +2,10 @@
 
     kept = k positions of each chunk, uniform without repetition;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions are not sent, because every peer draws the same ones: this saves 12 bits per value compared with top-k at
-chunk 4096. All peers keep the same positions, so parts can be added, even inside the network. For the same k, random-k
-drops far more of x than top-k. New positions are drawn in every round. x̂ is not scaled up by chunk / k, because error
-feedback sends the dropped values later. Needs error feedback.
+The positions are not sent, because every peer draws the same ones. At chunk 4096, this saves the 12 bits per value that
+fixed-width positions of top-k take. All peers keep the same positions, so parts can be added, even inside the network.
+For the same k, random-k drops far more of x than top-k. New positions are drawn in every round. x̂ is not scaled up by
+chunk / k, because error feedback sends the dropped values later. Needs error feedback.
 
 Sizes: N values, M kept values in total.
 """
@@ -49,7 +49,7 @@ class RandomK:
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
         """Return the kept positions, (M,) int32, ascending inside their chunks.
 
-        They are drawn on the CPU, so that they are the same for all devices.
+        They are drawn on the CPU, so that they are the same on all devices.
         """
         return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(context.seed)), rows)
 

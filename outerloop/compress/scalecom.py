@@ -6,14 +6,14 @@
 In the paper, the leader chooses from its x of the same round and sends its choice before the others send. Here an
 exchange is a single message, so the leader chooses one round ahead: from the residual with which it enters the next
 round, before the Δ of that round is added. In the first round, and after a round that failed or had no announcement,
-positions are drawn from the seed (random-k). The low-pass filter that the paper applies to the memory belongs to the
+positions are drawn from the seed (random-k). The low-pass filter that the paper applies to the residual belongs to the
 axis "feedback".
 
 All peers keep the same positions. So their parts can be added, unlike those of top-k, and a mean of P peers is as
-sparse as one payload. Only the leader sends "next". It must not be added: if the network computes the sum, it must
-forward "next" in addition to the sum. This costs 12 bits per kept value at chunk 4096 from one peer per round, 12 / P
-bits on average; sending zeros from the other P − 1 peers would cost more. Needs error feedback. Not suitable for peers
-with very different data, because the leader's residual is then a poor estimate of theirs.
+sparse as one payload. Only the leader sends "next". It must not be added: a network that computes the sum must forward
+"next" in addition to the sum. "next" takes 12 bits per kept value at chunk 4096, but only from one peer per round, so
+12 / P bits on average. Needs error feedback. Not suitable for peers with very different data, because the leader's
+residual is then a poor estimate of theirs.
 
 Sizes: N values, M kept values in total, P peers.
 """
@@ -59,7 +59,7 @@ class ScaleCom(RandomK):
         return Fixed().decode([context.agreed], rows)[0]
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
-        """Check that these are packed positions for a tensor of this shape. Raises ValueError."""
+        """Check that `agreed` consists of packed positions for a tensor of this shape. Raises ValueError if not."""
         if agreed.dtype != torch.uint8 or agreed.dim() != 1:
             raise ValueError(f"positions are {agreed.dtype} {tuple(agreed.shape)}, expected one row of uint8")
         Fixed().decode([agreed], self.rows_of(shape.numel()))

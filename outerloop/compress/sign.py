@@ -23,7 +23,7 @@ class Sign:
     """Quantizer with 1 bit per value and one bfloat16 mean per group.
 
     Args:
-        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
+        chunk: values per group. Use None inside a sparse codec, where a group is the kept values of one chunk.
 
     Raises:
         UserError: if `chunk` is not positive.

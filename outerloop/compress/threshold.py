@@ -3,9 +3,10 @@
     |x| is modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
     in stages: the |x| above η_s are exponential too, η_{s+1} = η_s + (their mean − η_s) ln(1 / share_s), share_s ≥ 1/4
 
-If the fit misses the wanted count by more than a fifth, it is corrected by bisection: error feedback makes magnitudes
-more equal, so they are no longer exponential. SIDCo instead adapts the number of stages over the iterations, which
-needs state. No tensor sends more than 1.2 times its share; if too many magnitudes are equal, the first values are sent.
+If the number of values above the fitted threshold differs from the wanted number by more than a fifth, the threshold is
+corrected by bisection. This is needed because error feedback makes magnitudes more equal, so they are not exponential.
+SIDCo instead adapts the number of stages over the iterations, which needs state. No tensor sends more than 1.2 times
+its share; if too many magnitudes are equal, the first values are sent.
 All chunks of a tensor have the same threshold, so, unlike with `topk`, more values are sent from chunks of large values
 than from chunks of small values. The number of kept values varies, so the gaps between their positions are sent, about
 one byte each at a share of 1/32. Needs error feedback.
@@ -52,7 +53,7 @@ class Threshold:
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to "values.*" and "gap" uint8: gaps between kept positions and to the end."""
+        """Encode x (N values, any shape) to "values.*" and "gap" uint8, the gaps before kept positions and the end."""
         x_N = x.detach().reshape(-1)
         threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
@@ -60,7 +61,7 @@ class Threshold:
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if there are too many gaps or they do not fit."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError if the gaps do not fit or are too many."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
@@ -85,7 +86,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """Return the threshold η, computed in stages, each of which keeps at least a quarter of the values of the last."""
+    """Return the threshold η, computed in stages. Each keeps at least a quarter of the previous stage's values."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

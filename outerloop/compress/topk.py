@@ -70,7 +70,7 @@ class TopK:
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def sparse_codec(self, shape: Size) -> TopK:
-        """Return this codec, because kernels can make its selection (kernels/specs.py)."""
+        """Return this codec, because the kernels select the same values (kernels/specs.py)."""
         return self
 
     def k_at(self, number: int) -> int:

@@ -26,7 +26,7 @@ class TwoBit:
     """Quantizer with 2 bits per value and two bfloat16 magnitudes per group.
 
     Args:
-        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
+        chunk: values per group. Use None inside a sparse codec, where a group is the kept values of one chunk.
 
     Raises:
         UserError: if `chunk` is not positive.
@@ -69,7 +69,7 @@ def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
 def all_magnitudes(level_G2: Tensor) -> bool:
     """Return whether all bfloat16 values are finite and not negative.
 
-    As integers, such values are at least 0 and below 0x7F80, which is infinity.
+    The bits of such values, read as int16, are at least 0 and below 0x7F80, which is infinity.
     """
     if not level_G2.numel():
         return True

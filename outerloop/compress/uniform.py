@@ -4,9 +4,9 @@
 
 The scale is set by the largest magnitude of a group, not of the tensor, so a large value makes the levels coarser only
 in its own group. Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it
-were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits (relative error 0.35 against
-0.81 here, Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of error feedback
-(feedback/loco.py).
+were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits: its relative error is 0.35,
+that of this codec 0.81 (Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of
+error feedback (feedback/loco.py).
 
 Sizes: N values, G groups.
 """
@@ -28,7 +28,7 @@ class Uniform:
 
     Args:
         bits: 2, 4 or 8.
-        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
+        chunk: values per group. Use None inside a sparse codec, where a group is the kept values of one chunk.
 
     Raises:
         UserError: if `bits` or `chunk` is out of range.

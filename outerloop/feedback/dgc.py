@@ -1,7 +1,7 @@
-"""Deep Gradient Compression (DGC, arXiv 1712.01887): momentum before the compressor, stopped where a value was sent.
+"""Deep Gradient Compression (DGC, arXiv 1712.01887): momentum before the compressor, reset where a value was sent.
 
-    u ← m u + Δ;    x = v + u                                    momentum correction
-    v ← x − x̂;      u ← u where x̂ = 0, else 0                    momentum factor masking; x̂: this peer's decoded payload
+    u ← m u + Δ;    x = v + u                  momentum correction
+    v ← x − x̂;      u ← 0 where x̂ ≠ 0          momentum factor masking; x̂: this peer's decoded payload
 
 u is the momentum with factor m, v the sum of the values that have not been sent.
 
@@ -10,8 +10,8 @@ resets this momentum once the value has been sent, so that it does not push in a
 paper sends exact values, so that v becomes 0 for every value that was sent; with a coarser codec, v becomes the
 rounding error. A value that is sent as 0 counts as not sent.
 
-For sparse codecs: with a dense codec every value is masked, so that there is no momentum. The paper's warm-up of the
-sparsity is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
+Use DGC with sparse codecs: with a dense codec every value is masked, so that there is no momentum. The paper's warm-up
+of the sparsity is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outerloop.types import Requirement, Tensors, UserError
 
 
 class DGC:
-    """Error feedback on the sum of momentum steps. Two tensors per parameter, created at its first landing.
+    """Error feedback on the sum of momentum steps, with two tensors per parameter, created when it first lands.
 
     Args:
         momentum: m, at least 0 and below 1. The paper uses 0.9.

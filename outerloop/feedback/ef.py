@@ -55,11 +55,11 @@ class ErrorFeedback:
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)
 
     def at_launch(self, name: str) -> StoredResidual:
-        """Return the stored residual itself, if there is one yet."""
+        """Return the stored residual itself (None before the first landing), its scales if it has 8 bits, and β."""
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> StoredResidual:
-        """Return the stored residual for writing. Before the first landing, create it as zeros shaped like `like`."""
+        """Return what `at_launch` returns; at the first landing, create the residual first, as zeros like `like`."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)
         return self.at_launch(name)

@@ -2,8 +2,8 @@
 
     h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: this peer's decoded payload;  e ← 0 after every T-th round
 
-For dense codecs with few bits (4 or more). Averaging smooths the error of a quantizer, but does not compensate for
-values that were never sent: with a sparse codec use `ef`.
+Use LoCo with dense codecs of at least 4 bits per value. Averaging smooths the error of a quantizer, but does not
+compensate for values that were never sent: with a sparse codec, use `ef`.
 """
 
 from __future__ import annotations

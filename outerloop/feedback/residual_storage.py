@@ -1,7 +1,7 @@
 """Storage of a residual between rounds: float32, or 8 bits per value (kernels/eight_bit.py).
 
 With 8 bits, each block of 256 values shares one float32 scale, max |e| / 127. The rounding error of a value is at most
-half a scale.
+half the scale of its block.
 
 Sizes: N values, B blocks, L values per block.
 """

@@ -2,8 +2,9 @@
 
     scale = max |x| / 127 of 256 consecutive values;  code = round(x / scale), half to even;  x̂ = code · scale
 
-No code exceeds ± 127, because the rounding error of x / scale is far below one half. If a scale would be denormal, the
-codes are smaller. NaN becomes code 0, because the conversion of NaN to an integer depends on the machine.
+No code is outside -127 .. 127, because the rounding error of x / scale is far below one half. If the scale is denormal,
+x is divided by the smallest normal float32 instead, so the codes are smaller. NaN becomes code 0, because the
+conversion of NaN to an integer depends on the machine.
 
 A tensor is cut into blocks in memory order; the last block is padded with zeros.
 Sizes: N values, B blocks, L values per block.
@@ -24,7 +25,8 @@ TOP = 127.0
 def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
     """Convert N finite values of any shape to codes (B, L) int8 and scales (B, 1) float32.
 
-    All divisors are tensors: to divide by a number, a GPU multiplies by the reciprocal, which rounds differently.
+    All divisors are tensors, because a GPU divides a tensor by a Python number by multiplying by the reciprocal, which
+    rounds differently.
     """
     x_BL = pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     size_B1 = x_BL.abs().amax(1, keepdim=True)
@@ -34,7 +36,7 @@ def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_eight_bit(code_BL: Tensor, scale_B1: Tensor, shape: Size) -> Tensor:
-    """Invert `to_eight_bit`: return float32 of `shape`."""
+    """Decode the codes and scales of `to_eight_bit` to float32 of `shape`."""
     return (code_BL * scale_B1).view(-1)[: shape.numel()].view(shape)
 
 
@@ -44,7 +46,7 @@ def read_residual(residual: Tensor, scale: Tensor | None, shape: Size) -> Tensor
 
 
 def write_residual(x: Tensor, residual: Tensor, scale: Tensor | None) -> None:
-    """Write x into a residual in place: the inverse of `read_residual`."""
+    """Write x into a residual in place, encoded as codes and scales unless `scale` is None."""
     if scale is None:
         residual.copy_(x)
         return

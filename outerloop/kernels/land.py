@@ -2,14 +2,14 @@
 
 The state consists of the residual, the momentum, the slow weights and the fast weights.
 
-    ḡ = Σ_p v_p / P, or divided by the number of peers whose value of the coordinate is not 0 ("senders")
-    e ← (slow − fast) + e · β − own v                                           error feedback; own v: as sent
-    b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
+    ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S peers ("senders") have a value of the coordinate that is not 0
+    e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent
+    b ← b · μ + ḡ;   slow ← slow − s · η       torch's SGD; s = ḡ + b · μ (Nesterov), b, or ḡ without momentum
     fast ← slow
 
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
 Every product and every sum is rounded to float32 separately, in the order of these equations, and peers are added in
-name order, so that all machines get the same bits. The function in this file is the definition, in plain torch.
+name order, so that all machines get the same bits. `land` in this file is the definition, in plain torch.
 Sizes: N values, P peers, M kept values in total.
 """
 
@@ -62,9 +62,9 @@ def land(
     """Apply one round to one tensor in place. Return the sum of ḡ², (1,) float64.
 
     slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. If `scale` is given, the residual
-    consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. position (P, M) int32 and
-    value (P, M) float32: what `select` returned at each peer. sent: M float32, the values that this peer sent, if
-    value[own] was changed after sending; else None.
+    consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. position (P, M) int32: each peer's
+    kept positions, relative to their chunks. value (P, M) float32: each peer's decoded values at these positions.
+    sent: M float32, the values that this peer sent, if value[own] was changed after sending; else None.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])

@@ -1,14 +1,15 @@
 """Arithmetic with bit-identical results on every machine.
 
 IEEE 754 defines the sum, product, quotient and square root of floats to the last bit. So a formula computed with one
-such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following operations may give different
-bits and must not be used for state that replicas share. An arrow points to the replacement, if there is one.
+such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The results of the following operations may
+differ from machine to machine, so they must not be used for state that replicas share. An arrow points to the
+replacement, if there is one.
 
     add(alpha=), addcmul, addcdiv, lerp    one rounding on machines with fused multiply-add, two on others
     sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS
                                            -> aggregate/exact_norms.py
     tensor / number                        a GPU multiplies by the reciprocal -> `divide`
-    sqrt of tensors                        a CPU uses MKL's, whose last bit may differ -> `square_root`
+    sqrt of tensors                        the last bit of MKL's sqrt on a CPU may differ -> `square_root`
     sum of Python floats                   a compensated sum from Python 3.12 on -> `exact_sum`
     pow, cos, exp, log                     the last bit depends on the C library -> `power`, `cosine`, `geometric`
 """
@@ -34,7 +35,10 @@ def divide(x: Tensor, by: float) -> Tensor:
 
 
 def square_root(x: Tensor) -> Tensor:
-    """Return √x, rounded once (any shape, float32 or float64). numpy (the CPU's instruction) or CUDA computes it."""
+    """Return √x, rounded once (any shape, float32 or float64).
+
+    It is computed by numpy, which uses the CPU's instruction, or by CUDA.
+    """
     if not x.is_cpu:
         return x.sqrt()
     root = torch.empty_like(x)
@@ -51,7 +55,10 @@ def exact_sum(values: Iterable[float]) -> float:
 
 
 def power(base: float, exponent: int) -> float:
-    """Return base^exponent for an exponent >= 0, by squaring, with the error of at most `exponent` roundings."""
+    """Return base^exponent for an exponent >= 0, by repeated squaring.
+
+    The error is at most that of `exponent` roundings.
+    """
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -74,7 +81,8 @@ def cosine(half_turns: float) -> float:
 def geometric(first: int, last: int, step: int, steps: int) -> int:
     """Return the whole number nearest to first · (last / first)^(step / steps), for positive first and last.
 
-    40 digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number has the fraction ½.
+    40 digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number is exactly halfway
+    between two whole numbers.
     """
     share = DECIMAL.divide(step, steps)
     factor = DECIMAL.exp(DECIMAL.multiply(DECIMAL.ln(DECIMAL.divide(last, first)), share))

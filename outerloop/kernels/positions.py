@@ -1,13 +1,15 @@
 """Definition of the Rice and Elias-Fano codes of kept positions in plain torch, and their operators.
 
-Positions are relative to their chunk and ascend strictly in every row. Streams and numbers start with their lowest bit.
-With p a position and p' the position before it, a row of K positions below L is encoded as
+A row consists of the K kept positions of one chunk of L values. They are relative to the chunk and ascend strictly.
+Streams and numbers start with their lowest bit. With p a position of a row and p' the position before it, the row is
+encoded as
 
     Rice         for every p, with the gap g = p - p' - 1 (p' = -1 at first):  g >> b zeros, a one, the b low bits of g
     Elias-Fano   for every p its l low bits;  then for every p: (p >> l) - (p' >> l) zeros (p' = 0 at first), a one;
                  then zeros, until the high parts contain (L - 1) >> l zeros in total
 
-Rice rows are concatenated without separators in lanes of a fixed number of rows, which can be read in parallel:
+A Rice lane is a fixed number of rows, concatenated without separators. Lanes can be read in parallel, because the
+stream begins with their sizes:
 
     size in bytes of every lane (u16, low byte first), then the lanes
 
@@ -39,7 +41,10 @@ LANE = 1024
 
 
 def gaps(position_M: Tensor, k: int) -> Tensor:
-    """Return how many positions are skipped before each kept one in its row, (M,) int64; negative if not ascending."""
+    """Return the number of positions skipped before each kept position of a row, (M,) int64.
+
+    The number is negative where a row does not ascend strictly.
+    """
     before_M = position_M.long().roll(1)
     before_M[::k] = -1
     return position_M - before_M - 1
@@ -52,7 +57,7 @@ def are_valid(position_M: Tensor, rows: Rows) -> Tensor:
 
 
 def check_valid(good: Tensor | bool) -> None:
-    """Raise ValueError unless `good`. It is false if an encoder received positions that no selection returns."""
+    """Raise ValueError unless `good`, which is false if an encoder received positions that no selection returns."""
     if not good:
         raise ValueError("positions must ascend strictly inside their chunk")
 
@@ -64,9 +69,9 @@ def rice_bits(rows: Rows) -> int:
     """Return the smallest b with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
 
     Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. For this
-    distribution, one more low bit makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). b is
-    computed by one division and products, so that all machines find the same b: 5 if 64 of 4096 are kept, 4 if 128 of
-    4096 are kept, at most 14, and 0 if 38 % or more are kept.
+    distribution, one more low bit makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). The
+    computation consists of one division and of products, so all machines find the same b. It is 5 if 64 of 4096 are
+    kept, 4 if 128 of 4096 are kept, at most 14, and 0 if 38 % or more are kept.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -75,7 +80,7 @@ def rice_bits(rows: Rows) -> int:
 
 
 def lane_rows(rows: Rows) -> int:
-    """Return the number of rows per lane: as many as are needed for LANE kept values."""
+    """Return the number of rows per lane: the smallest number with at least LANE kept values."""
     return -(-LANE // rows.k)
 
 
@@ -85,21 +90,21 @@ def lane_count(rows: Rows) -> int:
 
 
 def rice_max_bytes(rows: Rows) -> int:
-    """Return the largest size of an encoded tensor in bytes: a row has at most (skipped positions) >> b zeros."""
+    """Return the maximum size of an encoded tensor in bytes. A row has at most (skipped positions) >> b zeros."""
     b = rice_bits(rows)
     zeros = rows.whole * ((rows.chunk - rows.k) >> b) + ((rows.rest - rows.kept_of_rest) >> b)
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
 def rice_min_bytes(rows: Rows) -> int:
-    """Return a lower bound of the size of an encoded tensor in bytes: the lane sizes at the beginning."""
+    """Return a lower bound of the size of an encoded tensor in bytes: the bytes that the lane sizes take."""
     return 2 * lane_count(rows)
 
 
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
     """Return the lane sizes that `byte_B` begins with, (R,) int64.
 
-    Returns None unless the total size is possible and equals the sum of the lane sizes.
+    Returns None unless the length of `byte_B` is possible and equals that of the lane sizes and the lanes together.
     """
     min_bytes = rice_min_bytes(rows)
     if not min_bytes <= byte_B.numel() <= rice_max_bytes(rows):
@@ -151,7 +156,10 @@ def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode the lanes to gaps, (M,) int64. Also return whether every lane ends in its last byte, padded with zeros."""
+    """Decode the lanes to gaps, (M,) int64.
+
+    Also return whether the codes of every lane end in its last byte and only zeros follow them.
+    """
     b, entries, end_R = rice_bits(rows), lane_rows(rows) * rows.k, 8 * size_R.cumsum(0)
     bit_T = pad(unpack_codes(byte_B, 1, 8 * byte_B.numel()), (0, 2))
     one_T, next_T = rice_codes(bit_T, b)
@@ -164,9 +172,9 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """Return for each bit: if a code started at this bit, where its one would be and where the next code would start.
+    """Return two indices for each bit: that of the one of a code that starts at this bit, and that of the next code.
 
-    If they do not exist, both are the index of the last bit, which is not part of the stream.
+    An index outside the stream is replaced by the index of the last bit, which is padding.
     """
     nowhere = len(bit_T) - 1
     one_T = torch.where(bit_T > 0, upto(len(bit_T), bit_T), nowhere).flip(0).cummin(0).values.flip(0)
@@ -174,7 +182,7 @@ def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
 
 
 def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
-    """Return start, next[start], next[next[start]] and so on, (R, E). Doubling needs log2 E steps for all lanes."""
+    """Return start, next[start], next[next[start]] and so on for every lane, (R, E), in log2 E steps of doubling."""
     start_RE = start_R[:, None]
     while start_RE.shape[1] < entries:
         start_RE = torch.cat([start_RE, next_T[start_RE]], dim=1)
@@ -186,7 +194,7 @@ def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
 
 
 def elias_fano_bits(rows: Rows) -> int:
-    """Return l = floor(log2(chunk / k))."""
+    """Return l, the number of low bits of a position: floor(log2(chunk / k))."""
     return (rows.chunk // rows.k).bit_length() - 1
 
 
@@ -196,7 +204,10 @@ def elias_fano_bytes(length: int, kept: int, low: int) -> int:
 
 
 def blocks(rows: Rows) -> list[tuple[int, int, int]]:
-    """Return (number of rows, length, kept) of the full chunks and of the ragged last chunk, without empty blocks."""
+    """Return (number of rows, chunk length, kept per row) of two blocks: the full chunks, and the shorter last chunk.
+
+    An empty block is left out.
+    """
     both = [(rows.whole, rows.chunk, rows.k), (1, rows.rest, rows.kept_of_rest)]
     return [block for block in both if block[0] * block[1]]
 
@@ -246,7 +257,7 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
-    """Decode rows of equal shape to (C * K,) int32. Also return whether each has the right number of ones and zeros."""
+    """Decode rows of equal shape to (C * K,) int32. Also return whether each row has the right number of ones."""
     bit_CT = unpack_codes(byte_B, 1, 8 * byte_B.numel()).view(number, -1)
     low_CT, high_CT = bit_CT[:, : kept * low], bit_CT[:, kept * low :]
     low_CK = (low_CT.reshape(number, kept, low).long() << upto(low, byte_B)).sum(2)

@@ -15,8 +15,8 @@ def topk_rows(x_CL: Tensor, k: int) -> Tensor:
     """Return the positions of the k largest magnitudes of each row, ascending. Ties go to the lowest position.
 
     (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only its k-th magnitude is used.
-    All larger values are kept, then values equal to it from the left. Magnitudes are compared as integers: the bits of
-    a float32 without its sign. The order is the same, with NaN above infinity.
+    All larger magnitudes are kept, then those equal to it, from the left, until there are k. Magnitudes are compared as
+    integers: the bits of a float32 without its sign. The order is the same, with NaN above infinity.
     """
     size_CL = x_CL.float().abs().view(torch.int32)
     kth_C1 = size_CL.topk(k, dim=1).values[:, -1:]
@@ -30,9 +30,9 @@ def topk_rows(x_CL: Tensor, k: int) -> Tensor:
 def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize to two bits per value and two magnitudes per row: (G, L) -> code (G, L) uint8, level (G, 2) bfloat16.
 
-    code = 2 * (x < 0) + (|x| > mean of |x|). level = (mean of the |x| with lower bit 0, mean of the |x| with 1).
+    code = 2 * (x < 0) + (|x| > mean of |x|). level = (mean of the |x| whose code has lower bit 0, mean of the others).
     Means are computed in float64, so that no float32 input overflows and the order of summation does not matter.
-    If no value of a row is above its mean (all are equal), both levels are the same.
+    If no |x| of a row is above the row's mean (all are equal), both levels are the same.
     """
     size_GL = x_GL.abs().double()
     high_GL = size_GL > size_GL.mean(1, keepdim=True)
@@ -69,7 +69,7 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Return the number of bytes that `pack_bits` needs for `count` values."""
+    """Return the number of bytes that `pack_bits` needs for `count` values of `bits` bits."""
     return (count * bits + 7) // 8
 
 
@@ -96,7 +96,8 @@ def code_places(bits: int, device: torch.device) -> Tensor:
 def pack_gaps(position_M: Tensor, count: int) -> Tensor:
     """Encode ascending positions below `count` as gaps, uint8. `count` is appended as a position to detect truncation.
 
-    A gap is the number g of skipped positions. It is encoded as g // 255 bytes with value 255, then one byte g % 255.
+    A gap is the number g of positions skipped before a position. It is encoded as g // 255 bytes with the value 255,
+    then one byte with the value g % 255.
     """
     end_1 = position_M.new_tensor([count])
     gap_M = torch.cat([position_M, end_1]).diff(prepend=position_M.new_tensor([-1])) - 1
@@ -109,11 +110,11 @@ def pack_gaps(position_M: Tensor, count: int) -> Tensor:
 def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
     """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless M <= at_most and the last gap ends at `count`."""
     if byte_B.dtype != torch.uint8 or byte_B.dim() != 1 or not 1 <= byte_B.numel() <= at_most + 1 + count // 255:
-        raise ValueError(f"{byte_B.numel()} bytes of gaps for at most {at_most} of {count} positions")
+        raise ValueError(f"{byte_B.numel()} bytes cannot be the gaps of at most {at_most} of {count} positions")
     last_B = byte_B != 255
     position_M = byte_B.cumsum(0, dtype=torch.int64)[last_B] + torch.arange(int(last_B.sum()), device=byte_B.device)
     if not last_B[-1] or position_M[-1] != count or position_M.numel() > at_most + 1:
-        raise ValueError(f"gaps do not end at {count}, or are more than {at_most}")
+        raise ValueError(f"the gaps do not end at {count}, or there are more than {at_most} positions")
     return position_M[:-1]
 
 
@@ -143,7 +144,7 @@ def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """Invert `uniform_rows`. Raises ValueError if a code is 2^bits - 1, the only one without a level."""
+    """Invert `uniform_rows`. Raises ValueError if a code is 2^bits - 1, the only code without a level."""
     top = 2 ** (bits - 1) - 1
     if (code_GL > 2 * top).any():
         raise ValueError(f"a code is above {2 * top}")

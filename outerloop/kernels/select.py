@@ -68,13 +68,16 @@ def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
 
 
 def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tensor]:
-    """Return the levels of each item of `split_rows`."""
+    """Split levels (G, ...), one entry per row, in the same way as `split_rows` splits `count` values into rows."""
     whole = count // length
     return [level for level in (level_G2[:whole], level_G2[whole:]) if level.numel()]
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:
-    """Return (slow − fast) + residual · β in float32, each product and sum rounded; terms that are None are omitted."""
+    """Return (slow − fast) + residual · β in float32; terms that are None are omitted.
+
+    Each product and each sum is rounded separately.
+    """
     x = slow if fast is None else slow - fast.float()
     return x if residual is None else x + residual * beta
 
@@ -106,7 +109,7 @@ def _(
 
 
 def topk_positions(x_N: Tensor, rows: Rows) -> Tensor:
-    """Return the positions in their chunk of the largest magnitudes: (M,) int32, ascending inside each chunk."""
+    """Return the positions of the largest magnitudes, relative to their chunk and ascending in it: (M,) int32."""
     picked = [topk_rows(x_CL, replace(rows, count=x_CL.shape[1]).kept) for x_CL in split_rows(x_N, rows.chunk)]
     return torch.cat([x_N.new_zeros(0, dtype=torch.int32), *(index_CK.view(-1).int() for index_CK in picked)])
 

@@ -1,4 +1,4 @@
-"""Descriptions of parts of the outer loop, with which the kernels can perform the arithmetic of these parts.
+"""Descriptions of the arithmetic of parts of the outer loop. With them, the kernels can do the work of these parts.
 
 Each of the four parts (compressor, feedback, aggregate, outer method) may have a method that returns a description of
 its arithmetic: `sparse_codec`, `residual_spec`, `aggregate_rule`, `sgd_spec`. If all four return a description,
@@ -68,7 +68,8 @@ class ResidualSpec:
 class AggregateRule:
     """An aggregate that divides a sum by a number of peers.
 
-    by_senders: divide by the number of peers whose value of the coordinate is not 0, instead of by the number of all.
+    by_senders: divide by the number of peers whose value of the coordinate is not 0 instead of by the number of all
+        peers.
     factors: norms of P messages -> the factor of each message, applied before the sum; None if all factors are 1.
     """
 
@@ -89,7 +90,8 @@ class SGDStep:
 class SGDSpec:
     """A method that applies the aggregate of pseudo-gradients to the slow weights by plain SGD.
 
-    step: name of the first tensor of a fragment -> the settings of its next update; each call counts as an update.
+    step: name of the first tensor of a fragment -> settings of the fragment's next update. Each call counts as an
+        update.
     momentum_of: slow weights of one parameter -> their momentum, zeros before the first update.
     """
 
@@ -118,6 +120,6 @@ def sgd_spec(method: object) -> SGDSpec | None:
 
 
 def described(part: object, name: str, *args: object) -> Any:
-    """Return what this method of a part returns; None if the part has no such method."""
+    """Return the result of calling a part's method `name`; None if the part has no such method."""
     describe = getattr(part, name, None)  # isinstance with a protocol would take 5 µs, for each tensor
     return describe(*args) if describe else None

@@ -34,7 +34,7 @@ STATE = ThreadState()
 
 
 def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
-    """Call loop(start, stop) on several threads, so that 0 .. rows is covered once.
+    """Call loop(start, stop) on several threads, so that each of the rows 0 .. rows - 1 is processed once.
 
     values: number of values in all rows together. It limits the number of threads.
     """
@@ -66,9 +66,9 @@ def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, va
 def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
     """Return work(item) of all items in order. Each thread processes whole items, which stay in its core's cache.
 
-    values: the number of values of each item. Items so large that a single thread would finish last are processed
-    first, one after another, and all threads share the loops of each. If items fail, the error of the first of them is
-    raised after all items were processed.
+    values: the number of values of each item. Items so large that the other threads would have to wait for them are
+    processed first, one after another, with the loops of each item split over all threads. If items fail, the error of
+    the first failed item is raised after all items were processed.
     """
     threads = 1 if STATE.exclusive else torch.get_num_threads()
     if threads == 1:
@@ -90,7 +90,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
         STATE.exclusive = True
         try:
             with torch.set_grad_enabled(grad_enabled):
-                for i in small:  # taking the next one is atomic under the GIL
+                for i in small:  # taking the next item is atomic under the GIL
                     run_item(i)
         finally:
             STATE.exclusive = False
@@ -102,7 +102,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
         run_items()
     finally:  # even after an interrupt, no other thread may continue to work on the tensors
         for other in others:
-            if not other.cancel():  # cancelled before it started
+            if not other.cancel():  # a task that has started cannot be cancelled
                 other.result()
     if failed:
         raise failed[min(failed)]

@@ -14,9 +14,10 @@ from outerloop.loco.state import State
 
 
 def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return the mean of all ranks' gradients. Register it by `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`.
+    """Return the mean of all ranks' gradients.
 
-    Gradients of any dtype are summed in float32. With one rank, they do not change.
+    Register this hook with `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`. Gradients of any dtype are summed
+    in float32. With one rank, they do not change.
     """
     mean: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     mean.set_result(averaged(state, bucket))

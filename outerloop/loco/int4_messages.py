@@ -5,7 +5,7 @@
 The encoding is that of `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects
 it.
 
-R pieces, P values per piece, G groups of all pieces, L values per group, B bytes per message.
+R pieces, P values per piece, G groups in all pieces together, L values per group, B bytes per message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State of a rank between steps, and two exchanges of gradients: to the owner of a piece, and to all ranks.
+"""Keep a rank's errors between steps, and exchange gradients: send pieces to their owners, and means to all ranks.
 
     h = x + e;   q = int4(h);   e ← β e + (1 − β)(h − ĥ)        LoCo (arXiv 2407.04480); e ← 0 every T steps
 
@@ -9,7 +9,7 @@ The paper uses only the first exchange; the weights are then sent to all ranks, 
 mean on all ranks. So the owner of a piece also stores an error for the mean of the piece, and all ranks, including the
 owner, use the decoded mean, so that gradients are equal bit for bit.
 
-R ranks, P values per piece, B bytes per message.
+R ranks, P values per piece (the part of the gradients that one rank owns), B bytes per message.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class State:
     """LoCo state of one model on one rank; the checkpoint of each rank must contain its `state_dict()`.
 
     Args:
-        beta: weight of the old error, 0 .. 1 exclusive.
+        beta: weight of the old error, at least 0 and below 1.
         reset_every: T, steps between two resets.
         error_bits: bits per value of the stored error, 8 or 32.
-        process_group: the ranks of DDP; None: all ranks. Not used with FSDP2, which passes its own group.
+        process_group: the ranks of DDP; None means all ranks. Not used with FSDP2, which passes its own group.
 
     Attributes:
-        bytes_sent: bytes that this rank sent, including every copy.
-        bytes_float32: bytes that a ring would have sent for the same gradients in float32.
+        bytes_sent: bytes that this rank sent; a message to several ranks counts once for each of them.
+        bytes_float32: bytes that this rank would have sent for the same gradients in float32 in a ring.
 
     Raises:
         UserError: if a setting is out of range.
@@ -58,7 +58,7 @@ class State:
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: name under which the error is stored; None: no error feedback.
+        name: name under which the error is stored; None means no error feedback.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -99,7 +99,7 @@ class State:
         self.shapes = dict(state["shapes"])
 
     def _check(self, name: str, x: Tensor) -> None:
-        """Raise UserError if the error does not have the shape of x."""
+        """Raise UserError if the error stored under `name` does not have the shape of x."""
         known = self.shapes.setdefault(name, list(x.shape))
         if known != list(x.shape):
             raise UserError(

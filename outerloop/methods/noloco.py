@@ -1,6 +1,6 @@
 """NoLoCo (arXiv 2506.10911): gossip in pairs with momentum and a pull towards the partner, without a collective.
 
-For worker i; the means are over i itself and its partners j of the round:
+For worker i, with means over j = i and the partners j of i in the round:
 
     inside:    δ_i ← α δ_i + β mean_j(θ_j − φ_j) + γ (mean_j φ_j − φ_i);     φ_i ← φ_i + δ_i
     outside:   δ_i ← α δ_i + β mean_j(θ_j − φ_j);                φ_i ← φ_i + δ_i + γ (mean_j φ_j − φ_i)
@@ -8,8 +8,8 @@ For worker i; the means are over i itself and its partners j of the round:
 If γ = β and the pull is inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i). Then only θ needs to be sent: half the bytes.
 
 The difference between the replicas of a pair shrinks only if 0 < γ < 2 (1 − α²) when the pull is inside, and only if
-0 < γ < 2, for any α, when it is outside. Inside with α = 0.9 and γ = 0.7, the difference grows by a factor of 1.1 per
-round, although the paper's range allows these values.
+0 < γ < 2, for any α, when it is outside. With the pull inside, α = 0.9 and γ = 0.7, the difference grows by a factor of
+1.1 per round, although the paper's range allows these values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NoLoCo:
         if not 0 < self.gamma < limit:
             rule = f"0 < gamma < 2 (1 - alpha^2) = {limit:.3g}" if self.inside else "0 < gamma < 2"
             raise UserError(
-                f"method.gamma={self.gamma} with alpha={alpha}: replicas drift apart unless {rule}:"
+                f"method.gamma={self.gamma} with alpha={alpha} lets replicas drift apart; allowed is {rule}:"
                 f" set method.gamma={limit / 2:.3g}, or method.consensus=outside"
             )
         self.weights_only = self.inside and self.gamma == self.beta

@@ -10,8 +10,6 @@ of one step, and no worker takes inner steps.
 exact_sgd.py and exact_adamw.py compute the steps of SGD and AdamW. They use torch's own state, so checkpoints are
 compatible with torch's optimizers. For every other optimizer torch's own step is called, whose last bits depend on the
 machine. Replicas then stay equal only on equal hardware (`portable` is False).
-
-The contribution of a peer is the pseudo-gradient Δ = φ − θ, or the gradients of a single step.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from outerloop.types import Tensors, UserError
 
 
 class Differences:
-    """The half of a method that runs before the exchange: what a peer contributes.
+    """Base class of methods in which a peer contributes pseudo-gradients or gradients.
 
     Because all peers get the same mean, their slow weights stay equal.
 
@@ -63,11 +61,11 @@ Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
 """rule(slow weights, gradient, optimizer state of these weights, parameter group) updates the weights in place."""
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
-"""Settings of these optimizers that the rules do not support."""
+"""Settings of SGD and AdamW that the rules do not support."""
 
 
 class OuterOptimizer(Differences):
-    """A method that puts the pseudo-gradient into `.grad` and takes one torch optimizer step on the slow weights.
+    """A method that takes one torch optimizer step on the slow weights, with the mean of the contributions as `.grad`.
 
     Args:
         optimizer: list of (name, tensor) pairs -> torch optimizer of these tensors; Muon needs the names.
@@ -99,7 +97,10 @@ class OuterOptimizer(Differences):
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
-        """Create the optimizer of these tensors, which it will update in place."""
+        """Create the optimizer that will update these tensors in place.
+
+        Raises UserError if the optimizer lacks a setting for which there is a factor.
+        """
         self.optimizer = self.make(list(slow.items()))
         for key, factor in self.factors.items():
             if factor is not None and key not in self.optimizer.defaults:
@@ -134,7 +135,7 @@ class OuterOptimizer(Differences):
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
     def sgd_spec(self) -> SGDSpec | None:
-        """Return the description of an update for the kernels if it is plain SGD of pseudo-gradients, else None."""
+        """Return the description of an update for the kernels; None unless it is plain SGD of pseudo-gradients."""
         probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)

@@ -3,7 +3,7 @@
 counts       {name of one of the slow weights: rounds}                           integers, 0 .. MOST_ROUNDS
 several      {"parts": [torch, ...]}                                             the state of inner/muon.py
 torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}     the state of OuterOptimizer
-  group      equal to the local group, except that settings which change with the rounds may be any finite numbers
+  group      equal to the local group, except that a setting that changes with the rounds may be any finite number
   tensor     finite; for SGD and AdamW of the parameter's shape and dtype, except "step", which is a scalar;
              for any other optimizer not larger than the parameter
   v          (exp_avg_sq of AdamW) not negative, because its square root is computed
@@ -24,7 +24,7 @@ from outerloop.types import Tensors
 MOST_ROUNDS = 1 << 40
 """Upper limit of counts of rounds: more than any run has."""
 REAL = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32}
-"""Allowed dtypes of a tensor whose dtype is not prescribed. Other dtypes have no order, or lack operations."""
+"""Allowed dtypes of a tensor. Values of other dtypes have no order, or torch does not support the checks for them."""
 SCALAR = "step"
 KEYS = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.AdamW: {SCALAR, "exp_avg", "exp_avg_sq"}}
 """Optimizer that has a rule (outer_optimizer.RULES) -> keys of its state per parameter."""
@@ -102,10 +102,10 @@ def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
 
 
 def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> None:
-    """Check the state of one parameter x.
+    """Check the optimizer state of one parameter x.
 
-    keys: the allowed keys; all tensors but "step" must have the shape of x. None, for optimizers without a rule: any
-        keys are allowed.
+    keys: the allowed keys; all tensors but "step" must have the shape of x. None, for an optimizer without a rule,
+        means that any keys are allowed.
     """
     if not isinstance(state, dict) or not (keys is None or state.keys() <= keys):
         raise ValueError(f"the outer optimizer may keep only {', '.join(sorted(keys or ())) or 'a map'} of {name}")
@@ -138,7 +138,8 @@ def check_tensor(value: Tensor, what: str, dtype: torch.dtype | None, *, fits: b
 
 def check_plain(value: Any, what: str, *, allowed: bool) -> None:
     if not allowed or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{what} is not a tensor: {value!r:.40}")
+        wrong = "neither a tensor nor a finite number" if allowed else "not a tensor"
+        raise ValueError(f"{what} is {wrong}: {value!r:.40}")
 
 
 def check_like(received: Any, own: Any, what: str) -> None:

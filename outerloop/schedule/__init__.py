@@ -1,1 +1,4 @@
-"""AXIS schedule: which fragments launch and land after an inner step. Pure between landings. One schedule per file."""
+"""AXIS schedule: which fragments launch and land after an inner step. One schedule per file.
+
+A schedule changes its state only when a round lands.
+"""

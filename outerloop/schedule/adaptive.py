@@ -65,7 +65,7 @@ class Adaptive(EveryH):
         self.landed, self.left_after = -1, 0
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
-        """Return the round that launches after this step, if any; no round earlier than the last landed one."""
+        """Return the round that launches after this step, if any, unless it is earlier than the last landed round."""
         rounds, rest = divmod(step - self.left_after, self.sync_every)
         number = self.landed + rounds
         return (Round(number),) if not rest and number >= max(0, self.landed) else ()
@@ -83,10 +83,13 @@ class Adaptive(EveryH):
         if self.sync_every == before:
             return ""
         border = f"above {self.high:g}" if self.sync_every > before else f"below {self.low:g}"
-        return f"schedule: H {before} -> {self.sync_every} inner steps: payloads agree by {agreement:.3g}, {border}"
+        return (
+            f"schedule: H {before} -> {self.sync_every} inner steps,"
+            f" because the agreement of the payloads, {agreement:.3g}, is {border}"
+        )
 
     def next_h(self, agreement: float | None) -> int:
-        """Return the next H, by the equation above."""
+        """Return the next H, by the equations in the module docstring."""
         change = max(1, self.sync_every // 4)
         if agreement is not None and agreement > self.high:
             return min(self.sync_max, self.sync_every + change)

@@ -35,8 +35,8 @@ class EveryH:
         if early and not 0 < delay < sync_every:
             fits = f"schedule.delay={sync_every // 2}, or " if sync_every > 1 else ""
             raise UserError(
-                f"schedule.early=true with delay={delay}: a round can land early if its delay is more than 0 and below"
-                f" sync_every={sync_every}: set {fits}schedule.early=false"
+                f"schedule.early=true requires schedule.delay above 0 and below sync_every={sync_every}, not"
+                f" {delay}: set {fits}schedule.early=false"
             )
         self.sync_every, self.delay, self.early = sync_every, delay, early
 

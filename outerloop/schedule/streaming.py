@@ -45,7 +45,7 @@ class Streaming:
         if early and not delay:
             fits = "schedule.delay=1, or " if sync_every > fragments else ""
             raise UserError(
-                f"schedule.early=true with delay=0: no round can land before it is due: set {fits}schedule.early=false"
+                f"schedule.early=true requires schedule.delay above 0, not 0: set {fits}schedule.early=false"
             )
         self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]

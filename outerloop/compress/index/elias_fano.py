@@ -1,7 +1,7 @@
 """Elias-Fano code of kept positions: 8 bits per position if 64 of 4096 are kept, with sizes known in advance.
 
-    low = floor(log2(chunk / k)) low bits of every position, unchanged; the high parts as unary gaps:
-    (position >> low) - (position before >> low) zeros, a one;  zeros up to k + ((chunk - 1) >> low) bits
+    the low = floor(log2(chunk / k)) lowest bits of every position;  then the gaps between the high parts, in unary:
+    (position >> low) - (position before >> low) zeros, a one;  then zeros, up to k + ((chunk - 1) >> low) bits of gaps
 
 A row takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of 4096 are
 kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in

@@ -1,4 +1,4 @@
-"""Fixed-width code of kept positions: ceil(log2 chunk) bits each, 12 bits at chunk 4096 for any k. In plain torch."""
+"""Fixed-width code of kept positions, in plain torch: ceil(log2 chunk) bits each, 12 bits at chunk 4096 for any k."""
 
 from __future__ import annotations
 

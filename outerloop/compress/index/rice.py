@@ -1,4 +1,4 @@
-"""Golomb-Rice code of the gaps between kept positions: 7.52 bits per position, 2 % above entropy, at 64 of 4096.
+"""Golomb-Rice code of the gaps between kept positions: 7.52 bits each if 64 of 4096 are kept, 2 % above the entropy.
 
     gap = position - position before - 1  ->  gap >> b zeros, a one, the b low bits of gap
 
@@ -26,7 +26,10 @@ from outerloop.kernels.select import Rows
 
 
 class Rice:
-    """Rice index: the smallest of the codes if at most half is kept. If 38 % or more are kept, a row is a bit mask."""
+    """Rice index, the smallest of the codes if at most half of the values are kept.
+
+    If 38 % or more are kept, a row is a bit mask.
+    """
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
         """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""

@@ -107,7 +107,7 @@ def float_row_of(source, start, n, buffer):
 
 @compiled
 def prefetch_inputs(inputs, start, stop):
-    """Prefetch inputs[:][start : stop], as far as these values exist. `inputs`: slow, fast, residual.
+    """Prefetch the values start .. stop - 1 of slow, fast and residual (`inputs`), as far as they exist.
 
     `fast` and `residual` may be EMPTY.
     """
@@ -122,7 +122,7 @@ def prefetch_inputs(inputs, start, stop):
 
 @compiled
 def sum_of_squares(x, n):
-    """Return Σ x² of the first n values, as 64 parallel float32 sums: vectorized, and accurate enough for a metric."""
+    """Return Σ x² of the first n values, computed as 64 parallel sums: vectorized, and accurate enough for a metric."""
     lanes = np.zeros(64, np.float32)
     whole = n // 64
     for block in range(whole):
@@ -138,7 +138,7 @@ def sum_of_squares(x, n):
 
 
 WORD = 64
-"""Number of values in most vectors of this file; the machine processes them as several shorter vectors."""
+"""Number of values in most vectors of this file; the machine processes each as several shorter vectors."""
 TOGETHER = 4
 """Number of vectors processed together, with sums and maxima in registers."""
 
@@ -157,11 +157,13 @@ def everywhere(builder: Any, value: Any, vector: Any) -> Any:
 
 
 def offering(vectors: int) -> Any:
-    """Return `offer` for this number of consecutive vectors."""
+    """Return the intrinsic `offer` that processes this number of consecutive vectors."""
 
     @intrinsic
     def offer(typing, slow, fast, held, i, beta, x, square, best, j):
-        """Compute x = (slow − fast) + held · β from index i on. `best` is int32, all other arrays are float32.
+        """Compute x = (slow − fast) + held · β for the values of `vectors` vectors, from index i on.
+
+        `best` is int32; all other arrays are float32.
 
         Adds (slow − fast)² to square[:64], and sets best[j : j + 64] to the maximum of its old values and |x|.
         """

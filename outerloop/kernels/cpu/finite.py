@@ -16,7 +16,7 @@ from outerloop.kernels.finite import finite
 from outerloop.kernels.threads import parallel_rows
 
 INFINITE = 0x7F800000
-"""The bits of float32's infinity; a NaN's are above it."""
+"""The bits of infinity in float32, as an integer. Those of NaN are a larger integer."""
 
 
 @finite.kernel("CPU")

@@ -28,7 +28,7 @@ from outerloop.kernels.cpu.compiled import compiled
 
 ONE = np.uint64(1)
 ROOM = 56
-"""Minimum number of bits that `peek` returns and `flush` accepts: 64 minus a partial byte."""
+"""Number of bits that `peek` always returns and `flush` always accepts: 64 minus a partial byte."""
 
 
 @intrinsic
@@ -68,7 +68,7 @@ def store8(typing, byte, i, word):
 
 @compiled
 def low_bits(word, bits):
-    """Return the lowest `bits` < 64 bits of a uint64."""
+    """Return the lowest `bits` bits of a uint64, for `bits` below 64."""
     return word & ((ONE << np.uint64(bits)) - ONE)
 
 
@@ -86,7 +86,7 @@ def peek(byte, at):
 
 @compiled
 def put(byte, i, end, word):
-    """Store 8 bytes, or as many as fit before `end`."""
+    """Store the 8 bytes of `word` from byte[i] on, or as many of them as fit before `end`."""
     if i + 8 <= end:
         store8(byte, i, word)
         return
@@ -125,14 +125,14 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap and the length of the code in bits. A code longer than 64 bits is not valid."""
+    """Return the code of a gap and the length of the code in bits. If it is above 64, the returned code is wrong."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Return the concatenation of two codes and its length in bits. A result longer than 64 bits is not valid."""
+    """Return the concatenation of two codes and its length in bits. If it is above 64, the concatenation is wrong."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 
@@ -211,7 +211,7 @@ def write_row(byte, i, end, word, fill, kept, b, low, step):
 
 @compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
-    """Set kept[:] = high << low. Return the end of the codes and the next min_high.
+    """Read the codes of a row and set kept[:] = high << low. Return the end of the codes and the next min_high.
 
     The end is past `stop_at` if the codes are invalid.
     """

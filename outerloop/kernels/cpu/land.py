@@ -46,7 +46,7 @@ def land_cpu(
 
 @compiled
 def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
-    """Land chunks first .. last."""
+    """Land chunks first .. last - 1."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     peers = 0 if how.by_senders else position.shape[0]

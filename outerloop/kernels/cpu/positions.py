@@ -21,7 +21,10 @@ from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 
 def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
-    """Return for each loop whether it exists and returned True for all its pieces. All threads share all loops."""
+    """Run loops on all threads, each in `pieces` pieces. Return for each loop whether it is valid.
+
+    A loop is valid if it is not None and returned True for all of its pieces.
+    """
     present = list(loops)
     passed = [loop is not None for loop in present]
 

@@ -20,7 +20,7 @@ def lane_bounds(lane, lane_rows, rows):
 
 @compiled
 def sizes(position, size, rows, lane_rows, b, first, stop):
-    """Set size[lane] to the lane's size in bytes, for lanes first .. stop. Return False if positions are invalid."""
+    """Set size[lane] to the size of a lane in bytes, for lanes first .. stop - 1. Return False on invalid positions."""
     for lane in range(first, stop):
         bits = 0
         first_row, last_row = lane_bounds(lane, lane_rows, rows)
@@ -36,7 +36,7 @@ def sizes(position, size, rows, lane_rows, b, first, stop):
 
 @compiled
 def write(position, byte, border, rows, lane_rows, b, first, stop):
-    """Write the codes of lanes first .. stop to byte[border[lane] : border[lane + 1]]."""
+    """Write the codes of lanes first .. stop - 1 to byte[border[lane] : border[lane + 1]]."""
     for lane in range(first, stop):
         i, end = border[lane], border[lane + 1]
         word, fill = np.uint64(0), 0
@@ -51,8 +51,8 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
 def find_lanes(byte, border):
     """Set border[lane] to the start of each lane and border[-1] to the end of the last lane.
 
-    They are computed from the lane sizes at the beginning of `byte`; only these are read, and the caller checks that
-    `byte` is long enough for them. Return whether `byte` ends where the last lane ends.
+    Only the lane sizes at the beginning of `byte` are read; the caller must check that `byte` is long enough for them.
+    Return whether `byte` ends where the last lane ends.
     """
     border[0] = 2 * (border.size - 1)
     for lane in range(border.size - 1):
@@ -62,7 +62,7 @@ def find_lanes(byte, border):
 
 @compiled
 def read(byte, position, border, rows, lane_rows, b, first, stop):
-    """Read the positions of lanes first .. stop. Return False if a lane is invalid."""
+    """Read the positions of lanes first .. stop - 1. Return False if a lane is invalid."""
     for lane in range(first, stop):
         at, stop_at = 8 * border[lane], 8 * border[lane + 1]
         first_row, last_row = lane_bounds(lane, lane_rows, rows)

@@ -41,7 +41,7 @@ def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, grou
 
 @compiled
 def encode_groups(x, group, code, level, first, last):
-    """Encode the groups first · TOGETHER .. last · TOGETHER."""
+    """Encode the groups first · TOGETHER .. last · TOGETHER - 1, as far as they exist."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
     levels = np.empty((last - first, 2), np.float32)
     for g in range(first, last):
@@ -64,7 +64,7 @@ def encode_groups(x, group, code, level, first, last):
 
 @compiled
 def decode_groups(code, level, group, x, first, last):
-    """Decode groups first .. last."""
+    """Decode groups first .. last - 1."""
     levels = np.empty((last - first, 2), np.float32)
     convert(level[2 * first : 2 * last], levels.reshape(-1))
     for g in range(first, last):

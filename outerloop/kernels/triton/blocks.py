@@ -29,10 +29,10 @@ def num_warps(block: int, each: int) -> int:
 
 
 def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
-    """Return (first row, last row, length, kept) of the full chunks, then of a shorter last chunk, if there is one.
+    """Return (first row, row after the last, length, kept) of the full chunks, then of a shorter last chunk, if any.
 
-    The kernel is launched separately for each, because threads can move 16 bytes at a time only if all rows of a launch
-    have the same length, a multiple of 16.
+    The kernel is launched separately for the shorter chunk, because threads can move 16 bytes at a time only if all
+    rows of a launch have the same length, a multiple of 16.
     """
     whole, rest = (0, rows.whole, rows.chunk, rows.k), (rows.whole, rows.chunks, rows.rest, rows.kept_of_rest)
     return [span for span in (whole, rest) if span[0] < span[1]]
@@ -57,7 +57,7 @@ def load_float(pointer, mask):
 
 @triton.jit
 def store_float(pointer, x, mask):
-    """Store x, rounded to nearest even: the inverse of `load_float`."""
+    """Store x in memory that `stored` returned, rounded to nearest even if it is bfloat16."""
     if pointer.dtype.element_ty == tl.int16:
         bits = x.to(tl.int32, bitcast=True)
         rounded = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)

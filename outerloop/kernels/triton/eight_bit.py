@@ -1,4 +1,7 @@
-"""Read a residual of 32 or 8 bits in Triton at any positions, and write it by chunks, which start at a block."""
+"""Read a residual of 32 or 8 bits per value in Triton, at any positions, and write one of 8 bits per value by chunks.
+
+Every chunk starts at the beginning of a block (`kernels.eight_bit`).
+"""
 
 from __future__ import annotations
 

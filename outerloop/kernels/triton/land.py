@@ -27,7 +27,7 @@ from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 TILE = 1024
 """Number of values that a program holds in registers at a time, four per thread: 16 bytes of each tensor."""
 WARPS = 40
-"""Number of warps that fit in a multiprocessor's registers: the kernel uses 48 per thread on an H100 or H200."""
+"""Number of warps whose registers fit in a multiprocessor: a thread of the kernel uses 48 on an H100 or H200."""
 
 
 @land.kernel("CUDA")
@@ -123,7 +123,10 @@ def land_chunks(
     TILE: tl.constexpr,
     KEPT_TILE: tl.constexpr,
 ):
-    """Land row first + program, then every num_programs-th row after it. Each phase ends at a barrier."""
+    """Land row first + program, then every num_programs-th row after it, before row `last`.
+
+    Each phase ends at a barrier.
+    """
     program = tl.program_id(0).to(tl.int64)
     total += program * chunk
     if senders is not None:
@@ -174,7 +177,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. Where the sum is zero, 1 is divided instead, because dividing zero takes the slow path on a GPU."""
+    """Return ḡ. Where the sum is zero, 1 is divided in its place and ignored: a GPU divides zero by a slow path."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:

@@ -72,7 +72,7 @@ def select_chunk(
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Select from row first + program: kept positions, ascending, their values, and the sum of (slow − fast)²."""
+    """Select from row first + program. Store the kept positions, ascending, their values, and Σ (slow − fast)²."""
     row = tl.program_id(0).to(tl.int64) + first
     lane = tl.arange(0, BLOCK)
     mask = lane < length
