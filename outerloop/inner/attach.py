@@ -32,12 +32,13 @@ class Attached:
             parameters as well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted. If there
             are several optimizers, such as Muon and AdamW for different parameters, pass a list in the order of their
             steps; only the steps of the last optimizer are counted.
-        outer: counts every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
+        outer: the outer loop, which counts every step; its rounds launch and land inside `optimizer.step`. On a rank
+            that does not lead its island, the `Follower` that replaces the outer loop.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
-        sole_writer: whether only this optimizer changes the weights between two of its steps (for example, weights are
-            not replaced by averaged weights for evaluation). A delayed launch then copies the weights in the
-            background. Otherwise the preceding step includes the time of this copy.
+        sole_writer: whether only the steps of `optimizer` change the weights. This is not the case if, for example,
+            averaged weights replace them for evaluation. If True, a delayed launch copies the weights in the
+            background; if False, the step that launches a round waits for this copy.
 
     Raises:
         UserError: if the optimizer does not train a parameter that would be exchanged, or if a trainable parameter was
@@ -110,7 +111,7 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
 
 
 def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Check that the optimizers have all trainable parameters. Raises UserError that names the first missing one."""
+    """Check that the optimizers train all trainable parameters. Raises UserError, naming the first missing one."""
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     kind = " and ".join(type(optimizer).__name__ for optimizer in optimizers)
     for name, p in outer.island.params.items():
@@ -122,7 +123,7 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe prescribes an inner optimizer other than AdamW and the given one is not of that kind.
+    """Log a warning if the recipe prescribes an inner optimizer other than AdamW, and the given one has another class.
 
     Nothing is checked if there are several optimizers.
     """
@@ -131,8 +132,8 @@ def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -
     if len(optimizers) == 1 and wanted not in ("", "AdamW", kind):
         recipe = getattr(outer, "recipe", "")
         logger.warning(
-            "recipe=%s takes its inner steps with %s, and this optimizer is a %s: outerloop.recipe_optimizer(%r, model)"
-            " returns it",
+            "recipe=%s takes its inner steps with %s, but this optimizer is a %s: use"
+            " outerloop.recipe_optimizer(%r, model)",
             recipe,
             wanted,
             kind,

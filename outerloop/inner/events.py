@@ -1,6 +1,6 @@
 """Events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, step, round, eval, sample, saved, done. Field names include their units.
+"event" is one of status, ready, step, round, eval, sample, saved, done. Names of fields include the unit.
 """
 
 from __future__ import annotations

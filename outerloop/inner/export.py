@@ -100,7 +100,7 @@ def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | No
 
 
 def is_replaceable(folder: Path) -> bool:
-    """Return whether the folder is empty or an earlier export, so that replacing it deletes no files of the user."""
+    """Return whether the folder is empty or an earlier export, so replacing it deletes none of the user's files."""
     return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob("model*.safetensors")))
 
 
@@ -114,7 +114,10 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def exported_shapes(path: Path) -> dict[str, Size]:
-    """Return parameter name -> shape for a folder such as a run's hf/, or for a .safetensors file. Raises UserError."""
+    """Return parameter name -> shape for an exported model: a folder such as RUN_DIR/hf, or a .safetensors file.
+
+    Raises UserError if the shapes cannot be read.
+    """
     folder = path if path.is_dir() else path.parent
     file = folder / "model.safetensors" if path.is_dir() else path
     try:
@@ -125,7 +128,7 @@ def exported_shapes(path: Path) -> dict[str, Size]:
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"--model {path} is not an exported model, {reason}: pass --model RUN_DIR/hf") from error
+        raise UserError(f"--model {path} is not an exported model ({reason}): pass --model RUN_DIR/hf") from error
 
 
 def shapes_from_config(folder: Path) -> dict[str, Size]:

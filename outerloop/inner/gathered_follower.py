@@ -1,10 +1,10 @@
-"""Run a rank of a gathered island that is not the leader. It follows the leader's commands and has no outer state.
+"""Run a non-leader rank of a gathered island. It follows the commands of the leader and has no outer state.
 
 leader's command   action of this rank
 gather, scatter    sends or receives its shards (gathered.py)
 step, evaluate     computes together with the other ranks, on its part of the batch
 save, load         saves or loads its shards of the model and inner optimizer; a load command contains the data position
-leave              ends
+leave              stops following commands
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outerloop.types import Tensors
 
 
 class GatheredFollower:
-    """Takes the place of the outer loop on such a rank: it knows the current inner step, and has no outer state."""
+    """Replaces the outer loop on a non-leader rank. It knows the current inner step, but has no outer state."""
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
@@ -46,7 +46,7 @@ class GatheredFollower:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load an empty state."""
+        """Do nothing, because `state` is empty."""
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:

@@ -1,4 +1,4 @@
-"""The interface between a training loop and its outer loop, or the outer loop's replacement on other ranks."""
+"""The interface between a training loop and its outer loop, or the outer loop's replacement on non-leader ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from outerloop.replica.island import Island
 
 
 class StepHooks(Protocol):
-    """The calls that any training loop makes; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
+    """The methods that any training loop calls; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
 
     notifies_updates: bool
-    """True if the caller calls `before_update` before every change of the weights; set by the caller."""
+    """True if the caller calls `before_update` before every change to the weights; set by the caller."""
 
     @property
     def island(self) -> Island:
@@ -26,18 +26,18 @@ class StepHooks(Protocol):
         ...
 
     def after_inner_step(self, samples: int) -> Sequence[RoundReport]:
-        """Count one inner step of this many training samples. Return the reports of the rounds that landed."""
+        """Count one inner step of `samples` training samples. Return the reports of rounds that landed or failed."""
         ...
 
 
 class TrainerHooks(StepHooks, Protocol):
-    """The calls that a worker's inner trainer makes; implemented by `OuterLoop` and `GatheredFollower`."""
+    """The methods that a worker's inner trainer calls; implemented by `OuterLoop` and `GatheredFollower`."""
 
     schedule: Schedule
 
     @property
     def inner_step(self) -> int:
-        """The position in the run: the number of inner steps of the run that are over."""
+        """The number of inner steps that the run has completed."""
         ...
 
     def evolved(self) -> dict[str, Any]:
@@ -45,5 +45,5 @@ class TrainerHooks(StepHooks, Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `evolved` returned."""
+        """Restore a state returned by `evolved`."""
         ...

@@ -6,7 +6,7 @@ from outerloop.kernels.portable import cosine
 
 
 def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, floor: float) -> float:
-    """Return the factor of the peak learning rate at `step` (counted from 0).
+    """Return the factor by which the peak learning rate is multiplied at `step` (counted from 0).
 
     It increases linearly over `warmup_steps`, then decreases along half a cosine to `floor` at `total_steps`, and stays
     at `floor`. The result is bit-identical on all machines.

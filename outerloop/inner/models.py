@@ -1,7 +1,7 @@
 """Build the Llama models of configs/model, and define the interface that the trainer expects of any model.
 
 A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that has them as `.logits`.
-Letters: B sequences in a batch, T tokens in a sequence, V vocabulary.
+Letters: B sequences in a batch, T tokens in a sequence, V token ids in the vocabulary.
 
 The loss is next-token cross-entropy in nats, -1/(B T) sum_bt log p(window[b, t+1] | window[b, :t+1]).
 """
@@ -39,15 +39,15 @@ def llama(
     """Return a Llama with random weights. Seed torch's global generator first to get the same model on every peer.
 
     Args:
-        vocab_size: V; at least the vocabulary of the data.
+        vocab_size: V; at least the vocabulary size of the data.
         hidden_size: width of the residual stream.
-        intermediate_size: width of the SwiGLU.
-        layers: transformer blocks.
-        heads: query heads; divides hidden_size.
-        kv_heads: key and value heads; divides heads. If equal to heads, heads are not grouped.
+        intermediate_size: width of the SwiGLU layers.
+        layers: number of transformer blocks.
+        heads: number of query heads; must divide hidden_size.
+        kv_heads: number of key and value heads; must divide heads. If equal to heads, heads are not grouped.
         max_seq_len: the maximum sequence length stated in the config of an exported model.
         tie_embeddings: whether to use the input embedding as the output matrix.
-        rope_theta: base wavelength of the rotary embedding.
+        rope_theta: base (θ) of the rotary embedding.
         norm_eps: epsilon of RMSNorm.
         attention: "sdpa" or "eager"; the implementation, by its name in transformers.
 

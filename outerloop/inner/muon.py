@@ -19,7 +19,7 @@ Named = Iterable[tuple[str, Parameter]]
 class MuonWithAdamW(Optimizer):
     """Muon and AdamW behind the interface of one optimizer, with the parameter groups of both.
 
-    `needs_whole_matrices` is True because a rank cannot update its shard of a matrix alone.
+    `needs_whole_matrices` is True because a rank cannot update its shard of a matrix without the other shards.
 
     Args:
         params: (name, parameter) pairs.

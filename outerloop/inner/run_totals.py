@@ -19,18 +19,18 @@ from outerloop.replica.rank_group import RankGroup
 
 
 class StepTimeBudget:
-    """The times of all inner steps since the last round landed."""
+    """Sums up the times of all inner steps since the last round landed or failed."""
 
     def __init__(self) -> None:
         self.compute_s = self.outer_s = 0.0
 
     def add(self, step: StepReport) -> None:
-        """Add one inner step and the outer-loop work after it."""
+        """Add the times of one inner step and of the outer loop's work for it."""
         self.compute_s += step.compute_s
         self.outer_s += step.outer_s
 
     def split(self, report: RoundReport) -> dict[str, float]:
-        """Return the seconds spent since the previous round landed, and reset the sums."""
+        """Return category -> seconds spent since the previous round, and reset the sums."""
         others_s = min(self.outer_s, report.peer_wait_s)
         spent = {
             "compute_s": self.compute_s,
@@ -66,12 +66,12 @@ class RunTotals:
         return spent
 
     def counters(self) -> dict[str, Any]:
-        """Return all totals, with the bytes of all lanes. This is a collective if there are several lanes."""
+        """Return all totals, with the bytes of all lanes. This is a collective call if there are several lanes."""
         sent, received = self.lanes.all_reduce([self.traffic.bytes_sent, self.traffic.bytes_received])
         counted = {"bytes_sent": int(sent), "bytes_received": int(received), **counters(self.exchange)}
         return self.totals | {name: self.earlier.get(name, 0) + count for name, count in counted.items()}
 
     def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from what `counters` returned in an earlier session."""
+        """Continue from the totals that `counters` returned in an earlier session."""
         self.earlier |= counters
         self.totals = dict(self.earlier)

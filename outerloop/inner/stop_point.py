@@ -1,6 +1,7 @@
 """Determine the inner step at which an interrupted run stops, which is the same for all workers of a machine.
 
-    1. `request` makes each worker wait before its next inner step, and returns the number of steps that it has begun.
+    1. `request`, called for each worker, makes the worker wait before its next inner step, and returns the number of
+       steps that the worker has begun.
     2. `set_target` lets each worker train up to the largest of these numbers. The worker then saves its state and
        leaves.
 
@@ -14,7 +15,7 @@ import threading
 
 
 class StopPoint:
-    """The stop point of one worker. The worker's training thread calls `begin_step`; another thread calls the rest."""
+    """The stop point of one worker. Its training thread calls `begin_step`; another thread calls the other methods."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

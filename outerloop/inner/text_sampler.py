@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPERATURE = 0.8
-"""Divisor of the logits. Below 1, unlikely tokens are drawn less often than the model's probabilities state."""
+"""Divisor of the logits. A value below 1 makes unlikely tokens rarer than the model's own probabilities do."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TextSampler:
     every: number of rounds between two samples.
     prompt: the text to continue.
     tokens: number of tokens to generate.
-    window: maximum number of tokens that are given to the model.
+    window: maximum number of preceding tokens from which the model predicts the next one.
     tokenizer: tokenizer of the data.
 
     Raises UserError if the data has no tokenizer, or if the prompt is empty.
@@ -43,7 +43,7 @@ class TextSampler:
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
-            raise UserError(f"samples.every={self.every}: this data has no tokenizer: set samples.every=0")
+            raise UserError(f"samples.every={self.every} needs a tokenizer; this data has none: set samples.every=0")
         if not self.prompt:
             raise UserError("samples.prompt is empty: set samples.prompt=The")
 

@@ -1,8 +1,8 @@
-"""The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each.
+"""The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each step.
 
-One inner step: forward and backward passes of `accumulate` micro-batches of `batch` sequences, clipping, a step of the
-inner optimizer; then the outer loop counts the step. Without an inner optimizer (method.reads = "gradients") the outer
-loop uses the accumulated gradient itself.
+An inner step consists of forward and backward passes of `accumulate` micro-batches of `batch` sequences, gradient
+clipping, and a step of the inner optimizer. Then the outer loop counts the step. If there is no inner optimizer
+(method.reads = "gradients"), the outer loop reads the accumulated gradient.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class StepReport:
 
     loss: mean loss in nats per token.
     tokens: number of tokens of the step.
-    lr: learning rate of the inner optimizer; None if there is none.
+    lr: learning rate of the inner optimizer; None if there is no inner optimizer.
     rounds: reports of the rounds that landed or failed after the step.
     compute_s: seconds of the step itself.
     outer_s: seconds for which the outer loop stopped inner steps.
 
-    On an accelerator, kernels queued by `update` may still be running; their time is included in the next operation
-    that waits for them.
+    On an accelerator, kernels queued by `update` may still be running when `compute_s` is measured. Their time is then
+    included in the next operation that waits for them.
     """
 
     loss: float
@@ -65,8 +65,8 @@ class Trainer(Generic[Outer]):
             outer loop's replacement (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
         lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
-        warmup_steps: number of this worker's own first updates over which a linear ramp limits this factor. A worker
-            that joins late needs the ramp because its optimizer moments start at zero.
+        warmup_steps: number of this worker's first updates during which a linear ramp limits the factor. A worker that
+            joins late needs the ramp because its optimizer moments start at zero.
         accumulate: number of micro-batches per step.
         clip_norm: largest global L2 norm of the gradient; None for no limit.
         precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
@@ -135,7 +135,7 @@ class Trainer(Generic[Outer]):
         return float(loss.detach())
 
     def update(self) -> float | None:
-        """Clip the gradient and step the inner optimizer. Return its learning rate, or None if there is none."""
+        """Clip the gradient and step the inner optimizer. Return its learning rate; None if there is no optimizer."""
         if self.optimizer is None:
             return None
         if self.clip_norm is not None:
@@ -145,7 +145,7 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        self.optimizer.zero_grad()  # workers that share this device take turns: only one needs memory for gradients
+        self.optimizer.zero_grad()  # workers that share this device take turns, so only one needs memory for gradients
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()
@@ -199,7 +199,7 @@ class Trainer(Generic[Outer]):
 
 
 def autocast_context(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """Return the autocast context for the forward pass. Raises UserError for an unknown precision."""
+    """Return a function that creates an autocast context. Raises UserError if the precision is unknown."""
     if precision not in PRECISIONS:
         raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -209,7 +209,7 @@ def autocast_context(precision: str, device: torch.device) -> Callable[[], Abstr
 
 
 def pick_device(name: str, index: int) -> torch.device:
-    """Return the device of this name. "auto" is the first that is available of CUDA, Apple's GPU and the CPU.
+    """Return the device called `name`. "auto" selects the first available one of CUDA, Apple's GPU and the CPU.
 
     With several CUDA devices, local workers are assigned to them round-robin by `index`. Raises UserError if the device
     is unknown or not available.

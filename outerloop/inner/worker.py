@@ -1,4 +1,4 @@
-"""Run one worker: resume, train, evaluate, save, deliver the final model, emit events (events.py).
+"""Run one worker: resume, train, evaluate, save, agree on the final model, and emit events (events.py).
 
 All ranks of an island run this together; only the first rank emits events.
 """
@@ -32,7 +32,7 @@ from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Stopped, Te
 
 
 class Worker:
-    """Runs one trainer to its last inner step, from the first or from the step of its checkpoint.
+    """Runs one trainer from the first inner step, or from the step of its checkpoint, to the last inner step.
 
     Args:
         settings: settings of this run.
@@ -43,8 +43,8 @@ class Worker:
         emit: called with each event.
         check_stop: raises Stopped if the run has to end at once.
         stop_point: set by another thread if the run has to end early, with a checkpoint.
-        sampler: generates text from the global model at this worker.
-        export: writes the global model at this worker, every `export_every` rounds.
+        sampler: generates text from the global model; None for no samples.
+        export: writes this worker's global model to disk; called every `export_every` rounds.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Worker:
     def run(self) -> None:
         """Run from the start or the checkpoint to the last round.
 
-        Raises RoundFailed after too many failed rounds in a row, UserError if the peers do not start at the same
-        position, and Stopped, QuorumLost, ReplicasDiverged or Outvoted.
+        Raises RoundFailed after too many failed rounds in a row, and UserError if the peers do not start at the same
+        position. Also raises Stopped, QuorumLost, ReplicasDiverged and Outvoted (types.py).
         """
         if self.settings.resume_step is not None:
             self.resume(self.settings.resume_step)
@@ -118,7 +118,7 @@ class Worker:
             raise
 
     def agree_on_start(self) -> None:
-        """Check that most peers start at the same position with equal weights (initial_state.py). Raises UserError.
+        """Check that most peers start at the same position with equal weights, else raise UserError (initial_state.py).
 
         Without lockstep this check is skipped. A worker that took over weights from other peers saves them immediately,
         because it could not reproduce them if it were killed before its first checkpoint.
@@ -127,7 +127,7 @@ class Worker:
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
-        """Record a round. If it is a round of the last fragment, evaluate and save if this is due.
+        """Record a round. After a round of the last fragment, evaluate, generate text, export and save, each if due.
 
         `newest` is False if later rounds landed after the same step, because this peer had fallen behind. The weights
         are then newer than the round, so they are neither evaluated nor saved.
@@ -162,7 +162,7 @@ class Worker:
             keep_payload(folder, report, rounds=self.settings.keep_payload_rounds)
 
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
-        """Evaluate, generate text, export and save, each if due after `done` rounds. A `failed` round is not saved."""
+        """Evaluate, generate text, export and, unless the round `failed`, save: each if due after `done` rounds."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
             self.evaluate(round_number=done)
         if self.sampler and is_due(done, self.sampler.every):
@@ -177,8 +177,8 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If rounds may land early, wait for the step at which the round has landed on all peers, so that all peers save
-        after the same step.
+        If rounds may land early, defer the save to the inner step after which the round has landed on all peers, so
+        that all peers save after the same step.
         """
         schedule = self.outer.schedule
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
@@ -186,10 +186,10 @@ class Worker:
             self.save()
 
     def save_at_stop_point(self) -> None:
-        """Save and raise Stopped if the run is interrupted and this step is its stop point, or the next possible one.
+        """Save and raise Stopped if the run is interrupted and its stop point is reached.
 
-        A step is possible if all workers have landed the same rounds after it: if none is in flight, or if one has just
-        landed everywhere.
+        If not all workers have landed the same rounds after that step, continue to the next step after which they have:
+        no round is in flight, or one has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return
@@ -214,22 +214,23 @@ class Worker:
         self.divergence = ending.divergence
 
     def raise_if_diverged(self) -> None:
-        """Raise ReplicasDiverged if no hash had a majority at the end. Call this after exporting the model."""
+        """Raise ReplicasDiverged if no hash of final weights had a majority. Call this after exporting the model."""
         if self.divergence:
             raise ReplicasDiverged(self.divergence)
 
     def adopt_mean(self) -> None:
-        """Make the mean of all compatible replicas this machine's final model, and evaluate it."""
+        """Adopt the mean of all compatible replicas as this machine's final model, and evaluate it."""
         averaged = average(self.outer, self.lanes)
         self.outer.replica.assign(averaged.mean)
         for reason in averaged.refused.values():
             self.emit_once(f"left out, {reason}")
         for peer, part in averaged.shortened.items():
             self.emit_once(
-                f"{peer}: only {part:.2g} of its distance counts, because it is farther away than partners usually are"
+                f"{peer}: its distance from this replica is scaled by {part:.2g}, because it is farther away than partners"
+                " usually are"
             )
         replicas, size = len(averaged.peers), self.exchange.size
-        self.emit_once(f"the model is the mean of {replicas} of {size} replicas, their spread is {averaged.spread:.2g}")
+        self.emit_once(f"the model is the mean of {replicas} of {size} replicas; their spread is {averaged.spread:.2g}")
         self.emit_validation(self.settings.rounds, averaged.mean, spread=averaged.spread, replicas=replicas)
 
     def evaluate(self, *, round_number: int) -> None:
@@ -245,7 +246,7 @@ class Worker:
             self.emit_validation(round_number, averaged.mean, spread=averaged.spread, replicas=len(averaged.peers))
 
     def save(self) -> None:
-        """Save this worker's whole state. The parent process seals the checkpoint once all local workers have saved."""
+        """Save this worker's whole state. The supervisor seals the checkpoint once all local workers have saved."""
         rest = {"rng": rng.get_state(), "counters": self.totals.counters()}
         save(
             self.trainer,
@@ -258,7 +259,7 @@ class Worker:
         self.emit("saved")
 
     def resume(self, step: int) -> None:
-        """Restore this worker's state at `step`, but not the random state of ranks that are not the leader."""
+        """Restore this worker's state at `step`. The random state is restored only on the leader."""
         rest = load(self.trainer, run_dir=self.settings.run_dir, step=step, worker=self.settings.index)
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
@@ -283,7 +284,7 @@ class Worker:
             self.emit("status", text=text)
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Emit one event. Ranks of an island other than the first emit nothing."""
+        """Emit one event if this rank is the leader of its island; other ranks emit nothing."""
         if self.ranks.is_leader:
             self.emit_event({"event": event, "worker": self.settings.index, "step": self.step, **fields})
 

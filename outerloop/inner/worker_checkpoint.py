@@ -3,9 +3,10 @@
     checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
     checkpoints/step-00000300/island-0/       the shards of a sharded island (distributed_checkpoint.py)
 
-All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and the record
-that verifies file and shards (checkpoint.py). All ranks must call `load`; ranks that follow a leader call `load_inner`
-instead. Shards can be loaded on any number of ranks, and an unsharded replica by any number of ranks with copies.
+All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and a record with
+which file and shards can be verified (checkpoint.py). All ranks must call `load`; ranks that follow a leader call
+`load_inner` instead. Shards can be loaded by any number of ranks. An unsharded replica can be loaded by any number of
+ranks, each of which then has a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ State = dict[str, Any]
 
 
 def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int, slow_hash: str) -> None:
-    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island must call this.
+    """Write the state of a trainer, and `rest`, the rest of the worker's state. All ranks of an island must call this.
 
     slow_hash: hash of the slow weights, 16 hexadecimal digits; only the leader uses it.
     """
@@ -70,7 +71,7 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
 
 def distributed_checkpoint() -> ModuleType:
-    """Return the checkpoint module. It is imported only when needed, because the import takes a second."""
+    """Return the module that saves and loads shards. It is imported late, because the import takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 

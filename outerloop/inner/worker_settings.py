@@ -10,8 +10,8 @@ from pathlib import Path
 class WorkerSettings:
     """The settings of one worker's run.
 
-    eval_every, checkpoint_every: numbers of rounds; 0: only at the end.
-    log_every: number of inner steps.
+    eval_every, checkpoint_every: number of rounds between two evaluations or checkpoints; 0: only at the end.
+    log_every: number of inner steps between two step events.
     keep_payload_rounds: number of recent rounds for which this worker's payloads are kept on disk.
     """
 
@@ -31,7 +31,7 @@ class WorkerSettings:
     def evaluates_after(self, done: int, *, shared: bool) -> bool:
         """Return whether to evaluate after `done` rounds.
 
-        After the last round, replicas that are not `shared` are evaluated when they are averaged, not by this.
+        False after the last round if replicas are not `shared`: their mean is evaluated instead (`Worker.adopt_mean`).
         """
         return shared if done == self.rounds else done < self.rounds and is_due(done, self.eval_every)
 

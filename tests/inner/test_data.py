@@ -156,9 +156,9 @@ def test_an_impossible_rank_is_refused(corpus: Corpus) -> None:
 
 
 def test_text_that_is_too_short_says_what_to_type(corpus: Corpus) -> None:
-    with pytest.raises(UserError, match=r"tokens, and a sequence needs seq_len \+ 1 = 1000001; set inner.seq_len=\d+"):
+    with pytest.raises(UserError, match=r"tokens, but a sequence needs seq_len \+ 1 = 1000001; set inner.seq_len=\d+"):
         corpus.stream(rank=0, size=2, batch=1, seq_len=1_000_000, seed=0).next()
-    with pytest.raises(UserError, match=r"validation .* tokens, and a sequence needs"):
+    with pytest.raises(UserError, match=r"validation .* tokens, but a sequence needs"):
         corpus.validation(seq_len=1_000_000, sequences=1)
 
 
@@ -352,10 +352,10 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
         opened(tmp_path / "tiny.bin")
     cut = write_shard(tmp_path / "cut.bin", np.zeros(900, dtype=np.uint16))
     cut.write_bytes(cut.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"cut.bin: the header states 900 tokens, the file has 890"):
+    with pytest.raises(UserError, match=r"cut.bin: the header states 900 tokens, but the file has 890"):
         opened(cut)
     large = write_shard(tmp_path / "ids.bin", np.full(900, 100, dtype=np.uint16))
-    with pytest.raises(UserError, match=r"ids.bin: token id 100, but data.vocab_size=100 allows only ids below"):
+    with pytest.raises(UserError, match=r"ids.bin: token id 100 is not below data.vocab_size=100"):
         opened(large).validation(seq_len=8, sequences=1)
 
 

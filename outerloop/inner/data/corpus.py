@@ -41,7 +41,7 @@ class Corpus(Protocol):
     """Every token id is below this; the model's vocabulary must be at least as large."""
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> Stream:
-        """Return the training batches of worker `rank` of `size`, disjoint from those of the other ranks."""
+        """Return the stream of worker `rank` among `size` workers. No two workers train on the same text."""
         ...
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
@@ -63,7 +63,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def too_short_error(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
-    """Return the error for a text that does not fill one window. `mend`: advice for the user."""
+    """Return the error for a text that does not fill one window. `what`: name of the text; `mend`: advice."""
     if tokens > 1:
         mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
-    return UserError(f"{what}: {tokens} tokens, and a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")
+    return UserError(f"{what}: {tokens} tokens, but a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")

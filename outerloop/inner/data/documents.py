@@ -1,7 +1,8 @@
-"""Text files as a corpus: split and distributed to workers by file. Each worker reads only its own files into memory.
+"""Serve text files as a corpus. Whole files are held out or assigned to workers; a worker reads only its own files.
 
-If there are too few files, or their sizes are too unequal (for example, a single large file), the text is split by
-position instead: the last 5 % of the joined text is for validation, and workers train on contiguous spans of the rest.
+If too small or too large a share of the bytes would be held out (for example, of a single large file), the last 5 % of
+the joined text is for validation instead. Then, or if the files cannot be assigned to workers evenly enough, workers
+train on contiguous spans of the joined training text, and each worker reads all of it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Documents:
     """The corpus of a list of text files.
 
     Args:
-        documents: the files; names are unique.
+        documents: the files; their names must be unique.
         encoding: converts files to tokens.
         what: name of this corpus in messages.
         whole_packages: whether to distribute whole top-level folders (non-IID workers) instead of single files.

@@ -1,7 +1,7 @@
-"""Streams of Hugging Face `datasets`. This is the only module that imports that package.
+"""Stream text from Hugging Face `datasets`. This is the only module that imports that package.
 
 Examples are packed end to end into windows, in the dataset's own order, because a shuffle buffer could not be resumed
-exactly. Without a validation split, one text in twenty is held out by its hash, independent of worker and shard. The
+exactly. Without a validation split, one text in twenty is held out by its hash, independently of worker and shard. The
 saved position consists of the dataset's own position and the tokens that were read but not yet returned.
 """
 
@@ -66,7 +66,7 @@ class HuggingFace:
         return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """Return the first windows of the split, because a stream cannot be sampled evenly over its whole length."""
+        """Return the first windows of the validation text, because a stream cannot be sampled over its whole length."""
         packer, windows = Packer(seq_len), list[Tensor]()
         for tokens in self._validation_tokens():
             packer.add(tokens)
@@ -91,7 +91,7 @@ class HuggingFace:
         return split_dataset_by_node(self._open(self.split, self.data_files), rank, size)
 
     def training_tokens(self, dataset: IterableDataset) -> Iterator[np.ndarray]:
-        """Yield one array per document. Nothing is read ahead: `dataset.state_dict()` is the position after it."""
+        """Yield the tokens of each document. `dataset.state_dict()` is then the position after that document."""
         for text in self._texts(dataset):
             if not (self.holds_out and is_held_out(text)):
                 yield self.encoding.encode(text)
@@ -152,8 +152,8 @@ class Packer:
 class HuggingFaceStream:
     """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
-    The dataset is reopened for each epoch. `set_epoch` would redistribute the files, so that workers would train on the
-    parts of other workers.
+    The dataset is reopened for each epoch, because `set_epoch` would redistribute the files: workers would then train
+    on the parts of other workers.
     """
 
     def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:
@@ -203,7 +203,7 @@ class HuggingFaceStream:
 
 
 def require_datasets() -> None:
-    """Check that `datasets` is installed. Raises a UserError with the command that installs it."""
+    """Check that `datasets` is installed. If not, raises UserError with the command that installs it."""
     try:
         import datasets  # noqa: F401
     except ImportError as error:

@@ -20,7 +20,7 @@ HELD_OUT = 0.05
 
 
 def is_held_out(key: bytes) -> bool:
-    """Return whether a key is held out: one in twenty, by hash, independent of order, machine and other keys."""
+    """Return whether a key is held out. One key in twenty is held out; this depends only on the hash of the key."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") < HELD_OUT * 2**64
 
 
@@ -35,7 +35,7 @@ def rank_span(tokens: int, rank: int, size: int) -> slice:
 
 
 def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[str]]:
-    """Return the names of each of `size` workers: largest first, each given to the worker with the fewest bytes."""
+    """Return each worker's names. Names are assigned largest first, each to the worker with the fewest bytes so far."""
     names_by_rank: list[list[str]] = [[] for _ in range(size)]
     loads = [(0, rank) for rank in range(size)]
     for name in sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name)):
@@ -46,7 +46,7 @@ def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[s
 
 
 class RankStream:
-    """The stream of rank r of R ranks: windows r B/R .. (r + 1) B/R of each batch of B windows. R divides B.
+    """The stream of rank r of R ranks: windows r B/R .. (r + 1) B/R of each batch of B windows. R must divide B.
 
     The mean of the ranks' mean gradients is the gradient of the whole batch. So an island trains as a single process
     would, whatever its number of ranks.

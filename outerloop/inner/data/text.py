@@ -1,4 +1,4 @@
-"""Local text files, as bytes or tokenized with a local tokenizer.
+"""Read local text files, as bytes or tokenized with a local tokenizer.
 
 The text of a worker is kept in memory. If it does not fit, tokenize it once and use data=tokens.
 """

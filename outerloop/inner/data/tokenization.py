@@ -1,4 +1,4 @@
-"""Convert text to token ids: either its bytes, or with a local tokenizer folder."""
+"""Convert text to token ids: either to its bytes, or with a tokenizer from a local folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Encoding(Protocol):
     vocab_size: int
 
     def encode(self, document: bytes) -> np.ndarray:
-        """Return the token ids of one document, given as UTF-8 bytes, and the end-of-text token if there is one."""
+        """Return the token ids of one document, given as UTF-8 bytes; the end-of-text token, if any, is the last."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
@@ -91,7 +91,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
         tokenizer_object=core,
         eos_token=characters[0],
         pad_token=characters[0],
-        split_special_tokens=True,  # else the letter that stands for byte 0 (Ā) would become byte 0 in a text
+        split_special_tokens=True,  # else the letter Ā, which stands for byte 0, would become byte 0 in a text
         clean_up_tokenization_spaces=False,
     )
 

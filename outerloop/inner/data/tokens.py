@@ -1,6 +1,6 @@
 """Token shards in llm.c's layout: tokenize once, then train from files of any size.
 
-A shard is a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens:
+A shard is a header of 256 int32 values (magic, version, number of tokens, zeros), followed by the tokens. Two formats:
 magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
 
 A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped,
@@ -60,7 +60,7 @@ def open_shard(path: Path) -> Shard:
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
     available = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
     if available < tokens:
-        raise UserError(f"{path}: the header states {tokens} tokens, the file has {available}; copy the file again")
+        raise UserError(f"{path}: the header states {tokens} tokens, but the file has {available}; copy the file again")
     return shard
 
 
@@ -94,14 +94,14 @@ class Shards:
         tokens = shard.read()
         if tokens.max() >= self.vocab_size:
             raise UserError(
-                f"{shard.path}: token id {tokens.max()}, but data.vocab_size={self.vocab_size} allows only ids below; "
+                f"{shard.path}: token id {tokens.max()} is not below data.vocab_size={self.vocab_size}; "
                 "set data.vocab_size=N to the size of the tokenizer that made the file"
             )
         return tokens
 
 
 class TokenShards:
-    """The corpus of llm.c token shards. Workers train on contiguous spans of the shards in name order.
+    """The corpus of llm.c token shards, joined in name order. Each worker trains on a contiguous span of the tokens.
 
     Args:
         files: paths or globs of the training shards.

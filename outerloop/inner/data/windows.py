@@ -1,8 +1,9 @@
 """Sample a corpus of known length: windows of a token array, in a new order every epoch.
 
 In epoch e the tokens are cut at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ..., and the windows are visited in
-the order of a permutation. Phase and permutation are drawn from default_rng([seed, e]), so (epoch, cursor) is the whole
-state. The random phase shifts the cuts, so that over many epochs a token occurs at every position of a window.
+the order of a permutation. Phase and permutation are drawn from default_rng([seed, e]), so the epoch and the number of
+visited windows (cursor) are the whole state. The random phase shifts the cuts, so that over many epochs a token occurs
+at every position of a window.
 """
 
 from __future__ import annotations
