@@ -3,7 +3,7 @@
     steps    inner steps of each worker          rounds = steps // H
     tokens   of all workers of the run together  steps = tokens // (peers · batch · accumulate · seq_len)
 
-H is schedule.sync_every. The last round lands up to schedule.delay inner steps later.
+H is schedule.sync_every. The last round lands up to schedule.delay inner steps after the budget is spent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUDGETS = ("steps", "tokens")
 def apply(config: DictConfig) -> None:
     """Set `rounds` to the number of rounds that fit into the budget, if there is one.
 
-    Raises UserError if not a single round fits, or the schedule does not determine the number of steps in a round.
+    Raises UserError if not a single round fits, or if the schedule does not determine the number of steps in a round.
     """
     steps = inner_steps(config)
     if steps is None:

@@ -1,4 +1,4 @@
-"""Build the objects of one worker from the configuration. Axes are instantiated from yaml only here."""
+"""Build the objects of one worker from the configuration."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Return the exchange of a process. Of the options below, it gets those that the yaml file of the exchange lists.
+    """Return the exchange of this process. Arguments that its yaml file does not list are not passed to it.
 
-    `lanes`: number of shards in the messages of this peer's island. `on_status`: called with lines for the user.
+    `lanes`: number of shards in the messages of this peer's island. `on_status`: called with each line for the user.
     """
     node = config.exchange
     options = {
@@ -85,7 +85,7 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:
-    """Return the generator of text samples; None if the settings ask for none. Raises UserError."""
+    """Return the generator of text samples; None if samples.every is 0. Raises UserError."""
     samples = config.samples
     if not samples.every:
         return None
@@ -147,7 +147,7 @@ def make_trainer(
     model = model.to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
-    late = late_joiner(exchange)  # it reads the same text as other peers, but in a different order
+    late = late_joiner(exchange)  # a late joiner reads the same text as other peers, but in a different order
     order = zlib.crc32(exchange.peer.encode()) if late else config.seed
     # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
@@ -200,9 +200,9 @@ def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
 
 
 def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
-    """Return a learning-rate factor of the inner step: warm-up, then cosine over the inner steps of the run.
+    """Return the function that maps an inner step to its learning-rate factor: warm-up, then cosine decay.
 
-    The number of inner steps is the schedule's estimate, read at every step.
+    The decay ends with the run, whose number of inner steps the schedule estimates anew at every step.
     """
     return lambda step: warmup_cosine(
         step,

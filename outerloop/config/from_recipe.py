@@ -86,30 +86,30 @@ def from_recipe(
     state: State | None = None,
     gathered: bool = False,
 ) -> OuterLoop | Follower:
-    """Return the outer loop for a model on its device. Waits for the peers of the run.
+    """Return the outer loop for a model, which must be on its training device. Waits until the run's peers have joined.
 
-    For a model under `fully_shard`, each process is a lane. It exchanges messages with the processes of the other
-    islands that hold the same shards, through the exchange of its lane or through a swarm. In a swarm, the first
-    process of an island sends for all its lanes. The ranks of a DDP model are one peer, and its first rank sends. In
-    HSDP, the ranks that hold copies of the same shard are one peer in the same way.
+    For a model under `fully_shard`, each process is a lane: it exchanges messages with those processes of the other
+    islands that hold the same shards, through `mesh`, `exchange` or a swarm. In a swarm, the first process of an island
+    sends for all its lanes. The ranks of a DDP model are one peer, and the first of these ranks sends. In HSDP, the
+    ranks that hold copies of the same shard are one peer in the same way.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: the model whose trainable parameters are exchanged. If they differ at the start, all peers take over the
-            parameters of the first peer in name order. The model may be compiled, or wrapped by DistributedDataParallel
-            or Lightning Fabric. If parameters are bfloat16, each round also exchanges their rounding errors, which are
-            2 to 3 % of the norm of one inner step.
+        model: the model whose trainable parameters are exchanged. If they differ between peers at the start, all peers
+            take over the parameters of the peer that comes first in name order. The model may be compiled, or wrapped
+            by DistributedDataParallel or Lightning Fabric. If parameters are bfloat16, each round also exchanges their
+            rounding errors, whose norm is 2 to 3 % of the norm of one inner step.
         overrides: options as on the command line: "exchange.peers=4", "schedule.sync_every=30".
         options: options as a nested or flat mapping, {"exchange.port": 4242, "compress": "int8"}, or as a DictConfig.
             Options of the inner trainer, the data and the model are refused, because your program provides these.
         peers: number of peers that must join before the run starts; sets exchange.peers.
         sync_every: H, inner steps between two rounds; sets schedule.sync_every.
-        initial_peers: one or more addresses of running peers, which log them; sets exchange.initial_peers.
+        initial_peers: address of a running peer, or several. Each peer logs its address. Sets exchange.initial_peers.
         exchange: an exchange that has already joined, used instead of the exchange that the options describe.
         mesh, dim: exchange between the processes along this dimension of a DeviceMesh, through torch.distributed:
             mesh=mesh, dim="islands". A mesh of one dimension needs no `dim`.
-        replicas: the processes that hold copies of this model and average their gradients, if the wrapper of the model
-            does not name them. They are one peer, and its first process sends.
+        replicas: process group whose processes hold copies of this model and average their gradients; needed only if
+            the wrapper of the model does not name it. These processes are one peer, and the first of them sends.
         run_dir: folder for this peer's key and the record of its votes. Each peer needs a separate folder.
         state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same step.
         gathered: exchange whole tensors between islands that are sharded differently. The first rank of each island
@@ -163,14 +163,14 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
     """Check the types of arguments that are easily confused. Raises a UserError that names what to pass instead."""
     if not isinstance(recipe, str) or not isinstance(model, Module):
         raise UserError(
-            f"from_recipe takes the name of a recipe and a torch.nn.Module, here a {type(recipe).__name__} and a"
+            f"from_recipe takes the name of a recipe and a torch.nn.Module, but got a {type(recipe).__name__} and a"
             f' {type(model).__name__}: call outerloop.from_recipe("sparseloco", model)'
         )
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(
-                f'a {type(override).__name__} in the place of an option: pass text, "exchange.port=4242", or a'
-                ' mapping by name, options={"exchange.port": 4242}'
+                f'an option was passed as a {type(override).__name__}: pass text such as "exchange.port=4242", or a'
+                ' mapping as options={"exchange.port": 4242}'
             )
     if any(type(module).__name__ in FLATTENED for module in model.modules()):
         raise UserError(
@@ -181,7 +181,7 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
         kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
         raise UserError(
             f"exchange={kind} is not an exchange that has joined: pass an object such as"
-            ' outerloop.Distributed(), or choose one by name with the option "exchange=swarm_gather"'
+            ' outerloop.Distributed(), or name the exchange with the option "exchange=swarm_gather"'
         )
 
 
@@ -203,16 +203,18 @@ def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> 
     if exchange is not None:
         raise UserError("mesh= and exchange= both name the processes to exchange with: pass one of them")
     if dim not in names and (dim is not None or mesh.ndim > 1):
-        dims = ", ".join(names) or "none, give them with mesh_dim_names="
+        dims = ", ".join(names) or "none (name them with mesh_dim_names=)"
         raise UserError(f"dim={dim!r} is not a dimension of the mesh, whose dimensions are: {dims}")
     return mesh.get_group(dim)
 
 
 def refuse_single_process_options(settings: Any, processes: int) -> None:
-    """Check that no option is set that a model of several processes does not support. Raises UserError if one is."""
+    """Check that no option for a single process is set if several processes hold the model. Raises UserError."""
     for option, (is_set, instead) in single_process_options(settings).items():
         if is_set and processes > 1:
-            raise UserError(f"{option} is for a model of one process, and {processes} hold this one: set {instead}")
+            raise UserError(
+                f"{option} is for a model of one process, but {processes} processes hold this model: set {instead}"
+            )
 
 
 def leader_loop(
@@ -224,7 +226,7 @@ def leader_loop(
     state: State | None,
     group: dist.ProcessGroup | None,
 ) -> OuterLoop:
-    """Return the outer loop on the leader of a gathered island. The other ranks serve the leader in the meantime."""
+    """Return the outer loop on the leader of a gathered island. The other ranks serve the leader during this call."""
     with island.followers_serving():
         exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
         return start_loop(settings, model, exchange, state, island)
@@ -268,7 +270,7 @@ def join_exchange(
     A peer in a network keeps `run_dir` locked until it leaves.
 
     `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
-    exchange. `lanes`: number of shards in its messages. `group`: processes of an exchange over torch.distributed.
+    exchange. `lanes`: number of shards per message. `group`: processes of an exchange over torch.distributed.
     """
     if group is not None:
         return instantiate.make(settings.exchange, group=group)

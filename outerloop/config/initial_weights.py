@@ -39,8 +39,10 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
     found = {id(p) for name, p in params.items() if name in weights}
     for name, p in params.items():
         if id(p) not in found:
-            raise UserError(f"init_from={source} has no {name}: set the options of its model")
+            raise UserError(f"init_from={source} has no parameter {name}: set the model options of these weights")
         if name in weights and weights[name].shape != p.shape:
             there, here = list(weights[name].shape), list(p.shape)
-            raise UserError(f"init_from={source}: {name} has shape {there} there and {here} here: set the same model")
+            raise UserError(
+                f"init_from={source}: {name} has shape {there} there and {here} here: set the same model options"
+            )
     return weights

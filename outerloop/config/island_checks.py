@@ -21,10 +21,10 @@ def ranks_per_island(settings: DictConfig, processes: int) -> int:
             f" set island.ranks={processes}"
         )
     if settings.island.kind == "single" and ranks > 1:
-        raise UserError(f"island.ranks={ranks} is for islands of several ranks: set island=sharded")
+        raise UserError(f"island.ranks={ranks} does not apply to island=single, which has one rank: set island=sharded")
     if settings.workers_as != "ranks" and processes != ranks:
         raise UserError(
-            f"{processes} processes form {processes // ranks} islands, and in a swarm torchrun starts one island: set"
+            f"{processes} processes form {processes // ranks} islands, but in a swarm torchrun starts one island: set"
             f" island.ranks={processes}, or exchange=distributed"
         )
     return ranks
@@ -66,7 +66,7 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
     return [
         (
             kind in SHARDED_KINDS and needs_whole_matrices(inner.optimizer),
-            f"Muon needs whole matrices, and island={kind} cuts them",
+            f"Muon needs whole matrices, but island={kind} shards them",
             "island=replicated",
         ),
         (
@@ -81,12 +81,12 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
         ),
         (
             inner.batch % ranks > 0,
-            f"inner.batch={inner.batch} is split evenly over the {ranks} ranks of an island",
+            f"inner.batch={inner.batch} cannot be split evenly over the {ranks} ranks of an island",
             f"inner.batch={ranks * -(-inner.batch // ranks)}",
         ),
         (
             kind == "sharded" and settings.keep_payload_rounds > 0,
-            "island=sharded sends a payload from each rank, and no rank holds whole tensors",
+            "keep_payload_rounds does not support island=sharded, where each rank sends a payload of its shards",
             "keep_payload_rounds=0",
         ),
     ]

@@ -1,7 +1,7 @@
 """Load one resolved configuration from the command line, or raise an error that explains what is wrong.
 
-Hydra composes configs/train.yaml with its groups. If it fails, `explain` finds the first override at fault and reports
-what is allowed there.
+Hydra composes configs/train.yaml with its groups. If this fails, `explain` names the first invalid override and what is
+allowed.
 """
 
 from __future__ import annotations
@@ -127,16 +127,16 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_optimizers(config: DictConfig) -> None:
-    """Check that one optimizer takes steps: in each worker, or with the mean gradients. Raises UserError if not."""
+    """Check that one optimizer takes steps: that of each worker, or that of the method. Raises UserError if not."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:
-            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: set inner=adamw")
+            raise UserError("inner=gradients takes no inner steps, so there is no pseudo-gradient: set inner=adamw")
         return
     if config.schedule.sync_every != 1:
-        raise UserError("this method takes the gradient of every step: set schedule=every_h schedule.sync_every=1")
+        raise UserError("this method exchanges the gradient of every step: set schedule=every_h schedule.sync_every=1")
     if not outer:
-        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: set inner=adamw")
+        raise UserError("method=ddp steps with the inner optimizer, but inner=gradients has none: set inner=adamw")
     if inner and inner != outer:
         raise UserError("this method steps with the gradients itself, without an inner optimizer: set inner=gradients")
 
@@ -147,7 +147,7 @@ def inner_optimizer(config: DictConfig) -> DictConfig | None:
 
 
 def check_type(override: Override, default: Any) -> None:
-    """Check that a value has the type of the default, if that is a list, a number or true or false. Raises UserError.
+    """Check that a value has the type of the default, if the default is a list, a number or a bool. Raises UserError.
 
     The strings in WORDS are accepted for their options.
     """
@@ -155,10 +155,10 @@ def check_type(override: Override, default: Any) -> None:
     if value in WORDS.get(key, ()):
         return
     if OmegaConf.is_list(default) and isinstance(value, bool | int | float):
-        raise UserError(f"{key}={value}: {key} is a list: set {key}={json.dumps(list(default))}")
+        raise UserError(f"{key}={value}: {key} must be a list: set {key}={json.dumps(list(default))}")
     types = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
     if types is None or value is None or override.is_sweep_override():
         return
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
-        raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
+        raise UserError(f"{key}={value}: {key} must be {kind}: set {key}={str(default).lower()}")

@@ -32,7 +32,7 @@ REASONS = {
 
 
 def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
-    """Return options as text "key=value", as on the command line. Nested mappings are joined with dots.
+    """Return options as strings "key=value", as on the command line. The keys of nested mappings are joined with dots.
 
     Args:
         options: {"exchange.port": 4242, "compress": "int8"}, {"exchange": {"port": 4242}}, or a DictConfig.
@@ -80,9 +80,9 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
 def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
     """Return the options and groups that an outer loop with these settings reads.
 
-    A method that exchanges gradients takes steps with the inner optimizer, and its learning rate decays over the
-    rounds. So it also reads the options of `inner` and `rounds`. `has_exchange`: whether the exchange is passed as an
-    object, so that options of the exchange do not apply.
+    If its method exchanges gradients, the outer loop also reads the options of `inner` and `rounds`: the method takes
+    its learning rate from `inner` and lets it decay over the rounds. `has_exchange`: whether the exchange is passed as
+    an object, so that options of the exchange do not apply.
     """
     more = {"inner", "rounds"} if settings.method.get("reads") == "gradients" else set()
     return (APPLICABLE | more) - ({"exchange"} if has_exchange else set())

@@ -1,4 +1,4 @@
-"""Check that all peers of users' own training loops start with equal settings, shapes, rounds and weights."""
+"""Check that peers with training loops of their users start with equal settings, shapes, rounds and weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def peer_difference(own: Any, theirs: Any, peer: str) -> str:
                 for shapes in (our_shapes, their_shapes)
             )
             mismatch = f"{printable(name[:200])} {local} here and {printable(str(remote)[:200])} at {peer}"
-            return f"{mismatch}: make the same model everywhere"
+            return f"{mismatch}: create the same model everywhere"
     return ""
 
 

@@ -1,9 +1,7 @@
 """Measure a recipe for the planner: run its real parts on a replica of a few hundred thousand parameters.
 
-    message   wire.pack of two sizes: bytes = frame + slope · parameters
-    memory    bytes per parameter that the parts hold after one round, as measured
-
-N parameters, M kept values of a tensor, P peers.
+message   two models of different sizes are packed: bytes = frame + slope · parameters
+memory    bytes per parameter of the weights and gradients, of the state of the parts, and of a round
 """
 
 from __future__ import annotations
@@ -133,10 +131,10 @@ def inner_state(settings: DictConfig) -> Any:
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
 
-    In the fused pipeline these are the positions and values of all kept entries of every peer. Unsent values that stay
-    in the fast weights are added for all fragments, and so is a copy of the fast weights if they do not become the slow
-    weights. In the dense pipeline they are three float32 copies of the fragment (offered, sent and mean values) and,
-    with a delay, a copy of all fast weights.
+    In the fused pipeline, these are the positions and values of all kept entries of every peer, a copy of all fast
+    weights if the round lands on a copy, and the unsent values of all fragments if they stay in the fast weights. In
+    the dense pipeline, they are three float32 copies of the fragment (offered, sent and mean values) and, with a delay,
+    a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(

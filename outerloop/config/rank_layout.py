@@ -27,9 +27,9 @@ from outerloop.replica.rank_group import RankGroup
 from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
-"""Local rank of this process on its machine."""
+"""Rank of this process among the processes that torchrun has started on this machine."""
 MIN_TIMEOUT_S = 1800
-"""Minimum timeout of messages between the ranks of an island, in seconds. Its first rank may be waiting for a round."""
+"""Minimum timeout in seconds of messages between ranks of an island, whose first rank may be waiting for a round."""
 
 
 class RankLayout:
@@ -82,7 +82,7 @@ ALONE = RankLayout("single", None)
 
 
 def current_layout(settings: DictConfig) -> RankLayout:
-    """Return the layout of this process. All processes of torchrun must call this with equal settings.
+    """Return the layout of this process. All processes that torchrun has started must call it with equal settings.
 
     Raises UserError if the device is not available, or if processes would share a GPU.
     """
@@ -123,7 +123,7 @@ def local_world_size() -> int:
 
 
 def refuse_shared_devices(ranks: int) -> None:
-    """Check that no ranks of islands share a GPU, which NCCL does not support. Raises UserError if they would."""
+    """Check that no two ranks share a GPU, because NCCL does not support this. Raises UserError if they would."""
     if ranks > (devices := torch.cuda.device_count()):
         raise UserError(
             f"{ranks} ranks run on a machine with {devices} CUDA devices, and each rank needs a separate device:"

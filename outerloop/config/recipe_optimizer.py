@@ -19,7 +19,7 @@ from outerloop.types import UserError
 def recipe_optimizer(
     recipe: str, model: Module, *overrides: str, options: Mapping[str, Any] | DictConfig | None = None
 ) -> Optimizer:
-    """Return the inner optimizer of a recipe for the trainable parameters of a model, which must be on its device.
+    """Return the inner optimizer of a recipe for the trainable parameters of a model on its training device.
 
     The recipes muloco and outerloop take inner steps with Muon for the matrices of the layers and AdamW for the rest;
     most others use AdamW. Warm-up, decay and gradient clipping are left to the user's loop.

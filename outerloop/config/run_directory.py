@@ -1,6 +1,8 @@
-"""Open a run directory: lock it, and determine whether its run is finished and from which step it resumes.
+"""Open a run directory: lock it, and determine whether its run is finished and from which step to resume it.
 
-config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt  workers/<i>/payloads/
+Contents of a run directory:
+
+    config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt  workers/<i>/payloads/
 """
 
 from __future__ import annotations
@@ -44,21 +46,21 @@ MAY_DIFFER = (
 )
 """Settings that may change when a run is resumed, because they do not determine what is trained.
 
-`steps` and `tokens` do so only through `rounds`, which is compared."""
+`steps` and `tokens` matter only through `rounds`, which is compared."""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
 )
 """Exceptions from MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
 OLD_DEFAULTS = {"clip": "none"}
-"""Values that apply to older runs whose config.yaml lacks these settings."""
+"""Setting -> its value in older runs, whose config.yaml lacks the setting."""
 
 PEERS = "exchange.peers"
 HINTS = {
     PEERS: ", exchange.reform=true if machines are lost for good,",
     "workers": ", or init_from={path} to start a run of other workers with its weights,",
 }
-"""Option that cannot change when a run is resumed -> part of the message that names another way."""
+"""Option that cannot change when a run is resumed -> part of the error message that names an alternative."""
 
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
@@ -84,7 +86,7 @@ class RunDir:
 
 
 def new_folder(what: str) -> Path:
-    """Create and return runs/<time>-<what>. If it exists, because of a run of the same second, append -2, -3, ..."""
+    """Create and return the folder runs/<time>-<what>. Append -2, -3, ... if a run of the same second has that name."""
     name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
@@ -94,7 +96,7 @@ def new_folder(what: str) -> Path:
 
 
 def open_run(config: DictConfig) -> RunDir:
-    """Check the folder, then claim it: lock it and write config.yaml.
+    """Check a run directory, then claim it: lock it and write config.yaml.
 
     Raises UserError, without changing the folder, if the folder belongs to another configuration or is not a run.
     """
@@ -117,14 +119,16 @@ def open_run(config: DictConfig) -> RunDir:
     step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]
     if extended:
-        notes.append(f"extended from {earlier.rounds} to {config.rounds} rounds, with the learning rates of these")
+        notes.append(
+            f"extended from {earlier.rounds} to {config.rounds} rounds; learning rates now follow the longer run"
+        )
     if damaged and step is None:
         notes.append("no complete checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
 
 
 def earlier_length(path: Path, config: DictConfig) -> DictConfig:
-    """Return the settings with the number of rounds of the run in this folder, if that number is smaller.
+    """Return `config` with the number of rounds of the earlier run in this folder, if that number is smaller.
 
     All settings that refer to the number of rounds, such as the decay of a learning rate, change with it.
     """
@@ -158,7 +162,7 @@ def lock_directory(path: Path) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise UserError(f"run_dir={path} is being trained by another process: set another run_dir=") from error
+        raise UserError(f"run_dir={path} is in use by another process: set another run_dir=") from error
     return lock
 
 

@@ -19,7 +19,9 @@ ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob
 
 
 MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
-"""Options that determine how much work a machine does in a round. They may differ if weights are by samples."""
+"""Options that determine how much work a peer does in a round.
+
+They may differ between peers if contributions are weighted by samples."""
 
 
 def training_settings(config: DictConfig) -> dict[str, Any]:
@@ -34,10 +36,10 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 
 
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the settings that must be equal on all machines of a run: all but paths, data and local counts.
+    """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
-    The result is dotted key -> value. It includes the hardware if the outer method gives equal bits only on equal
-    hardware.
+    Paths, data, evaluation, checkpoints and the numbers of local workers and ranks may differ, so they are omitted. The
+    hardware is included if the outer method gives equal bits only on equal hardware.
 
     `lanes`: number of shards per island, each of which has separate messages.
     """

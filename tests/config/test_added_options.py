@@ -49,11 +49,11 @@ def test_a_recipe_of_ones_own_is_one_of_the_recipes(mine, monkeypatch, capsys):
 
 
 def test_a_mistake_beside_a_recipe_of_ones_own_is_answered_as_ever(mine):
-    with pytest.raises(UserError, match=r"recipe is one of .*loco, mine, muloco.*: set recipe=mine"):
+    with pytest.raises(UserError, match=r"recipe must be one of .*loco, mine, muloco.*: set recipe=mine"):
         load.load([mine, "recipe=mino"])
     with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: set schedule\.sync_every"):
         load.load([mine, "recipe=mine", "schedule.sync_evry=3"])
-    with pytest.raises(UserError, match="rounds is a whole number"):
+    with pytest.raises(UserError, match="rounds must be a whole number"):
         load.load([mine, "recipe=mine", "rounds=many"])
     with pytest.raises(UserError, match="searchpath=file:///nowhere is not a folder: set"):
         load.load(["hydra.searchpath=[file:///nowhere]", "recipe=mine"])
@@ -76,15 +76,15 @@ def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("+stepz=10", "stepz: no such option, the options are method"),
-        ("+round=10", "round: no such option, .*: set rounds"),
-        ("+inner.foo=3", "inner.foo: no such option, inner has batch"),
-        ("++inner.lrr=3", "inner.lrr: no such option, .*: set inner.lr"),
+        ("+stepz=10", "stepz: no such option; the options are method"),
+        ("+round=10", "round: no such option; .*: set rounds"),
+        ("+inner.foo=3", "inner.foo: no such option; inner has batch"),
+        ("++inner.lrr=3", "inner.lrr: no such option; .*: set inner.lr"),
         ("+eval.evry=3", "set eval.every"),
         ("+schedule.syn_every=3", "set schedule.sync_every"),
         ("+exchange.prt=3", "set exchange.port"),
-        ("+data.x=3", "data.x: no such option, data has non_iid"),
-        ("+model.width=256", "model.width: no such option, model has vocab_size"),
+        ("+data.x=3", "data.x: no such option; data has non_iid"),
+        ("+model.width=256", "model.width: no such option; model has vocab_size"),
         ("+compress.large.values.x=1", "compress.large.values.x: no such option"),
         ("+inner.optimizer.lookahead.k=1", "inner.optimizer.lookahead.k: no such option"),
         ("+method.optimizer.frob=1", "method.optimizer.frob: no such option"),

@@ -215,7 +215,7 @@ def test_the_leader_of_an_island_is_told_which_peers_to_join():
 
 
 def test_options_are_those_of_the_command_line():
-    with pytest.raises(UserError, match="recipe is one of"):
+    with pytest.raises(UserError, match="recipe must be one of"):
         outerloop.from_recipe("dilico", toy.model(), exchange=toy.alone())
     with pytest.raises(UserError, match="connects threads of one process"):
         outerloop.from_recipe("diloco", toy.model(), "exchange=inprocess")

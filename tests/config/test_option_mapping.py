@@ -71,15 +71,15 @@ def test_one_address_is_a_list_of_one(addresses, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "keywords", "said"),
     [
-        ((toy.model(), "diloco"), {}, "takes the name of a recipe and a torch.nn.Module, here a Sequential and a str"),
-        (("diloco", toy.model(), {"rounds": 3}), {}, "a dict in the place of an option: pass text"),
+        ((toy.model(), "diloco"), {}, "takes the name of a recipe and a torch.nn.Module, but got a Sequential and a"),
+        (("diloco", toy.model(), {"rounds": 3}), {}, "an option was passed as a dict: pass text"),
         (("diloco", FullyShardedDataParallel()), {}, "this model is flattened and cut by FullyShardedDataParallel"),
         (("diloco", toy.model()), {"options": "exchange.port=1"}, "options is a str and must be a mapping"),
         (("diloco", toy.model()), {"options": {"seed": object()}}, "option seed is a object"),
         (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),
         (("diloco", toy.model()), {"exchange": outerloop.Distributed}, "exchange=Distributed is not an exchange"),
         (("diloco", toy.model()), {"peers": 4, "exchange": toy.alone()}, "the exchange is passed as an object"),
-        (("diloco", toy.model()), {"sync_every": 0.5}, r"sync_every=0\.5: .* is a whole number"),
+        (("diloco", toy.model()), {"sync_every": 0.5}, r"sync_every=0\.5: .* must be a whole number"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_line(arguments, keywords, said):

@@ -48,7 +48,7 @@ def test_renamed_parts_exist(name):
 
 def test_a_run_dir_has_one_owner(tmp_path):
     owner = run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
-    with pytest.raises(UserError, match="is being trained by another process"):
+    with pytest.raises(UserError, match="is in use by another process"):
         run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
     owner.close()
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))

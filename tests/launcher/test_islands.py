@@ -288,7 +288,7 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
     [
         (["island=sharded", "island.ranks=3"], "island.ranks=3 must divide the 4 processes .* set island.ranks=4"),
         (["island=sharded", "island.ranks=0"], "island.ranks=0 must divide"),
-        (["island.ranks=2"], "island.ranks=2 is for islands of several ranks: set island=sharded"),
+        (["island.ranks=2"], "island.ranks=2 does not apply to island=single, which has one rank: set island=sharded"),
         (["island=sharded", "exchange=swarm_gather", "island.ranks=2"], "set island.ranks=4, or exchange=distributed"),
         (
             ["island=gathered", "exchange=swarm_gather", "island.ranks=2"],
@@ -305,7 +305,7 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         ),
         (["island=gathered", "compress=auto"], "compress=auto is for island=single: set compress=topk"),
         (["island=sharded", "schedule.early=true", "schedule.delay=2"], "set schedule.early=false"),
-        (["island=sharded", "inner.batch=6"], "is split evenly over the 4 ranks of an island: set inner.batch=8"),
+        (["island=sharded", "inner.batch=6"], "cannot be split evenly over the 4 ranks of .*: set inner.batch=8"),
         (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_sink_of_ones_own_by_its_dotted_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("log=[console,wandbb]", "log=wandbb: log is one of .*: set log=wandb"),
+        ("log=[console,wandbb]", "log=wandbb: log must be one of .*: set log=wandb"),
         ("log.wandb.project=x", "log.wandb.project: no such option"),
         ("+log.mine.x=1", "log.mine.x: no such option"),
     ],

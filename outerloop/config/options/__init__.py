@@ -1,1 +1,1 @@
-"""From the options as typed to a composed configuration: files and folders of the user, messages, descriptions."""
+"""Compose the configuration from the options that a user types, and describe its options and errors."""

@@ -1,4 +1,4 @@
-"""Check the type of a value against the annotation of the argument that takes it, before the part is built."""
+"""Check the type of an option's value against the annotation of the argument that receives it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def check(config: DictConfig, override: Override) -> None:
-    """Check the value of an override. Raises UserError if the annotation of the argument does not allow its type."""
+    """Check the value of an override. Raises UserError if the argument is annotated with other types."""
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
         return
@@ -30,11 +30,13 @@ def check(config: DictConfig, override: Override) -> None:
     allowed = annotated_types(target, name) if isinstance(target, str) else ()
     if allowed and not fits(value, allowed):
         names = " or ".join({type(None): "null", str: "text"}.get(t, t.__name__) for t in allowed)
-        raise UserError(f"{key}={value} must be {names}: set another value, outerloop options {key} describes it")
+        raise UserError(
+            f"{key}={value} must be {names}: set another value; for its description, run outerloop options {key}"
+        )
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:
-    """Return the types that an argument accepts; empty if its annotation contains types that are not in PLAIN."""
+    """Return the types that argument `name` of `target` accepts; empty if they are unknown or not all in PLAIN."""
     try:
         arguments = signature(cast(Callable[..., Any], locate(target)), eval_str=True).parameters
     except (ErrorDuringImport, NameError, TypeError, ValueError):
@@ -45,7 +47,7 @@ def annotated_types(target: str, name: str) -> tuple[type, ...]:
 
 
 def fits(value: Any, allowed: tuple[type, ...]) -> bool:
-    """Return whether a value has one of these types. An int is accepted as a float, but a bool is not a number."""
+    """Return whether a value has an allowed type. An int is accepted as a float, but a bool is not."""
     if isinstance(value, bool):
         return bool in allowed
     return isinstance(value, allowed) or (isinstance(value, int) and float in allowed)

@@ -20,20 +20,20 @@ from outerloop.config.user_code import enable_user_code
 from outerloop.types import UserError
 
 SEARCH_PATH = "hydra.searchpath"
-"""Option with folders that hydra searches for yaml files after those of outerloop."""
+"""Option that lists the folders that hydra searches for yaml files after outerloop's own folder."""
 
 
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
+    """Return config group -> its choices: those of outerloop, of the user's folders, and of folders in `overrides`."""
     choices = choices_in([config_dir(), *search_path(complete(overrides))])
     return {group: sorted({*names, *stored_choices(group)}) for group, names in choices.items()}
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
-    """Store the user's yaml files as choices, and return the overrides with these choices and with the user's folders.
+    """Return the overrides with yaml files replaced by choices, and with the user's folders in the search path.
 
-    The folders are added to the search path. Overrides that are already complete are returned unchanged. Raises
-    UserError for a file or folder that cannot be used.
+    Each yaml file that an override names is stored as a choice of its group. Overrides that are already complete are
+    returned unchanged. Raises UserError for a file or folder that cannot be used.
     """
     parsed, typed, added = parse_overrides(overrides), search_path(overrides), user_folders()
     choices = choices_in([config_dir(), *typed, *added])
@@ -72,7 +72,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def outside_applications() -> Iterator[None]:
-    """Clear hydra's global state, so that it can compose inside a hydra application; restore the state afterwards."""
+    """Clear hydra's global state, so that the block can compose in a hydra application. Restore it afterwards."""
     application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         yield

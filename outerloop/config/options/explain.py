@@ -1,4 +1,4 @@
-"""Explain in one line why a configuration cannot be composed: the first wrong override, and what is allowed there."""
+"""Explain in one line why a configuration cannot be composed: name the first invalid override and what is allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
         for value in map(str, chosen if isinstance(chosen, list) else [chosen]) if key in choices else ():
             if value not in choices[key]:
                 hint, allowed = close_name(value, choices[key]), ", ".join(choices[key])
-                return f"{key}={value}: {key} is one of {allowed}{f': set {key}={hint}' if hint else ''}"
+                return f"{key}={value}: {key} must be one of {allowed}{f': set {key}={hint}' if hint else ''}"
     first_line = str(error).strip().splitlines()[0]
     try:
         base = compose_config(group_choices(overrides))
@@ -38,7 +38,7 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
         if key in choices or added_options.is_about_hydra(override):
             continue
         if override.is_add() and exists:
-            return f"+{key}: the option exists: set {key}={shown_value(override)}"
+            return f"+{key}: the option already exists: set {key}={shown_value(override)}"
         if not (exists or override.is_add() or override.is_force_add()):
             return unknown_option(base, override)
     return first_line
@@ -51,7 +51,7 @@ def unknown_option(base: DictConfig, override: Override) -> str:
     node, prefix = (OmegaConf.select(base, parent), f"{parent}.") if parent else (base, "")
     allowed = [str(name) for name in node if not str(name).startswith("_")]
     where = f"{parent} has" if parent else "the options are"
-    message = f"{key}: no such option, {where} {', '.join(allowed) or 'no options'}"
+    message = f"{key}: no such option; {where} {', '.join(allowed) or 'no options'}"
     if option := next(same_word(base, key), ""):
         return f"{key}: no such option: set {option}={value}"
     if hint := close_name(key.removeprefix(prefix).split(".")[0], allowed):
@@ -79,14 +79,14 @@ def close_name(word: str, allowed: Sequence[str]) -> str:
 
 
 def same_word(base: DictConfig, key: str) -> Iterator[str]:
-    """Yield the options in groups that end in this key, such as inner.lr for lr. Options of `inner` come first."""
+    """Yield the dotted options whose last word is `key`, such as inner.lr for lr. Options of `inner` come first."""
     options = flatten(OmegaConf.to_container(base))
     found = [option for option in options if option.rpartition(".")[2] == key and "." in option]
     yield from sorted(found, key=lambda option: (not option.startswith("inner."), option.count("."), option))
 
 
 def choices_with(key: str) -> str:
-    """Return a hint that names the choices of a group with this option; empty if no choice has it."""
+    """Return a hint that names the choices with the option `key` in its group; empty if no choice has the option."""
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]
     return f"; {key} is an option of {' and '.join(f'{having[0].group}={n}' for n in names)}" if names else ""

@@ -1,8 +1,8 @@
 """Read the options, their defaults and their comments from the yaml files of the configuration.
 
 A comment at the end of a line describes the option on that line; a comment on a separate line describes the next
-option. Comment lines that continue in the same column form one comment. The comment at the top of a file describes the
-choice.
+option. Consecutive comment lines that start in the same column form one comment. The comment at the top of a file
+describes the choice that the file defines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from outerloop.config.options.search_path import choices_in, config_dir
 MAIN = "train"
 """Name of the file with the options that belong to no group."""
 NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
-"""Top-level keys of the yaml files that are not options of their file."""
+"""Top-level keys of a yaml file that are not listed among its options."""
 SET_BY_THE_PROGRAM = "set by the program"
 """Start of the comment on a value that only the program sets."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `name` is what is typed, `default` is as in the yaml file, `comment` is one line or empty."""
+    """One option. `default`: the value as written in the yaml file. `comment`: on one line; empty if there is none."""
 
     name: str
     default: str
@@ -36,8 +36,8 @@ class Option:
 class Choice:
     """One yaml file: a choice of a group such as schedule=every_h, or train.yaml, whose group is empty.
 
-    `target`: the dotted path of the class or function that it configures; empty for a file that configures none.
-    `selects`: group -> the choice that the defaults list of the file selects, in train.yaml or a recipe.
+    `target`: dotted path of the class or function that the file configures; empty if it configures none.
+    `selects`: group -> the choice that the file's defaults list selects. Only train.yaml and recipes select choices.
     """
 
     group: str
@@ -49,7 +49,7 @@ class Choice:
 
 
 def all_choices(folder: Path | None = None) -> list[Choice]:
-    """Return train.yaml and every choice of every group, in order.
+    """Return train.yaml, then all choices of all groups in alphabetical order.
 
     `folder`: folder of the yaml files; None for the folder of the package.
     """
@@ -59,7 +59,7 @@ def all_choices(folder: Path | None = None) -> list[Choice]:
 
 
 def yaml_file(folder: Path, group: str, name: str) -> Path:
-    """Return the path of a choice."""
+    """Return the path of the yaml file of a choice."""
     return folder / group / f"{name}.yaml"
 
 
@@ -99,7 +99,7 @@ def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
 
 
 def is_option(option: Option) -> bool:
-    """Return whether users set this key. Dotted paths of classes are options only if they have no default."""
+    """Return whether users set this key. Keys such as `_target_` are options only if they have no default."""
     hidden = option.name.rpartition(".")[2].startswith("_") and option.default != "???"
     return not hidden and not option.comment.startswith(SET_BY_THE_PROGRAM)
 
@@ -117,7 +117,10 @@ def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Opti
 
 
 def bases_of(entries: list[Option]) -> list[str]:
-    """Return the choices of the same group that a file extends as a whole, given its defaults list."""
+    """Return the choices of the same group that a file extends, given its defaults list.
+
+    Choices that only replace one key, such as sigma_bins@large.values, are not included.
+    """
     names = [entry.name for entry in entries if not entry.default and entry.name != "_self_"]
     return [name.partition("@")[0] for name in names if "@" not in name or name.startswith("shared/")]
 
@@ -146,7 +149,7 @@ def header_length(lines: list[str]) -> int:
 
 
 def comments_by_line(lines: list[str]) -> dict[int, str]:
-    """Return line number -> comment on the key in that line, joined to one line."""
+    """Return line number -> the comment on the key in that line, as one line of text."""
     comments: dict[int, str] = {}
     above: list[str] = []
     key_line, column = -1, -1

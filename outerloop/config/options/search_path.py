@@ -14,13 +14,13 @@ from outerloop.types import UserError
 ENVIRONMENT = "OUTERLOOP_CONFIG_PATH"
 """Environment variable with folders of yaml files, separated by colons."""
 LOCAL = Path("conf")
-"""Folder of yaml files in the current folder."""
+"""Folder inside the current folder that is searched for yaml files."""
 ENTRY_POINTS = "outerloop.configs"
 """Entry-point group of packages that provide yaml files. The value of an entry is the package that contains them."""
 
 
 def config_dir() -> Path:
-    """Return the folder of the yaml files: inside the installed package, or next to it in a checkout."""
+    """Return the folder of outerloop's yaml files: in the installed package, or next to the package in a checkout."""
     package = Path(outerloop.__file__).parent
     return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
 
@@ -28,7 +28,7 @@ def config_dir() -> Path:
 def user_folders() -> list[Path]:
     """Return the folders outside outerloop that are always searched: conf/, $OUTERLOOP_CONFIG_PATH, other packages.
 
-    Raises UserError if a folder or package that is named does not exist.
+    Raises UserError if $OUTERLOOP_CONFIG_PATH or an entry point names a folder or package that does not exist.
     """
     listed = [Path(entry) for entry in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if entry]
     for folder in listed:
@@ -46,7 +46,7 @@ def package_folder(name: str) -> Path:
     except ImportError:
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"the entry point {name} of {ENTRY_POINTS} is not a package: install it again")
+        raise UserError(f"entry point {name} of {ENTRY_POINTS} does not name an installed package: install the package")
     return Path(next(iter(spec.submodule_search_locations)))
 
 

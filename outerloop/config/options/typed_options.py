@@ -1,4 +1,4 @@
-"""Rewrite and store the options of a run as they were typed, so that another run can repeat them.
+"""Adjust, store and read the options that a user typed, so that another run can repeat them.
 
 .hydra/overrides.yaml   file in the run directory with the list of overrides, in hydra's format
 """
@@ -19,14 +19,14 @@ FILE = Path(".hydra") / "overrides.yaml"
 """The file in a run directory in which hydra records the overrides of the run."""
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
-"""Options that set the folder of a run. A run that repeats an earlier run has another folder."""
+"""Options that set the folder of a run. A run that repeats an earlier run does not take them over."""
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:
     """Return the overrides with hydra.run.dir replaced by run_dir. Raises UserError if both are set."""
     keys = [override.key_or_group for override in parse_overrides(overrides)]
     if "run_dir" in keys and HYDRA_RUN_DIR in keys:
-        raise UserError(f"run_dir and {HYDRA_RUN_DIR} are the same: omit {HYDRA_RUN_DIR}")
+        raise UserError(f"run_dir and {HYDRA_RUN_DIR} both set the folder of the run: omit {HYDRA_RUN_DIR}")
     pairs = zip(overrides, keys, strict=True)
     return [f"run_dir={text.partition('=')[2]}" if key == HYDRA_RUN_DIR else text for text, key in pairs]
 

@@ -1,7 +1,7 @@
-"""Load recipes and parts from user files, `recipe=./mine.yaml`, and from folders that hydra does not search by default.
+"""Load recipes and parts from yaml files of the user, as in `recipe=./mine.yaml`, and search folders of the user.
 
 A file is stored under its name in hydra's ConfigStore, which is shared with jobs of a sweep in other processes. A
-recipe needs no `@package` header. Its name is the name of the file, unless it sets `recipe`.
+recipe file needs no `@package` header. The recipe has the name of its file, unless the file sets `recipe`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def stored_choices(group: str) -> list[str]:
 
 
 def forget(choices: Mapping[str, Sequence[str]]) -> None:
-    """Remove stored files that have the name of one of these choices; they were stored for other search folders."""
+    """Remove stored files that have the name of one of `choices`. They were stored when other folders were searched."""
     for group, names in choices.items():
         for name in {*names} & {*stored_choices(group)}:
             del ConfigStore.instance().repo[group][name + SUFFIX]
