@@ -226,8 +226,8 @@ class Worker:
             self.emit_once(f"left out, {reason}")
         for peer, part in averaged.shortened.items():
             self.emit_once(
-                f"{peer}: its distance from this replica is scaled by {part:.2g}, because it is farther away than partners"
-                " usually are"
+                f"{peer}: its distance from this replica is scaled by {part:.2g}, because it is farther away"
+                " than partners usually are"
             )
         replicas, size = len(averaged.peers), self.exchange.size
         self.emit_once(f"the model is the mean of {replicas} of {size} replicas; their spread is {averaged.spread:.2g}")

@@ -152,8 +152,8 @@ class Packer:
 class HuggingFaceStream:
     """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
-    The dataset is reopened for each epoch, because `set_epoch` would redistribute the files: workers would then train
-    on the parts of other workers.
+    The dataset is reopened for each epoch. `set_epoch` is not used, because it would redistribute the files, so workers
+    would train on the parts of other workers.
     """
 
     def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:
