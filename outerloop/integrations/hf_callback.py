@@ -2,9 +2,9 @@
 
     Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
-The processes that torchrun starts for one Trainer form one peer, and only the first sends. Rounds are recorded in
-`trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds one file to every checkpoint folder,
-and `train(resume_from_checkpoint=True)` resumes from it.
+The processes that torchrun starts for one Trainer form one peer, of which only the first process exchanges data with
+other peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds
+one file to every checkpoint folder, and `train(resume_from_checkpoint=True)` resumes from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HFCallback(TrainerCallback):
     """A Trainer callback that creates the outer loop when training begins, stores it as `outer` and attaches it.
 
     Args:
-        recipe, overrides, arguments: as for `from_recipe`: HFCallback("sparseloco", "compress=int8", peers=2).
+        recipe, overrides, arguments: as for `from_recipe`, e.g. HFCallback("sparseloco", "compress=int8", peers=2).
         trainer: the Trainer to which this callback is added with `add_callback`. If it is given, rounds are also logged
             to its reporting targets (wandb, TensorBoard).
     """

@@ -2,8 +2,9 @@
 
     Trainer(callbacks=[LightningCallback("sparseloco", peers=2, sync_every=30)], max_steps=3000).fit(module, data)
 
-The processes of a Trainer with DDP form one peer, and only the first sends. Rounds are logged to the Trainer's loggers,
-under the names in `round.CHARTS`. Checkpoints include the state of the outer loop, which `fit(ckpt_path=...)` restores.
+The processes of a Trainer with DDP form one peer, of which only the first process exchanges data with other peers.
+Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the state of the
+outer loop, which `fit(ckpt_path=...)` restores.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | Non
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
     """Return a function that calls `from_recipe` with these arguments.
 
-    Raises TypeError for an argument that does not exist, before training begins.
+    The call to this factory itself, and not only the returned function, raises TypeError if an argument does not exist.
     """
     signature(from_recipe).bind(recipe, None, *overrides, **arguments)
 
@@ -38,6 +38,6 @@ def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeA
 def refuse_sharded(processes: int) -> UserError:
     """Return the error for a Trainer whose processes hold different parts of the model."""
     return UserError(
-        f"this Trainer cuts the model into parts on {processes} processes, and the callback supports copies (DDP): call"
-        " outerloop.from_recipe with the model under fully_shard in your own training loop"
+        f"this Trainer cuts the model into parts on {processes} processes, but the callback supports only copies (DDP):"
+        " call outerloop.from_recipe with the model under fully_shard in your own training loop"
     )

@@ -135,7 +135,7 @@ def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
     settings = load.load([*own, f"exchange={kind}", *typed])
     if settings.workers_as != "threads":
         raise UserError(
-            f"{settings.exchange._target_} is between processes, and the workers of a simulation are threads: leave out"
+            f"{settings.exchange._target_} connects processes, but the workers of a simulation are threads: leave out"
             f" exchange=, or set exchange={kind}"
         )
     return settings
@@ -154,7 +154,7 @@ def rounds_within(settings: DictConfig, steps: int) -> int:
 
 
 def describe_task(settings: DictConfig, task: Task) -> None:
-    """Replace the settings of model and data by the functions of the task, for config.yaml."""
+    """Replace the settings of model and data by the names of the task's functions, for config.yaml."""
     names = task.names()
     with open_dict(settings):
         settings.model = {"_target_": names["model"]}
@@ -194,7 +194,7 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
 
 
 def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
-    """Wait until all threads have ended. If this thread is interrupted, stop them first."""
+    """Wait until all threads have ended. If this thread is interrupted meanwhile, stop the workers and re-raise."""
     try:
         for thread in threads:
             thread.join()

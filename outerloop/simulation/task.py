@@ -1,4 +1,4 @@
-"""Describe the task of a simulation by functions of the user: a model, the batches of each worker, a loss."""
+"""Describe the task of a simulation by functions of the user: a model, the batches of each worker, and a loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Task:
 
 
 def dotted_path(function: Callable[..., Any]) -> str:
-    """Return the module and name of a function, or of the class of another callable."""
+    """Return the module and name of a function; for any other callable, those of its class."""
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
 

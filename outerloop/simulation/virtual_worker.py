@@ -26,7 +26,7 @@ from outerloop.types import Tensors, UserError
 
 
 class VirtualWorker:
-    """Trains one copy of the model. It is constructed and run while it is the turn of this worker.
+    """Trains one copy of the model. The worker's thread constructs this object and calls `run` during its turn.
 
     `samples`: number of samples trained on so far.
 
@@ -34,7 +34,7 @@ class VirtualWorker:
         task, settings: task and settings of the run, equal for all workers.
         exchange: exchange of this worker, which has already joined.
         emit: function called with each event.
-        compute: function that runs work(*args) in the thread that computes for all workers.
+        compute: function of (work, *args) that runs work(*args) in the one thread that computes for all workers.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class VirtualWorker:
             self.evaluate(done)
 
     def evaluate(self, round_number: int) -> Tensors:
-        """Evaluate the global model on this worker's share and return its weights.
+        """Evaluate the global model on this worker's share of the validation batches. Return the model's weights.
 
         The global model is the slow weights, or their mean over all workers if they differ.
         """

@@ -9,7 +9,7 @@ import os
 
 os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
 
-import hivemind  # noqa: F401  (after the line above and before the lines below: the import sets the level)
+import hivemind  # noqa: F401  (hivemind reads the variable above when imported, and sets the log level changed below)
 
 if "HIVEMIND_LOGLEVEL" not in os.environ:
     logging.getLogger("hivemind").setLevel(logging.ERROR)

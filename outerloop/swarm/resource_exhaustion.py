@@ -27,7 +27,7 @@ REMEDIES = {
 }
 QUIET_S = 30.0
 MAX_FILES = 65_536
-"""Limit of open files that a process requests: enough for the streams of 1,024 members (admission.py)."""
+"""The limit on open files that a process requests, enough for the streams of 1,024 members (admission.py)."""
 
 
 class ResourceExhaustion:
@@ -52,7 +52,7 @@ class ResourceExhaustion:
         return True
 
     async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
-        """Return the result of `attempt`. Retry it as long as it lacks file descriptors or disk space.
+        """Return the result of `attempt`. Retry it as long as it fails for lack of file descriptors or disk space.
 
         The caller sets the time limit. Raises any other error of `attempt`.
         """
@@ -65,13 +65,13 @@ class ResourceExhaustion:
             await asyncio.sleep(EXHAUSTED_S)
 
     def quiet(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error that asyncio reports to the loop, e.g. that it could not accept a connection."""
+        """Handle an error that the event loop reports, e.g. that a connection could not be accepted."""
         if not self.note(context.get("exception")):
             loop.default_exception_handler(context)
 
 
 EXHAUSTION = ResourceExhaustion()
-"""The only instance in this process, because the limits that it handles are per process as well."""
+"""The only instance in this process, so that each condition is logged at most once per QUIET_S."""
 
 
 def raise_file_limit() -> None:

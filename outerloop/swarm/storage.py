@@ -20,11 +20,14 @@ class Disk(Protocol):
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> Buffer:
-        """Return the stored bytes, which stay readable even after `remove`. Raises FileNotFoundError."""
+        """Return the bytes stored under `name`, which stay readable even after `remove`.
+
+        Raises FileNotFoundError if there are none.
+        """
         ...
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store these bytes, and return once they are synced to disk."""
+        """Store `content` under `name`, and return once it is synced to disk."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -45,7 +48,7 @@ class Folder:
         """Remove partial files that a killed process left, and return this folder.
 
         Only the single process that writes to this folder may call this, and only before its first write. Otherwise it
-        would remove the unfinished files of another process.
+        would remove files that are still being written.
         """
         for begun in self._path.glob(".*"):
             begun.unlink()
@@ -61,7 +64,7 @@ class Folder:
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store these bytes (see Disk.write). Retry while the disk is full or too many files are open."""
+        """Store `content` (see Disk.write). Retry while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:

@@ -19,7 +19,7 @@ QUOTED = 40  # number of characters of an invalid value that a message shows
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are not a valid message of the consensus protocol. The text names the invalid field."""
+    """A value from a peer that does not have the required form. The text names the invalid field."""
 
 
 def unpacked(content: bytes, what: str) -> Any:
@@ -34,7 +34,7 @@ def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
     """Check that this is a map with exactly these keys, and return it."""
     names = set(names)
     if not isinstance(value, dict) or set(value) != names:
-        raise MalformedMessage(f"{what} is a map of {', '.join(sorted(names))}; got {quote(value)}")
+        raise MalformedMessage(f"{what} is a map with the keys {', '.join(sorted(names))}; got {quote(value)}")
     return value
 
 
@@ -50,7 +50,7 @@ def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
 
 
 def id_of(name: str) -> str:
-    """Return the peer id, by which streams are authenticated, in a name NNN-<peer id>. A bare id is returned as is."""
+    """Return the peer id in a name NNN-<peer id>; a bare id is returned as is. Streams are authenticated by this id."""
     return name.partition("-")[2] or name
 
 
@@ -75,7 +75,7 @@ def peer_id(value: Any, what: str) -> str:
 def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
     """Check that this is a list of `minimum` to MAX_PEERS entries, and return it."""
     if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
-        raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS}; got {quote(value)}")
+        raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS} entries; got {quote(value)}")
     return value
 
 

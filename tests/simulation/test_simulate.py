@@ -171,7 +171,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
         ({"recipe": "dilico"}, "recipe must be one of"),
         (
             {"options": {"exchange": "swarm_gather"}},
-            "is between processes, and the workers of a simulation are threads",
+            "connects processes, but the workers of a simulation are threads",
         ),
         ({"workers": 0}, "workers=0 must be at least 1"),
         ({"validation": [3], "sync_every": 3}, "a batch is a int without a tensor"),

@@ -3,14 +3,14 @@
 The rejection log counts the messages and streams that this peer refused, by kind, and logs the sender and the reason at
 a limited rate. The kinds are:
 
-    outsiders   a stream of a peer that is not on the allow-list, may not use the protocol, or is a second process with
-                the same key (incarnations.py)
+    outsiders   a stream of a peer that is not on the allow-list or may not use the protocol, or of a second process
+                with a peer's key (incarnations.py)
     records     a roster record not signed by its owner, too large, valid for too long, or of a peer outside the run
     requests    data on a stream that is not a message of its protocol, or longer than allowed; requests over a limit
     payloads    a payload not signed by its owner for this round, larger than allowed, or impossible to land because it
                 cannot be decoded or its norm is far above those of other payloads
     ballots     a consensus message that cannot be accepted, or a history without proof
-    manifests   the name of a state that its donor did not sign
+    manifests   a manifest, the name of a state, that its donor did not sign
 
 Remote peers control how often refusals happen. So each (kind, name) pair is logged at most once per QUIET_S, with the
 number of refusals that were not logged since the previous line, and only the last NAMES pairs are remembered.
@@ -41,7 +41,7 @@ class RejectionLog:
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # time last logged; count since
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # log time, refusals since
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.
@@ -129,7 +129,7 @@ class AllowList:
         return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
-        """Return whether the configured list contains this peer or the run is open, ignoring expulsions."""
+        """Return whether the configured list contains `peer_id` or the run is open, ignoring expulsions."""
         return not self._peers or peer_id in self._peers
 
 
@@ -147,7 +147,7 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Return whether to answer a stream of this peer, which must be on the list and pass `allowed`.
+        """Return whether to answer a stream of `remote`, which must be on the allow-list and pass `allowed`.
 
         If not, the refusal is recorded in the rejection log.
         """

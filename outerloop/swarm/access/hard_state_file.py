@@ -5,15 +5,15 @@
 
 A peer must not forget that it has voted, because it might then vote twice in a round. So both files are synced before
 the identity file records that this process has a hard state, and `write` returns only after that record is synced.
-After a crash in between, the hard state is newer than the identity requires, which is harmless. In the opposite case
+After a crash between them, the hard state is newer than the identity requires, which is harmless. In the opposite case
 (the hard state is missing, damaged, or from an earlier process than the identity requires) the identity is retired:
 
     in a run with an allow-list   the run ends at once; the error states what to remove and how to change the list
     in an open run                the peer gets a new key; the old file is renamed and kept
 
 One case passes this check: the disk was restored to a moment at which the last process of the peer had already voted.
-The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session: a run
-that is resumed as a whole forms a new session, in which no peer has voted.
+The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session, because
+a run that is resumed as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class HardStateFile:
             return
         if stored.peer != self._own and id_of(stored.peer) == id_of(self._own):
             raise UserError(
-                f"this peer has voted in the run as {stored.peer}, but is {self._own} now: start it as worker "
-                f"{int(stored.peer.partition('-')[0])} of its machine again"
+                f"this peer has voted in the run as {stored.peer}, but is {self._own} now: start it again as "
+                f"worker {int(stored.peer.partition('-')[0])} of its machine"
             )
 
 
@@ -89,16 +89,16 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
 
     Args:
         disk: opens the folder of the hard state.
-        listed: the run has an allow-list.
+        listed: whether the run has an allow-list.
         on_status: called with a one-line message about what was done.
 
     Raises:
-        UserError: the hard state is lost and the run has an allow-list, which lacks the new identity; or Identity.read
-            fails.
+        UserError: the hard state is lost and the run has an allow-list, which a new identity would not be on; or
+            Identity.read fails.
     """
     identity = Identity.read(path)
     if identity.starts is None:
-        on_status(f"{path} is from an earlier version and is kept in use; whether it has lost its votes is unknown")
+        on_status(f"{path} is from an earlier version and is kept in use; whether its votes have been lost is unknown")
     if not identity.voted:
         return path
     folder = disk(folder_of(path))

@@ -5,7 +5,7 @@ is the 32-byte seed followed by the 32-byte public key. hivemind itself would wr
 times faster, and its public key can be read back from the peer id. An extra field follows, which libp2p does not know
 and skips. It holds two numbers:
 
-    starts   number of processes started as this peer, including copies that it objected to (incarnations.py)
+    starts   number of starts of this peer, raised to the count of any copy that it objects to (incarnations.py)
     voted    number of the last start whose process synced its hard state (its votes); 0: the peer has never voted
 
 Both numbers are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds
@@ -43,7 +43,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True)
 class Identity:
-    """The content of an identity file. `starts` is None in a file from an earlier version, which did not count them."""
+    """The content of an identity file. `starts` is None if an earlier version wrote the file, without counts."""
 
     private: bytes
     starts: int | None = 0
@@ -79,7 +79,7 @@ class Identity:
 class Life:
     """One process (incarnation) of the peer with identity file `path`.
 
-    `count`: number of this start. `nonce`: random bytes that identify the process.
+    `count`: the number of starts up to and including this one. `nonce`: random bytes that identify the process.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class Life:
 
     @staticmethod
     def begin(path: Path) -> Life:
-        """Count a new start on disk and return it. Raises UserError if the disk is full or Identity.read fails."""
+        """Count a new start on disk; return its Life. Raises UserError if the disk is full or Identity.read fails."""
         identity = Identity.read(path)
         count = (identity.starts or 0) + 1
         try:

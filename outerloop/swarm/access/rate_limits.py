@@ -6,7 +6,7 @@
                               amount can be spent until the bucket has refilled
 
 A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on one that
-all non-members share. This bounds what many non-members spend together, and keeps it from using up the members' budget.
+all non-members share. This bounds what all non-members spend together, and does not reduce what the members may spend.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Budget:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def lacking(self, remote: str, amount: float = 1.0) -> str:
-        """Return the owner of a bucket with fewer than `amount` tokens, `remote` or EVERYBODY; "" if none has."""
+        """Return the owner (`remote` or EVERYBODY) of a bucket with too few tokens for `amount`; "" if none has."""
         return next((who for who, bucket in self._drawn_on(remote).items() if amount > bucket.left()), "")
 
     def spend(self, remote: str, amount: float = 1.0) -> str:

@@ -39,7 +39,7 @@ class Signatures:
 
     Args:
         key: key of this peer's identity.
-        public_of: returns the public key of a peer id, or raises MalformedMessage. None: it is read from the peer id.
+        public_of: returns the public key of a peer id, or raises MalformedMessage. None: the key is read from the id.
 
     `witness`: called with each signature that `verify` finds valid.
     """

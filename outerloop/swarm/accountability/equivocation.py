@@ -4,8 +4,8 @@ Each statement whose signature this peer has verified for another purpose is com
 could contradict. This module neither verifies nor creates signatures.
 
 A rollback of this peer is detected as well: its hard state is older than its votes, because its disk was reset to a
-snapshot. The identity file records only which process last wrote a hard state (hard_state_file.py), so a snapshot that
-was taken while the same process ran passes that check. But a vote is on disk before any other peer receives it. So a
+snapshot. The check at the start (hard_state_file.py) compares only which process last wrote a hard state, so a snapshot
+that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So a
 vote signed by this peer that is missing from its hard state was cast after the snapshot:
 
     accept     for the current round, in a later view than the accept on disk
@@ -13,7 +13,7 @@ vote signed by this peer that is missing from its hard state was cast after the 
     either     for a round after the current one
 
 A peer that has left a chain for another one (forks.py, HardState.left) discards its votes on the old chain on purpose,
-so no rollback is reported until its rounds have passed the height of that chain. A rollback is detected only if some
+so no rollback is reported until its rounds have passed the height of the old chain. A rollback is detected only if some
 peer presents such a vote. If two of three peers are reset together while the third is away, they may vote twice without
 being detected.
 """
@@ -31,7 +31,7 @@ from outerloop.swarm.consensus.statements import Statement
 
 
 def forgotten(hard_state: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
-    """Return a description of the vote if it is this peer's and missing from its hard state; otherwise an empty string.
+    """Return a description of the vote in `fields` if this peer cast it and `hard_state` lacks it; otherwise "".
 
     `context`, `session` and `fields` are the arguments of Signatures.witness.
     """
@@ -42,7 +42,7 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
         is_held = False
     else:
         is_held = number < hard_state.number or head != hard_state.head.digest or view <= _held(hard_state, context)
-    return "" if is_held else f"has voted in view {view} of round {number}, which its memory does not hold"
+    return "" if is_held else f"has voted in view {view} of round {number}, but the record of its votes lacks this vote"
 
 
 def _held(hard_state: HardState, context: str) -> int:
@@ -53,8 +53,8 @@ def _held(hard_state: HardState, context: str) -> int:
 
 
 VIEWS_KEPT = 64
-"""Number of accepts, and of promises, kept per peer and round (the latest ones). An honest peer passes through only a
-few views in a round."""
+"""Maximum number of accepts, and of promises, kept per peer and round: those in the latest views. An honest peer passes
+through only a few views in a round."""
 Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 

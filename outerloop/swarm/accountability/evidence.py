@@ -1,7 +1,7 @@
 """Evidence against a peer: two statements signed by it, of which no honest peer signs both.
 
     accept, accept     for two different commits after the same head in the same view. A leader accepts its own
-                       proposal, so this includes two proposals
+                       proposal, so two different proposals are covered as well
     accept, promise    after the same head: the peer accepted commit X in view v, but its promise for a later view
                        reports no accepted commit, a commit accepted before view v, or another commit in view v
     payload, payload   two payloads for the same round
@@ -191,7 +191,7 @@ def _promise(head: Any, view: Any, reported_view: Any, reported: Any) -> None:
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
-    """Check the fields signed along with a payload if its owner names a state of the run (state_roots.py)."""
+    """Check the two fields that follow a payload's hash if its owner names a state of the run (state_roots.py)."""
     checked_int(number, "the number of the state that a payload names", maximum=MAX_NUMBER)
     digest(root, "the root of the state that a payload names")
 

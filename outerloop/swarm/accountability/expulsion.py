@@ -97,7 +97,7 @@ class ExpulsionRegister:
         return replace(self, expelled={**dict(last), id_of(expulsion.peer): expulsion})
 
     def without(self, peer_id: str) -> ExpulsionRegister:
-        """Return the register with the expulsion of this peer lifted. The peer must be expelled."""
+        """Return the register with the expulsion of `peer_id` lifted. That peer must be expelled."""
         expulsion = self.expelled[peer_id]
         others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
         return ExpulsionRegister(others, (*self.lifted, (peer_id, expulsion.session, expulsion.number)))
@@ -117,7 +117,7 @@ class ExpulsionRegister:
         """Parse a register. Raises MalformedMessage if it is damaged or has another version."""
         value = unpacked(content, "the list of expelled peers")
         found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
-        checked_int(found["version"], "its version", minimum=VERSION, maximum=VERSION)
+        checked_int(found["version"], "the version of the list of expelled peers", minimum=VERSION, maximum=VERSION)
         entries = [Expulsion.from_list(row) for row in items(found["expelled"], "expelled peers")]
         lifted = tuple(_lift(row) for row in items(found["lifted"], "lifted expulsions"))
         return ExpulsionRegister({id_of(expulsion.peer): expulsion for expulsion in entries}, lifted)
@@ -141,7 +141,7 @@ async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
 class ExpelledPeers:
     """A running peer's register: keeps the expelled peers out of `trust.allow`.
 
-    `hard_state` returns the hard state of the consensus, or None before the rounds have begun. Before that, no peer is
+    `hard_state` returns the hard state of the consensus, or None before the rounds have begun. Until then, no peer is
     newly expelled.
     """
 
@@ -168,7 +168,7 @@ class ExpelledPeers:
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking.
 
-        It must be new, not about a round far ahead and not forgiven, and there must be room for the expulsion.
+        It must be new, not forgiven and not about a round far ahead, and the register must have room for the expulsion.
         """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()
@@ -208,4 +208,4 @@ def _has_seat(hard_state: HardState, peer_id: str) -> bool:
 def _lift(value: Any) -> Lift:
     if type(value) is not list or list(map(type, value)) != [str, str, int]:
         raise MalformedMessage(f"a lifted expulsion is [peer id, session, round]; got {quote(value)}")
-    return value[0], value[1], checked_int(value[2], "its round", maximum=MAX_NUMBER)
+    return value[0], value[1], checked_int(value[2], "the round of a lifted expulsion", maximum=MAX_NUMBER)

@@ -23,14 +23,14 @@ from outerloop.swarm.timeouts import limit
 READ_S = 4.0  # time limit of one search; each node that does not answer is abandoned after 3 s
 WORKERS = 20
 """Number of nodes asked at the same time. A search starts with the same number of nodes, so the nodes that this peer
-knows never wait behind nodes that other peers have only named."""
+knows never wait behind nodes that other peers have merely named."""
 
 
 class DhtNode(DHTNode):
     """hivemind's node with time limits, because a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
-        """Return the value of a key as found within READ_S, or None. `latest`: search all nodes near the key."""
+        """Return the value that is found for a key within READ_S, or None. `latest`: search all nodes near the key."""
         enough = {"sufficient_expiration_time": float("inf")} if latest else {}
         [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
         try:
@@ -45,8 +45,8 @@ class DhtNode(DHTNode):
     async def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None, **options: Any) -> bool:
         """Write a record to this node and to the nearest known nodes.
 
-        If WORKERS nodes are known, nearer ones are searched as well. Return whether a known node has accepted the
-        record; if no other node is known, whether this node has.
+        If WORKERS nodes are known, search for nearer ones and write to them as well. Return whether a known node has
+        accepted the record; if no other node is known, whether this node has.
         """
         protocol, key_id = self.protocol, DHTID.generate(source=key)
         packed = protocol.serializer.dumps
@@ -86,7 +86,7 @@ async def enter_dht(
 
     Raises:
         RuntimeError: no initial peer answers.
-        ValidationError: `strict` is set, and an initial peer's clock differs too much, or it cannot connect back.
+        ValidationError: `strict` is set, and an initial peer's clock differs too much or that peer cannot connect back.
     """
     node = await DhtNode.create(
         p2p=p2p,
@@ -111,7 +111,7 @@ async def enter_dht(
 
 
 async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
-    """Ping these peers, so that they and this node know each other. Raises an error unless one validly answers."""
+    """Ping these peers, so that they and this node know each other. Raises an error unless one answers validly."""
     pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
     answers = await asyncio.gather(*pings, return_exceptions=True)
     if any(isinstance(answer, DHTID) for answer in answers):
@@ -123,7 +123,7 @@ async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict
 
 
 async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
-    """Return a guarded protocol with the settings of hivemind's. It answers no requests until `answer` is called."""
+    """Return a guarded protocol with the settings of `plain`. It answers no requests until `answer` is called."""
     table = plain.routing_table
     sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
     protocol = await GuardedProtocol.create(

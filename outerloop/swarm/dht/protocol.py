@@ -80,7 +80,7 @@ class GuardedProtocol(DHTProtocol):
         return DHTProtocol._get_handle_name(namespace, method_name)
 
     def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
-        """Set the validator and the limits of requests. This must be called before the node answers any request."""
+        """Set the validator and the limits on requests. This must be called before the node answers any request."""
         self.records = records
         self.storage = BoundedDhtStorage(is_member)
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
@@ -90,8 +90,8 @@ class GuardedProtocol(DHTProtocol):
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
         """Ask a peer for its node id, and return the id; None if the answer is missing or malformed.
 
-        Raises hivemind's ValidationError if `strict` is set and the peer's clock differs too much, or the peer cannot
-        connect back.
+        Raises hivemind's ValidationError if `strict` is set and either the peer's clock differs too much or the peer
+        cannot connect back.
         """
         try:
             return await super().call_ping(peer, validate, strict)
@@ -113,7 +113,7 @@ class GuardedProtocol(DHTProtocol):
         remote = self._admit(request, context)
         record = request.keys, request.subkeys, request.values, request.expiration_time
         if any(len(column) != 1 for column in record):
-            raise self._refused(remote, f"a store must hold one complete record; received {len(request.keys)}")
+            raise self._refused(remote, f"a store must hold one complete record; number of keys: {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         is_stored = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
@@ -122,7 +122,7 @@ class GuardedProtocol(DHTProtocol):
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         remote = self._admit(request, context)
         if len(request.keys) != 1 or not _is_node_id(request.keys[0]):
-            raise self._refused(remote, f"a find must hold one valid key; received {len(request.keys)}")
+            raise self._refused(remote, f"a find must hold one valid key; number of keys: {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         key, exclude = DHTID.from_bytes(request.keys[0]), node_id_of(context.remote_id)
@@ -154,7 +154,7 @@ class GuardedProtocol(DHTProtocol):
         return found
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Keep a peer under its only node id, not `node_id`; remove a peer that did not respond or is not allowed."""
+        """Keep a peer under its only node id, ignoring `node_id`; remove it if it did not respond or is not allowed."""
         node_id, table = node_id_of(peer_id), self.routing_table
         if responded and self._is_listed(peer_id):
             bucket = table.buckets[table.get_bucket_index(node_id)]
@@ -178,7 +178,7 @@ class GuardedProtocol(DHTProtocol):
             logger.debug("the DHT: %r", error)
 
     def _admit(self, request: Any, context: P2PContext) -> str:
-        """Return the id of the peer that sent a request. Raises RequestRefused if it is not allowed or over a limit."""
+        """Return the id of a request's sender. Raises RequestRefused if the sender is not allowed or over a limit."""
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
             raise NotListed("this peer answers only the peers in its exchange.allow")
@@ -217,7 +217,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return the valid records of an answer; None if there are none, as hivemind counts an empty value as found."""
+        """Return an answer's valid records; None if there are none, because hivemind counts an empty value as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0

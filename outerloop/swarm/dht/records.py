@@ -8,8 +8,8 @@ the run's name: a record belongs to one run, and any node can check the records 
 replaces an earlier one, never the reverse, so an old record cannot be shown again after a withdrawal.
 
 Verifying the signature is the expensive check. It comes last, once for each record, and at a limited rate per peer. In
-an open run one machine can create many identities; a key never holds more records than can be read (storage.py). An
-allow-list keeps such identities out.
+an open run one machine can create many identities; even then, a key never holds more records than can be read
+(storage.py). An allow-list keeps such identities out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is valid; if not, log the refusal. `by`: the peer that sent it; empty: its owner."""
+        """Return whether a record is valid; if not, log the refusal. `by`: its sender; empty: its owner."""
         owner = _owner(record.subkey)
         sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
@@ -97,7 +97,7 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Return the owner of the budget that is too small for a signature check; empty if no budget is lacking."""
+        """Spend one signature check if it is needed. Return the owner of a budget that lacks it, or an empty string."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:
@@ -106,7 +106,7 @@ class SignedRecords(RecordValidatorBase):
         if digest not in self._checked:
             self._remember(digest, self._is_signed(record, owner))
         if not self._checked[digest]:
-            return "a record that this peer did not sign"
+            return "a record that its owner did not sign"
         return "" if _readable(record.value[:-SIGNATURE_BYTES]) else "a record that is unreadable"
 
     def _is_signed(self, record: DHTRecord, owner: str) -> bool:

@@ -6,10 +6,10 @@
     the node has too many keys     a non-member's new key is refused; a member's new key replaces the newest key that
                                    holds no member's record
 
-hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read beyond
-4 MiB. In an open run one machine can create many identities and sign a record with each. With these limits, such
-records can keep newcomers off the roster until they expire, but they can neither hide the formed peers from each other
-nor make a read fail.
+hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read if it
+exceeds 4 MiB. In an open run one machine can create many identities and sign a record with each. With these limits,
+such records can keep newcomers off the roster until they expire, but they can neither hide the formed peers from each
+other nor make a read fail.
 """
 
 from __future__ import annotations

@@ -104,11 +104,12 @@ def _nothing_common(maps: Mapping[str, Held], best: Generation | None, stated: i
     each = "; ".join(f"{peer} holds {shown(generations)}" for peer, generations in sorted(maps.items()))
     if best is None:
         return (
-            f"only {stated} of {members} peers have stated which checkpoints they hold, too few to start: restart all"
+            f"only {stated} of {members} peers have stated which checkpoints they hold, too few to start: restart"
+            " all peers"
         )
     who = sorted(peer for peer, generations in maps.items() if best in generations.items())
     return (
         f"no checkpoint is held by more than half of the {members} peers: {each}. Step {best[0]} is held by"
-        f" {', '.join(who)}: there set exchange.reform=true exchange.peers={len(who)}, and start the others once these"
-        " train; or set another run_dir= on all peers to start from scratch"
+        f" {', '.join(who)}: on these, set exchange.reform=true exchange.peers={len(who)}, and start the others once"
+        " these train; or set another run_dir= on all peers to start from scratch"
     )

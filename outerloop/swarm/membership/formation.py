@@ -88,7 +88,7 @@ class Formation(RpcService):
         self._formed = False
         self._late = LateJoiners(self._present)
         self.late_joiner = False
-        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report; since when, s
+        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report; time since when
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -148,7 +148,7 @@ class Formation(RpcService):
         """Poll the peers once. Return whether the swarm has formed."""
         records = await self._mismatched.leave_out(await self._roster.read())
         if odd := self._mismatched.odd(records):
-            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
+            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen this peer too
             raise UserError(odd)
         poll = self._poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own)
         self._members = poll.members

@@ -15,9 +15,9 @@ anything. The count distinguishes a restart from a copy. If a peer meets a proce
     lower than the known count     the file is older than the last start: a backup or a snapshot. The new process is
                                    refused
 
-If a file is restored to a moment after the last start, its process looks like a restart; equivocation.py detects the
-votes that it has forgotten. A process that objects to a copy records the copy's count in its own file, so that its next
-start has a higher count.
+If a key file is restored to a moment after the last start, a process that uses it looks like a restart; equivocation.py
+detects the votes that this process has forgotten. A process that objects to a copy records the copy's count in its own
+file, so that its next start has a higher count.
 
 A peer that notices two processes notifies each of them when that process next sends a message. The statements that it
 relays are signed with the key that the two processes share. A process that receives an objection against itself is the
@@ -27,8 +27,8 @@ compared. A liar cannot stop a peer whose key was not copied: it would need that
 peer never had.
 
 If different peers first met different processes with the same count, both processes stop. If a machine is frozen with
-its memory and resumed twice (a live snapshot), both processes have the same nonce: only contradictory messages that
-both have signed can reveal the copy.
+its memory and resumed twice (a live snapshot), both processes have the same nonce: only messages that contradict each
+other, one signed by each process, can reveal the copy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ many identities."""
 class _Known:
     """The processes of one peer: the accepted one, and those refused.
 
-    `refused`: nonce -> the objection of another process to this one; empty bytes if there is no objection.
+    `refused`: nonce of a refused process -> another process's objection to it; empty bytes if there is none.
     """
 
     accepted: Incarnation
@@ -172,7 +172,7 @@ class Incarnations(RpcService):
             await stream.send_object({"objection": self._objection(known)})
             await stream.ended()
         elif known.count > self.life.count:
-            self._stop(f"it has been started {known.count} times, this one {self.life.count}: this is an older copy")
+            self._stop(f"its start count is {known.count}, but {self.life.count} here, so this is an older copy")
         elif known.count == self.life.count:
             self._stop("it was started from the same file")
 
@@ -209,7 +209,7 @@ class Incarnations(RpcService):
     # messages from other peers
 
     async def accepts(self, remote: str, packed: object, stream: Stream) -> bool:
-        """Return whether the process that opened this stream is accepted as its peer; if not, send it the reason.
+        """Return whether the process that opened this stream is accepted as `remote`; if not, send it the reason.
 
         `packed`: the incarnation that the process sent. A process that sent no incarnation (None) is accepted. Raises
         Unreadable if the incarnation is malformed, or not signed by the peer.
@@ -218,7 +218,7 @@ class Incarnations(RpcService):
             return True
         incarnation = Incarnation.read(packed)
         if incarnation is None or not self._statements.is_of(remote, incarnation):
-            raise Unreadable("an incarnation that this peer did not sign")
+            raise Unreadable("a malformed incarnation, or one that its peer did not sign")
         async with self._asking.setdefault(remote, asyncio.Lock()):
             known = await self._look_up(remote, incarnation)
         return known.accepted.nonce == incarnation.nonce or await self._gives_way(remote, known, incarnation, stream)
@@ -244,7 +244,7 @@ class Incarnations(RpcService):
             request = {"incarnation": self.own, "other": other.packed}
             answer = await self._call(remote, request, within_s=VIEW_S)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.info("%s has restarted: its previous process does not answer: %s", remote, error)
+            logger.info("%s counts as restarted, because its previous process does not answer: %s", remote, error)
             return b""
         objection = answer.get("objection")
         if not isinstance(objection, bytes) or not self._statements.objects(remote, elder, other, objection):
@@ -252,11 +252,11 @@ class Incarnations(RpcService):
         return objection
 
     async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
-        """Notify a process that another process of its peer is accepted; accept it instead if it validly objects.
+        """Notify the process that opened `stream` that another process of its peer is accepted.
 
-        Return whether it is now accepted.
+        If it validly objects, accept it instead. Return whether it is now accepted.
         """
-        self._transport.trust.refusals.note("outsiders", remote, "another machine also uses the identity of this peer")
+        self._transport.trust.refusals.note("outsiders", remote, "another machine also uses this identity")
         younger = known.accepted
         await stream.send_object({"known": younger.packed, "objection": known.refused.get(incarnation.nonce, b"")})
         try:

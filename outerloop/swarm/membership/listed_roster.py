@@ -58,7 +58,7 @@ class ListedRoster(RpcService):
         return self._transport.trust.allow.closed
 
     def show(self, value: Any, *, expires: float) -> None:
-        """Sign this peer's own record and store it."""
+        """Sign `value` as this peer's own record, and store the record."""
         own = self._transport.peer_id
         record = self._record(own, MSGPackSerializer.dumps(value), expires)
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
@@ -126,7 +126,7 @@ class ListedRoster(RpcService):
         Before the first page, ask all peers for their records, unless that happened in the last LISTED_S.
         """
         if not isinstance(after, str):
-            raise Unreadable("a request for a page must name the peer id before it")
+            raise Unreadable("a request for a page must name the peer id that precedes the page")
         if not after and asyncio.get_running_loop().time() - self._read_s > LISTED_S:
             await self.read()
         entries = [entry for entry in map(_packed, self._current()) if entry[0] > after]
@@ -136,7 +136,7 @@ class ListedRoster(RpcService):
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Store a listed peer's own record from the entries that it sent, if the record is valid and newer."""
+        """Store a listed peer's own record from the entries that it sent, if valid and newer than the stored one."""
         record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):

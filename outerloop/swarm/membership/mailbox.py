@@ -1,4 +1,4 @@
-"""A mailbox that holds one value per number: a reader waits for a value that is not posted yet."""
+"""A mailbox that holds one value per number: a reader waits for a value that has not been posted yet."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def receive_pages(stream: Stream) -> Request:
 def objection(members: Any, allow: AllowList) -> str:
     """Return why this is not a valid list of the members of a run, or an empty string if it is."""
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_PEERS:
-        return f"members must be a list of 1 to {MAX_PEERS}; received {quote(members)}"
+        return f"members must be a list of 1 to {MAX_PEERS} entries; received {quote(members)}"
     for member in members:
         if not isinstance(member, list) or list(map(type, member)) != [str, float]:
             return f"a member must have a name and a time of joining; received {quote(member)}"
@@ -66,7 +66,7 @@ def objection(members: Any, allow: AllowList) -> str:
             return f"invalid name or time of joining: {quote(member[0])}, {member[1]}"
     names = [name for name, _ in members]
     if any(left >= right for left, right in pairwise(names)) or len(set(map(id_of, names))) < len(names):
-        return "members must be sorted by name, each peer id once"
+        return "members must be sorted by name, with each peer id only once"
     outside = [name for name in names if not allow.lists(id_of(name))]
     return f"{outside[0]} is not in exchange.allow" if outside else ""
 

@@ -18,7 +18,7 @@ class MemberPoll:
     silent           names of the other members in `members` that have not reported the same list
     turned_away_by   names of the peers that reject this peer
     formed_lists     peer name -> its member list, for the peers that have formed
-    late             peer name -> the late joiners (peer id -> name) that it reports, for the same peers
+    late             peer name -> the late joiners (peer id -> name) that it reports, for the peers that have formed
     """
 
     run: str
@@ -86,7 +86,7 @@ class MemberPoll:
             join = f"exchange.initial_peers=[{self.own.addresses[0]}]"
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"
         if count > self.peers:
-            return f"{present}, too many; a run keeps its number of peers. Set exchange.peers={count}"
+            return f"{present}, too many; a run's number of peers is fixed. Set exchange.peers={count}"
         if self.turned_away_by:
             return self.describe_rejection()
         silent = ", ".join(sorted(self.silent))

@@ -27,7 +27,7 @@ SHOWN = 4
 MAX_NAMED = 16
 """Maximum number of peers that are asked and named. It is bounded because one machine can create many identities."""
 FINGERPRINT_LETTERS = 16
-"""Characters of a fingerprint shown in a message."""
+"""Number of characters of a fingerprint that a message shows."""
 
 
 class MismatchedPeer(NamedTuple):
@@ -98,7 +98,7 @@ class MismatchedPeers(RpcService):
         return f"left out for different settings: {first.differs}{others}; {_advice(first)}"
 
     async def _differences(self, other: Record) -> MismatchedPeer:
-        """Ask a peer for the differing settings concurrently, so that a slow peer causes only one delay."""
+        """Ask a peer for all differing settings at once, so that a slow peer causes only one delay."""
         hashes = self._settings.differing(other.settings)
         asked = hashes[:SHOWN]
         theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))

@@ -5,7 +5,7 @@
 In a run with an allow-list, the records are not in the DHT: peers ask the listed peers for them (listed_roster.py).
 
 The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
-replaced by one that expires later, so a withdrawal is a tombstone record that outlives the record. Every record,
+replaced by one that expires later, so a withdrawal is a tombstone: an empty record that outlives it. Every record,
 tombstones included, is signed by the peer that it describes, and nodes accept no others (records.py). The content is
 still untrusted: its texts must be short and of one line, because they appear in messages and tables.
 """
@@ -41,7 +41,7 @@ MAX_TEXT = 256
 class Record:
     """The record that a peer publishes about itself.
 
-    `name`: its worker index on its machine and its peer id; members are sorted by name.
+    `name`: the peer's worker index on its machine, and its peer id; members are sorted by name.
     `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: a single hash
     over all of these settings. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
     """

@@ -40,7 +40,7 @@ class RunSettings:
 
         If the recipe differs, return only the hash of `recipe`, because it determines the other settings. An axis comes
         before the options in it, and keys that only the other peer has come last. An option that repeats an earlier one
-        is left out: inner.optimizer.lr repeats inner.lr if the last part of the key and both values are the same.
+        is left out: inner.optimizer.lr repeats inner.lr if each of the two peers has the same value for both.
         """
         ours, theirs = entries_of(self.packed), entries_of(packed)
         differ = {hashed for hashed in ours.keys() | theirs.keys() if ours.get(hashed) != theirs.get(hashed)}
@@ -63,7 +63,7 @@ def short_hash(text: str) -> bytes:
 
 
 def entries_of(packed: bytes) -> dict[bytes, bytes]:
-    """Return hash of key -> hash of value."""
+    """Return hash of key -> hash of value for the packed settings."""
     starts = range(0, len(packed), ENTRY_BYTES)
     return {packed[i : i + HASH_BYTES]: packed[i + HASH_BYTES : i + ENTRY_BYTES] for i in starts}
 

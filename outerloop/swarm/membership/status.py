@@ -39,7 +39,7 @@ class Status:
             raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")
         return Status(
             round=checked_int(found["round"], "the round", maximum=MAX_NUMBER),
-            peers=checked_int(found["peers"], "the peers of a round", maximum=MAX_PEERS),
+            peers=checked_int(found["peers"], "the number of peers of a round", maximum=MAX_PEERS),
             loss=_number(found["loss"], "the loss"),
             tokens_per_s=_number(found["tokens_per_s"], "tokens/s"),
             bytes_sent=checked_int(found["bytes_sent"], "bytes sent", maximum=MAX_AMOUNT),

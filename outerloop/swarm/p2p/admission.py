@@ -10,9 +10,9 @@ In a run with an allow-list, admission control treats every listed peer as a mem
 first check. In an open run anyone can create identities, so the total use of all non-members is bounded as well.
 Non-members, including newcomers, can exhaust each other's share, but not the members' share.
 
-Public requests are short and cheap; they are limited in number and in bytes. Requests that are reserved for newcomers
-(payloads and states) are limited only in number, because a state is as large as the model. The operator sets the
-upload rate of states (uploads.py).
+Public requests (transport.anybody) are short and cheap; they are limited in number and in bytes. Requests that are
+reserved for newcomers (payloads and states) are limited only in number, because a state is as large as the model. The
+operator sets the upload rate of states (uploads.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ in p2pd, and 0.18 MB of p2pd's memory, which adds up to 75 MB."""
 REQUEST_BYTES = 1024
 """Maximum size of a public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
-"""Maximum number of bytes announced on all streams of one peer together: four of the longest consensus messages."""
+"""Maximum number of bytes announced at a time by one peer: enough for four of the longest consensus messages."""
 REQUESTS, REQUESTS_OF_STRANGERS = Rate(burst=32, per_s=4), Rate(burst=256, per_s=64)
 """Rate limits for public requests of one non-member, and of all non-members together. A peer that joins the forming
 swarm sends many requests in its first seconds, then one per second. Several peers may do so at the same time."""
@@ -94,9 +94,9 @@ class Admission:
     async def answer(
         self, remote: str, protocol: str, stream: Stream, *, allowed: Callable[[str], bool], handler: Handler
     ) -> None:
-        """Pass one stream of a peer to `handler` if the peer is admitted and `allowed`. The caller closes the stream.
+        """Pass a peer's stream to `handler` if the peer is admitted and passes `allowed`. The caller closes the stream.
 
-        A stream that fails is aborted at once; data that the remote peer has not taken yet is dropped.
+        A stream that fails is aborted at once; data that the remote peer has not read yet is dropped.
         """
         try:
             if not self._trust.admits(remote, protocol, allowed):

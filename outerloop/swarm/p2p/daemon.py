@@ -104,7 +104,7 @@ class Daemon:
         self._log_task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Send SIGTERM, then SIGKILL if that takes longer than STOP_S. Return when the process has ended."""
+        """Send SIGTERM, and SIGKILL if the process has not ended after STOP_S. Return when it has ended."""
         self._stopping = True
         try:
             async with limit(STOP_S):
@@ -116,7 +116,7 @@ class Daemon:
 
     async def _end_by(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            with suppress(ProcessLookupError):  # os.kill: send_signal may reap the child before asyncio does
+            with suppress(ProcessLookupError):  # not send_signal, which may reap the child before asyncio does
                 os.kill(self.pid, number)
         await self._process.wait()
 
@@ -124,7 +124,7 @@ class Daemon:
         while await self._next_line():
             logger.debug("p2pd: %s", self._last_line)
         if not self._stopping:
-            logger.error("p2pd exited unexpectedly, this peer is disconnected: %s", self._last_line)
+            logger.error("p2pd exited unexpectedly, so this peer is disconnected: %s", self._last_line)
 
     async def _next_line(self) -> bool:
         assert self._process.stdout is not None
@@ -137,7 +137,8 @@ class Daemon:
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
     """Start a daemon and return it once it has reached an initial peer.
 
-    The initial peers may be starting at the same moment, so this retries for BOOTSTRAP_S. Raises UserError.
+    The initial peers may be starting at the same moment, so this retries for BOOTSTRAP_S. Raises UserError if p2pd does
+    not start or no initial peer answers.
     """
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
@@ -154,7 +155,7 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 
 
 async def wait_for_port(host: str, port: int) -> None:
-    """Wait until no program listens on a port. libp2p would share the port, and streams would reach the wrong program.
+    """Wait until no program listens on a port, because libp2p would share it and streams would reach that program.
 
     Raises UserError after STOP_S, the time that a previous peer on this port may take to stop.
     """

@@ -47,8 +47,8 @@ def _ignore(count: int) -> None:
 class Stream:
     """A message stream over a pair of reader and writer. `stall_s`: time limit for each piece.
 
-    `reserve`: context manager entered with the announced size of each message while it arrives. `moved_bytes`: bytes
-    sent and received so far.
+    `reserve`: called with the announced size of each message; the context manager that it returns is held while the
+    message arrives. `moved_bytes`: bytes sent and received so far.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, stall_s: float = STALL_S) -> None:
@@ -113,7 +113,7 @@ class Stream:
     async def receive_object(
         self, *, patience_s: float | None = STALL_S, at_most: int = CONTROL_BYTES
     ) -> dict[str, Any]:
-        """Read one small control message, a map with text keys. Raises TurnedAway if the peer refuses."""
+        """Read one small control message, a map with text keys. Raises TurnedAway if it is a refusal."""
         try:
             value = msgpack.unpackb(await self.receive(at_most=at_most, patience_s=patience_s))
         except ValueError as error:  # base class of all unpacking errors of msgpack
@@ -131,7 +131,7 @@ class Stream:
             await self.ended()
 
     async def hold(self, seconds: float) -> None:
-        """Wait for this time, or until the remote side closes the stream. Flow control stops any sender."""
+        """Wait for `seconds`, or until the remote side closes the stream. Flow control stops any sender."""
         with suppress(TimeoutError, OSError):
             async with limit(seconds):
                 if await self._reader.read(1):

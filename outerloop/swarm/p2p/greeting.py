@@ -45,7 +45,7 @@ async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -
         peer, ahead = next(iter(far.items()))
         message = f"the clock of {peer} differs from this machine's by {ahead:+.1f} s; at most 3 s are allowed"
         if strict:
-            raise UserError(f"{message}: set the clock of the machine that is wrong")
+            raise UserError(f"{message}: correct the clock that is wrong")
         logger.warning("%s", message)
     return bool(ahead_s)
 

@@ -105,7 +105,7 @@ class Node:
             try:
                 yield stream
             except BaseException:
-                stream.abort()  # a remote peer that reads nothing would keep it open
+                stream.abort()  # a remote peer that reads nothing would keep the stream open
                 raise
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
@@ -113,7 +113,7 @@ class Node:
             with (
                 closing(writer),
                 suppress(asyncio.CancelledError),
-            ):  # cancelled: this peer is shutting down, not an error
+            ):  # cancelled, because this peer is shutting down; not an error
                 remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
                 await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
@@ -174,7 +174,7 @@ class Node:
                 )
         except ValidationError as error:
             raise UserError(
-                f"an initial peer refuses this one: {error}; set the clock, or set exchange.announce=[...]"
+                f"an initial peer refuses this peer: {error}; set the clock, or set exchange.announce=[...]"
             ) from error
         except (RuntimeError, TimeoutError) as error:
             if await self._greet(strict=strict):
@@ -206,7 +206,7 @@ class Node:
 
 
 def _peer(peer_id: str) -> PeerID:
-    """Convert a peer id. Raises Unreachable if it is malformed, since ids may come from other peers."""
+    """Convert an id, which may come from another peer, to hivemind's type. Raises Unreachable if it is malformed."""
     try:
         public_key_of(peer_id)
     except MalformedMessage as error:

@@ -1,4 +1,4 @@
-"""A temporary read-only peer. It has a temporary identity or the onlooker's key, and by default listens on loopback."""
+"""A temporary peer for reading. It uses a new key or that of `onlooker_file`, and by default listens on loopback."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def visit(
     observer: bool = True,
     identity_path: Path | None = None,
 ) -> Iterator[ObserverNode]:
-    """Run an observer node for the duration of a `with` block. Raises UserError.
+    """Run an observer node for the duration of a `with` block. Raises UserError if the node cannot start.
 
     Args:
-        observer: the DHT node only sends requests and does not answer any.
+        observer: whether the DHT node only sends requests and answers none.
         identity_path: file of a key that other peers know; None: a new key that is deleted afterwards.
     """
     folder = SocketFolder()  # if this process is killed, the next peer on the machine removes it

@@ -61,7 +61,7 @@ class ChainFollower:
                 for peer, why in contradictions(logs, head).items():
                     self._trust.refusals.note("ballots", others[peer], why)
                 rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
-                logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
+                logger.info("commit %d, or one that it follows, is held by more than half of %s", head.number, rests_on)
                 return head
             if logs:
                 whom = _describe(voters) or f"the {len(logs)} peers that answer"
@@ -86,7 +86,7 @@ class ChainFollower:
     ) -> bytes:
         """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
 
-        Raises ContentUnavailable if the state does not get certified, and UserError if this peer may not follow.
+        Raises ContentUnavailable if the state is not certified, and UserError if this peer may not follow the chain.
         """
         decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
@@ -113,7 +113,7 @@ class ChainFollower:
                 named = self._rounds.roots.describe(number)
                 self.warn(
                     f"the state as of commit {number} waits for the rounds after it: {named}."
-                    " If the run ends before that, no state is transferred"
+                    " If the run ends before the state is certified, it is not transferred"
                 )
             await asyncio.wait([certified], timeout=RETRY_S[1])
 

@@ -118,7 +118,7 @@ class Donor(RpcService):
         await stream.ended()
 
     def _demand(self, peer: str, number: int) -> None:
-        """Remember the commit that this peer requests, if its state may be copied."""
+        """Remember that `peer` requests the state as of commit `number`, if that state may be copied."""
         others = {other: wanted for other, wanted in self._demands.items() if other != peer}
         last = max([self._copied, *others.values()])
         rested = number - last >= COPY_EVERY or number in others.values() or number % COPY_EVERY == 0
@@ -126,7 +126,7 @@ class Donor(RpcService):
             self._demands = {**others, peer: number}
 
     def _signature(self, number: int) -> bytes:
-        """Sign the sha256 and the size of the held manifest, as the manifest of the state as of this commit."""
+        """Return this peer's signature over the commit's number and the sha256 and size of the held manifest."""
         return self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *self._held.named)
 
     def _hold_on(self) -> None:

@@ -61,9 +61,9 @@ class Download:
         """Return the manifest and the content of the state as of commit `number`, from the donors that offer it.
 
         `donors` are peer ids. The content has at most `at_most` bytes. `progress` is called with the number of bytes
-        received and the size. `certified` waits for the sha256 of the certified manifest; the caller must compare it
-        with the result. If `certified` is None, more than half of the donors must name the same state. Raises
-        ContentUnavailable, MalformedMessage.
+        received and the size of the state. `certified` waits for the sha256 of the certified manifest; the caller must
+        compare it with the result. If `certified` is None, more than half of the donors must name the same state.
+        Raises ContentUnavailable, MalformedMessage.
         """
         answers = await asyncio.gather(*(self._ask(donor, number, max_bytes(at_most)) for donor in donors))
         offers = _offers(answers)
@@ -78,7 +78,7 @@ class Download:
         packed = await self.bulk.get(sha, length, holders, at_most=max_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(packed)
         if manifest.number != number or manifest.size_bytes > at_most:
-            raise ContentUnavailable(f"donors name a state of {manifest.size_bytes} bytes, commit {manifest.number}")
+            raise ContentUnavailable(f"donors offer a state of {manifest.size_bytes} bytes, commit {manifest.number}")
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
@@ -88,7 +88,7 @@ class Download:
                 await stream.send_object({"number": number})
                 answer = await stream.receive_object(patience_s=DONATE_S)
             sha, length, signature = answer["manifest"]
-            named = digest(sha, "a manifest"), checked_int(length, "its bytes", maximum=at_most)
+            named = digest(sha, "a manifest"), checked_int(length, "a manifest's size", maximum=at_most)
             return (named, donor) if self._signed(donor, number, named, signature) else None
         except (BrokenStream, Unreachable, TimeoutError, MalformedMessage, KeyError, TypeError, ValueError) as error:
             logger.warning("%s offers no state as of commit %d: %r", donor, number, error)
@@ -99,7 +99,7 @@ class Download:
         trust = self._transport.trust
         valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not valid:
-            trust.refusals.note("manifests", donor, f"a state as of commit {number} without its valid signature")
+            trust.refusals.note("manifests", donor, f"names a state as of commit {number} without a valid signature")
         return valid
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:

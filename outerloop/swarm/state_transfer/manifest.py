@@ -78,7 +78,7 @@ class Manifest:
         if size_bytes % CHUNK_BYTES and chunks[-1] in chunks[:-1]:
             raise MalformedMessage("a manifest's last chunk is shorter, but has the sha256 of another chunk")
         number = checked_int(found["number"], "a manifest's commit", maximum=MAX_NUMBER)
-        return Manifest(number, digest(found["head"], "its head"), size_bytes, chunks)
+        return Manifest(number, digest(found["head"], "a manifest's head"), size_bytes, chunks)
 
 
 def cut(content: bytes | memoryview) -> list[memoryview]:

@@ -227,7 +227,7 @@ def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     path = voter(tmp_path, first)
     again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
-    with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: start it as worker 1"):
+    with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: start it again as worker 1"):
         asyncio.run(file.write(again))
     assert HardStateFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, (
         "what it voted for is not forgotten"

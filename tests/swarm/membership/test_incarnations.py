@@ -235,7 +235,7 @@ def test_a_snapshot_that_is_started_later_is_refused(tmp_path: Path, alive: bool
             await machines.kill("p")
             machines.network.cut.discard("p")
         late = await machines.start("snapshot", "p")
-        assert stops(late, "has been started 3 times, this one 2: this is an older copy")
+        assert stops(late, "its start count is 3, but 2 here, so this is an older copy")
         late.own.stopped = None
         await machines.speak(late)
         assert heard(others) == 0

@@ -307,7 +307,7 @@ def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pyte
     run(scene())
     said = [record.getMessage() for record in caplog.records if "waits for the rounds after it" in record.getMessage()]
     assert 1 <= len(said) <= 2 and "0 peers have named it in a commit" in said[0]
-    assert said[0].endswith("If the run ends before that, no state is transferred")
+    assert said[0].endswith("If the run ends before the state is certified, it is not transferred")
 
 
 @virtual
