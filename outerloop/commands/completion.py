@@ -24,5 +24,5 @@ def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
             return 0
         if typed[0] != "train":
             return 0
-        os.environ[LINE] = " ".join([program, *typed[1:]])  # hydra completes the options of a program without commands
+        os.environ[LINE] = " ".join([program, *typed[1:]])  # hydra expects options directly after the program name
     return run_hydra(["--shell-completion", *arguments])

@@ -27,9 +27,9 @@ examples
 
 A peer is expelled when two messages with its signature contradict each other. Possible causes: modified software, the
 same key on two machines, or a disk restored from an older backup. A peer whose weights differ from the others' is not
-expelled, because a memory fault can cause that on an honest peer: it takes over the others' state instead. Lifting an
-expulsion means trusting the peer again. Stop the run on this machine first, and lift the expulsion on every machine:
-the other machines keep refusing the peer until you do."""
+expelled, because a memory fault of an honest machine can have this effect. Such a peer takes over the others' state.
+Lifting an expulsion means trusting the peer again. Stop the run on this machine first, and lift the expulsion on every
+machine: each machine keeps refusing the peer until you have lifted the expulsion there."""
 
 
 def parser() -> Parser:
@@ -62,7 +62,9 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
     try:
         lock = lock_directory(run_dir)
     except UserError as error:
-        raise UserError(f"expelled: {run_dir} is being trained: stop it, lift, and restart it") from error
+        raise UserError(
+            f"expelled: the run in {run_dir} is active: stop it, lift the expulsion, and restart the run"
+        ) from error
     try:
         matches = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
         if not matches:

@@ -121,8 +121,9 @@ def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model:
             if len(part) == count and wire.schema_hash(schema) == header.schema:
                 return schema
     raise UserError(
-        f"--model {model} is another model: its {len(shapes)} names and shapes hash to {wire.schema_hash(shapes):016x},"
-        f" the payload's {count} to {header.schema:016x}: pass --model with the hf/ of the payload's run"
+        f"--model {model} is not the payload's model: its {len(shapes)} names and shapes hash to"
+        f" {wire.schema_hash(shapes):016x}, the payload's {count} to {header.schema:016x}: pass --model with the hf/"
+        " of the payload's run"
     )
 
 
@@ -140,7 +141,7 @@ def summary(payload: Payload) -> list[str]:
 def tensor_table(payload: Payload) -> Table:
     """Return a table with one row for each part of each tensor.
 
-    The bits per parameter are those of all parts of the tensor together.
+    The first row of each tensor shows the bits per parameter of all parts of the tensor together.
     """
     rows = []
     for tensor, parts in payload.tensors.items():

@@ -1,4 +1,4 @@
-"""Measure the links to running peers, as input of `outerloop plan`."""
+"""Measure the links to running peers, as input for `outerloop plan`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from outerloop.types import UserError
 def probe_links(addresses: Sequence[str]) -> Links:
     """Probe each address as `outerloop doctor` does, and return the result as one link.
 
-    The link has the lowest rates, and half of the longest round-trip time as its latency. Raises UserError if a peer
-    cannot be measured, or if no peer granted a transfer.
+    The link has the lowest measured rates. Its latency is half of the longest round-trip time. Raises UserError if a
+    peer cannot be measured, or if no peer granted a transfer.
     """
     with visit(observer=False) as node:
         measured = [probe_peer(node, address) for address in addresses]
@@ -33,7 +33,9 @@ def probe_peer(node: ObserverNode, address: str) -> Measured:
         peer_id = node.call(node.dial(address), timeout_s=2 * OPEN_S)
         return node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway as error:
-        raise UserError(f"--probe {address} answers only its exchange.allow: pass --up and --down") from error
+        raise UserError(
+            f"--probe {address} answers only the peers in its exchange.allow: pass --up and --down"
+        ) from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
         reason = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")
         raise UserError(f"--probe {address} cannot be measured ({reason}): run outerloop doctor --peer ADDR") from error

@@ -100,7 +100,7 @@ def main() -> int:
         if command not in MODULES:
             hint = next(iter(get_close_matches(command, MODULES, n=1)), "train")
             commands = ", ".join(name for name in MODULES if name != HIDDEN)
-            raise UserError(f"{command!r} is not a command, the commands are {commands}: run outerloop {hint}")
+            raise UserError(f"{command!r} is not a command; the commands are {commands}: run outerloop {hint}")
         return import_module(MODULES[command]).main(rest)
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)

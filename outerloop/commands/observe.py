@@ -43,7 +43,7 @@ class RunObservation:
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence for which the observed peer has expelled others; None if the peer did not answer.
+        """Return the evidence on which the observed peer has expelled others; None if it has not answered.
 
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
         returns the result of the previous request.
@@ -82,7 +82,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
             if run_dir is None:
                 raise UserError(
                     f"run {run!r} has an exchange.allow, and its peers answer only each other: on the machine of one of"
-                    " them run outerloop status with its address, and with its run_dir as --run-dir"
+                    " these peers, run outerloop status with the address of this peer and its run_dir as --run-dir"
                 ) from error
             node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
             roster = roster_from_worker(node, address, run)
@@ -98,7 +98,7 @@ def worker_key(run_dir: Path, peer_id: str) -> Path:
 
 
 def roster_from_dht(visitor: ObserverNode, run: str) -> Callable[[], SeenPeers]:
-    """Return a function that reads the roster of an open run."""
+    """Return a function that reads the roster of an open run from the DHT."""
     return lambda: visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
 
 
@@ -114,10 +114,12 @@ def roster_from_worker(visitor: ObserverNode, address: str, run: str) -> Callabl
             peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
             return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
         except TurnedAway as error:
-            raise UserError(f"{address} does not know this machine's key: was its worker restarted?") from error
+            raise UserError(
+                f"{address} does not know this machine's key: restart the worker at this address"
+            ) from error
         except (Unreachable, BrokenStream, TimeoutError) as error:
             raise UserError(
-                f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"
+                f"{address} does not answer for run {run!r}: check that it is running with this exchange.run"
             ) from error
 
     return read

@@ -32,7 +32,7 @@ RANGES = {
 
 DESCRIPTION = """\
 Forecasts training on machines and links that you do not have yet: seconds per round, share of the time spent in inner
-steps (utilization), bytes per day, days to the last token, memory. Prints one row per recipe and marks the recommended
+steps (utilization), bytes per day, duration of the run, memory. Prints one row per recipe and marks the recommended
 one. Rounds are simulated by the rules of the swarm; message sizes are measured on real encoded messages."""
 
 EXAMPLES = """\
@@ -46,17 +46,18 @@ examples
 
 columns
   round       seconds for H inner steps with all their exchanges
-  exposed     of these: exchanges (and --codec) that the inner steps wait for
-  waiting     of these: waiting for slower or absent peers, or for a partner
-  met         share of its rounds in which a peer exchanged; otherwise a solo step (gossip), or too late (gather)
-  sent a day  payload bytes that one peer sends, every copy counted; it receives as much
-  recommended of those within 5 % of the fastest, the lowest loss measured in scripts/results/recipes (1M parameters)
+  exposed     of these: seconds in which inner steps wait for exchanges (and for --codec)
+  waiting     of these: seconds in which a peer waits for slower or absent peers, or for a partner
+  met         share of a peer's rounds with an exchange; in the others it made a solo step (gossip) or was late (gather)
+  sent a day  payload bytes that one peer sends, every copy counted; it receives equally many
+  recommended lowest loss in scripts/results/recipes (1M parameters) of the recipes within 5 % of the fastest
 
 assumptions
   Peers and links are equal, and all peers work at the same pace except for --spread. 80 % of a link carries payload, at
   most 1.2 Gbit/s each way, the limit of encryption and memory copies on one host. A failed machine is back after a
-  minute plus the download of the state. The settings named below a table are set, because with the defaults such slow
-  rounds would close before all their bytes have arrived. Memory does not include activations."""
+  minute plus the time to download the state. The forecast uses the settings that are named below the tables, because
+  rounds as slow as these would close with the default settings before all bytes have arrived. Memory does not include
+  activations."""
 
 
 def parser() -> Parser:
@@ -66,19 +67,25 @@ def parser() -> Parser:
     out.add_argument("--params", type=float, required=True, metavar="N", help="number of model parameters")
     out.add_argument("--peers", type=int, required=True, metavar="P", help=f"peers in the run, 1 .. {MAX_PEERS}")
     out.add_argument("--step", required=True, metavar="TIME", help="duration of one inner step: 1.2s, 300ms")
-    out.add_argument("--tokens-per-step", type=float, required=True, metavar="N", help="for one peer")
-    out.add_argument("--tokens", type=float, metavar="N", help="of all peers in the run (default: 20 per parameter)")
+    out.add_argument("--tokens-per-step", type=float, required=True, metavar="N", help="tokens of one peer")
+    out.add_argument(
+        "--tokens", type=float, metavar="N", help="tokens of all peers in the run (default: 20 per parameter)"
+    )
     out.add_argument("--up", metavar="RATE", help="upload bandwidth of a peer: 100mbit")
     out.add_argument("--down", metavar="RATE", help="download bandwidth of a peer (default: same as --up)")
-    out.add_argument("--latency", metavar="TIME", help="one way, half of a ping (default: 50ms)")
-    out.add_argument("--probe", action="append", default=[], metavar="ADDR", help="measure links instead; repeatable")
+    out.add_argument("--latency", metavar="TIME", help="one-way latency, half of a ping (default: 50ms)")
+    out.add_argument(
+        "--probe", action="append", default=[], metavar="ADDR", help="measure the link to this peer; repeatable"
+    )
     out.add_argument("--recipe", default="all", metavar="A,B", help="recipes to compare (default: all)")
     out.add_argument("--sync-every", type=int, metavar="H", help="inner steps per round (default: the recipe's)")
     out.add_argument(
         "--delay", type=int, metavar="T", help="inner steps from launch to landing (default: the recipe's)"
     )
     out.add_argument("--density", type=float, metavar="D", help="share of values kept, for sparse recipes")
-    out.add_argument("--spread", type=float, default=0.05, metavar="S", help="sigma of lognormal pace (default: 0.05)")
+    out.add_argument(
+        "--spread", type=float, default=0.05, metavar="S", help="sigma of the lognormal pace of peers (default: 0.05)"
+    )
     out.add_argument("--failure-rate", type=float, default=0.0, metavar="F", help="failures per hour of one peer")
     out.add_argument("--codec", default="0s", metavar="TIME", help="time to launch and land one round (default: 0s)")
     out.add_argument("--picture", type=Path, metavar="FILE", help="plot seconds per round against peers (PNG)")

@@ -77,7 +77,7 @@ def memory_table(rows: Sequence[Forecast]) -> Table:
     methods = [row.method for row in rows]
     return Table(
         "Memory of the training device, without activations",
-        ["recipe", *methods[0].memory, "together"],
+        ["recipe", *methods[0].memory, "total"],
         [[m.name, *(quantity(size, "B") for size in (*m.memory.values(), m.memory_bytes))] for m in methods],
     )
 
@@ -108,7 +108,7 @@ def duration(time_s: float) -> str:
 def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
     """Draw the seconds per round against the number of peers, for every method.
 
-    For comparison, draw also a ring all-reduce and a tree all-reduce of the largest payload.
+    For comparison, also draw a ring all-reduce and a tree all-reduce of the largest payload.
     """
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]

@@ -94,7 +94,7 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder} cannot be a folder, {error.strerror}: pass --out with a new name") from error
+        raise UserError(f"{folder} cannot be created ({error.strerror}): pass --out with another name") from error
     pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
     checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
     return folder / "report.html"

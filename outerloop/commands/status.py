@@ -28,9 +28,9 @@ PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
-Shows the peers of a running swarm: the last round of each, how many took part in it ("no": it failed for this peer),
-loss, speed and bytes. It only observes: it is not in the roster and not in any round. Ctrl-C stops the display, not the
-run."""
+Shows the peers of a running swarm: the last round of each, how many peers took part in it ("no": the round failed for
+this peer), loss, speed and bytes. This command only observes: it is not in the roster and takes part in no round.
+Ctrl-C stops the display, not the run."""
 
 EXAMPLES = """\
 examples
@@ -41,16 +41,16 @@ examples
                        a run with exchange.allow, on the machine of the peer at that address
 
 A peer reports its status every 5 to 20 s, so the table lags a little; "updated" is the age of a row. A peer that died
-without leaving stays in the table for a minute. Each row is what the peer claims about itself, signed by it. Nothing
-else proves it."""
+without leaving stays in the table for a minute. Each row is what the peer claims about itself, signed with its key.
+Nothing else proves the claim."""
 
 
 def parser() -> Parser:
     """Return the option parser."""
     out = Parser("status", example="outerloop status ADDR", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("address", metavar="ADDR", help="address of any running peer of the swarm")
-    out.add_argument("--run", default="default", metavar="NAME", help="its exchange.run (default: default)")
-    out.add_argument("--run-dir", type=Path, metavar="DIR", help="its local run_dir, if the run has exchange.allow")
+    out.add_argument("--run", default="default", metavar="NAME", help="exchange.run of this peer (default: default)")
+    out.add_argument("--run-dir", type=Path, metavar="DIR", help="run_dir of this peer, if the run has exchange.allow")
     out.add_argument("--once", action="store_true", help="print one table; implied if the output is not a terminal")
     return out
 
@@ -106,14 +106,16 @@ def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) ->
     `expelled`: None if the expelled peers are not known.
     """
     lines = [Text(f"expelled: {short_name(evidence.peer)} {evidence.why}") for evidence in expelled or ()]
-    lines += [Text("expelled: not known, the peer at this address has not answered")] if expelled is None else []
+    lines += (
+        [Text("expelled: not known, because the peer at this address has not answered")] if expelled is None else []
+    )
     return Group(Text(headline(run, seen)), table(seen), *lines)
 
 
 def headline(run: str, seen: SeenPeers) -> str:
     """Return the headline: the number of peers, and the number of peers in the newest round.
 
-    The second number is the count of the peer that reports the newest round.
+    The second number is the one that the peer with the newest round reports.
     """
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))

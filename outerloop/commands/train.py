@@ -78,7 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if len(shown) > 1:
         raise UserError(f"--{shown[0]} and --{shown[1]} exclude each other: omit one".replace("_", "-"))
     if flags.resolve and not flags.cfg:
-        raise UserError("--resolve is for --cfg: run outerloop train --cfg job --resolve")
+        raise UserError("--resolve applies only to --cfg: run outerloop train --cfg job --resolve")
     return flags
 
 
@@ -94,7 +94,7 @@ def with_cfg_value(arguments: list[str]) -> list[str]:
 def all_overrides(flags: argparse.Namespace) -> list[str]:
     """Return the overrides of an earlier run (--config), then the typed overrides.
 
-    The folder of --config-dir is added to the search path among them.
+    The folder of --config-dir is added to the override that sets the search path.
     """
     earlier = typed_options.read(flags.config) if flags.config else []
     return typed_options.with_folder([*earlier, *flags.overrides], flags.config_dir)

@@ -69,7 +69,7 @@ def test_not_while_the_run_is_on(
     begun.write_bytes(b"half")
     try:
         code, text = said([str(run_dir), "--lift", ID], monkeypatch, capsys)
-        assert code == 2 and "stop it, lift, and restart it" in text and text.count("\n") == 1
+        assert code == 2 and "stop it, lift the expulsion, and restart the run" in text and text.count("\n") == 1
         assert said([str(run_dir)], monkeypatch, capsys)[0] == 0
     finally:
         unlock(lock)

@@ -137,7 +137,7 @@ def test_a_hostile_file_is_shown_or_refused(draw, codec):
         (["{}/00000004-0.outl", "--model", "{}/broken"], "pass --model RUN_DIR/hf"),
         (["{}/00000004-0.outl", "--model", "{}/list"], "pass --model RUN_DIR/hf"),
         (["{}/00000004-0.outl", "--model", "{}/unknown"], "pass --model RUN_DIR/hf"),
-        (["{}/00000004-0.outl", "--model", "{}/hf"], "is another model"),
+        (["{}/00000004-0.outl", "--model", "{}/hf"], "is not the payload's model"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_type(arguments, answer, model, tmp_path, monkeypatch, capsys):

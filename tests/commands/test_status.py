@@ -131,7 +131,7 @@ def test_that_nobody_answers_is_not_shown_as_nobody_expelled() -> None:
     console = Console(width=180)
     with console.capture() as capture:
         console.print(status.page("r", [], None))
-    assert capture.get().splitlines()[-1] == "expelled: not known, the peer at this address has not answered"
+    assert capture.get().splitlines()[-1] == "expelled: not known, because the peer at this address has not answered"
     assert "expelled" not in "".join(printed([]))
 
 

@@ -38,7 +38,7 @@ examples
 
 what it does
   It starts p2pd for a few seconds and dials it from a second p2pd on this machine. That does not test the firewalls and
-  routers between this machine and others. It dials a peer at its address, asks it for the time, sends 1 MB and receives
+  routers between this machine and others. With --peer, it dials the peer, asks it for the time, sends 1 MB and receives
   1 MB. A peer grants 8 such probes a minute in total. No other machine is contacted, and nothing is left on disk except
   the keys of --run-dir, which are created if they are missing."""
 
@@ -48,7 +48,9 @@ def parser() -> Parser:
     out = Parser("doctor", example="outerloop doctor", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("--peer", action="append", default=[], metavar="ADDR", help="a running peer's address; repeatable")
     out.add_argument("--run-dir", type=Path, metavar="DIR", help="show this run's peer ids; creates missing keys")
-    out.add_argument("--workers", type=int, default=1, metavar="N", help="number of these workers (default: 1)")
+    out.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of workers of this run on this machine (default: 1)"
+    )
     out.add_argument("--host", default="127.0.0.1", help="where a run would listen (default: 127.0.0.1, as in a run)")
     out.add_argument("--port", type=int, default=0, help="TCP port that a run would use (default: 0, any)")
     out.add_argument(
@@ -94,4 +96,4 @@ def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
     """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a file has no valid key."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
     advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
-    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, kept for its workers", advice)
+    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, one for each worker", advice)

@@ -1,4 +1,4 @@
-"""Result of a check as one line: ✓ passed, ✗ failed or ? undecided, then what was found and what to do."""
+"""Format the result of a check as one line: ✓ passed, ✗ failed or ? undecided, then the result and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
     Args:
         name: name of the check.
         passed: True or False; None if the result is unknown or depends on what the user wants.
-        result: the observation of the check.
+        result: what the check found.
         advice: what the user should do; empty if nothing needs to be done.
     """
 

@@ -59,7 +59,7 @@ def versions() -> Iterator[Finding]:
         if installed and requirement.name in SHOWN_PACKAGES:
             found[requirement.name] = (
                 str(torch.__version__) if requirement.name == "torch" else installed
-            )  # includes its build
+            )  # torch.__version__ includes the build
     yield from failed
     if not failed:
         yield Finding("versions", True, ", ".join(f"{name} {version}" for name, version in found.items()))
@@ -74,10 +74,10 @@ def installed_version(package: str) -> str | None:
 
 
 def mismatch(package: str, required: str, installed: str | None) -> Iterator[Finding]:
-    """Yield a failed finding unless the version satisfies the requirement. Nightly builds satisfy it."""
+    """Yield a failed finding unless the version satisfies the requirement. Nightly builds may satisfy it too."""
     if installed is None or not SpecifierSet(required).contains(installed, prereleases=True):
         advice = "install that Python" if package == "python" else f"run pip install '{package}{required}'"
-        yield Finding("versions", False, f"{package} {installed or 'is missing'}, required is {required}", advice)
+        yield Finding("versions", False, f"{package} {installed or 'is missing'}, but {required} is required", advice)
 
 
 def disk(free: float) -> Finding:
@@ -91,7 +91,7 @@ def memory(file: Path) -> Finding:
     """Check the memory that the kernel reports as available to a new process."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
     if match is None:
-        return Finding("memory", None, "this system does not report it")
+        return Finding("memory", None, "this system does not report its free memory")
     free = 1024 * int(match[1])
     advice = "" if free >= MIN_MEMORY_BYTES else "end other programs, or set workers=1 model=nano"
     return Finding("memory", free >= MIN_MEMORY_BYTES, f"{format_bytes(free)} free", advice)

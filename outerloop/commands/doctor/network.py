@@ -18,7 +18,7 @@ from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
 
 MAX_CLOCK_DIFFERENCE_S = 3.0
-"""Limit of hivemind on the difference between clocks: peers with a larger difference refuse each other."""
+"""Hivemind's limit on the difference between the clocks of two peers. Above this limit, they refuse each other."""
 MAX_DIALLED = 3
 """Maximum number of addresses to dial.
 
@@ -26,8 +26,8 @@ Each address is dialled from a separate daemon, because libp2p tries all address
 THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
 LISTEN_ON_ALL_HINT = "set exchange.host=0.0.0.0 to let other machines join"
 PUBLIC_ADDRESS_HINT = (
-    "for machines outside this network set exchange.port=4242, open or forwarded, and "
-    "exchange.announce=[/ip4/<public address>/tcp/4242], or exchange.open_internet=true"
+    "for machines outside this network, open or forward a port and set exchange.port=4242 "
+    "exchange.announce=[/ip4/<public address>/tcp/4242], or set exchange.open_internet=true"
 )
 LISTEN_HINT = "pass a free --port (0 for any) and a --host of this machine"
 PEER_HINT = "pass --peer with the address of a running peer"
@@ -84,8 +84,8 @@ def dial_failure(address: str) -> str:
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
-    If addresses are announced, a failure is undecided, because many routers do not let hosts in their own network dial
-    the public address.
+    If addresses are announced, the finding is undecided even if dialling failed, because many routers do not let hosts
+    in their own network dial its public address.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
@@ -93,7 +93,9 @@ def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
         return Finding("port", True, f"{result}; firewalls and routers between machines were not tested")
     advice = f"open TCP port {port_of(failed[0])}"
     if announce:
-        return Finding("port", None, f"cannot dial from here: {', '.join(failed)}; the router may not allow it", advice)
+        return Finding(
+            "port", None, f"cannot dial from here: {', '.join(failed)}; the router may not allow this", advice
+        )
     return Finding("port", False, f"a second daemon on this machine cannot dial {', '.join(failed)}", advice)
 
 
@@ -102,17 +104,24 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
     try:
         peer_id = node.call(node.dial(peer), timeout_s=2 * OPEN_S)
     except Unreachable as error:
-        advice = "is it running, is its port open, is this the address that it printed?"
+        advice = "check that the peer is running, that its port is open, and that it printed this address"
         yield Finding("peer", False, f"{peer} cannot be dialled ({last_line(error)})", advice)
         return
     try:
         measured = node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway:
         result = f"{peer_id} was dialled and its id is right; it answers only the peers in its exchange.allow"
-        yield Finding("peer", None, result, "pass --run-dir too, and have its operator add the ids that it shows")
+        yield Finding(
+            "peer",
+            None,
+            result,
+            "pass --run-dir too, and ask the operator of that peer to allow the ids that are shown",
+        )
         return
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        reason = str(error) or f"not done in {MEASURE_S:.0f} s: the link is slower than 1 Mbit/s, or the peer is frozen"
+        reason = (
+            str(error) or f"not finished in {MEASURE_S:.0f} s: the link is slower than 1 Mbit/s, or the peer is frozen"
+        )
         yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({reason})")
         return
     yield Finding("peer", True, f"{peer_id}: {format_speed(measured)}")
@@ -122,15 +131,17 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
 
 
 def format_speed(measured: Measured) -> str:
-    """Format the round-trip time and the rates. Rates are lower bounds: 1 MB is too short for full speed."""
+    """Format the round-trip time and the rates, which are lower bounds: 1 MB is too little to reach full speed."""
     text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
     if measured.up is None or measured.down is None:
-        return f"{text}; bandwidth not measured, because other machines have just probed it: try again in a minute"
+        return (
+            f"{text}; bandwidth not measured, because other machines have just probed the peer: try again in a minute"
+        )
     return f"{text}, at least {format_rate(measured.up)} to it and {format_rate(measured.down)} from it (1 MB each)"
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Format a rate in two significant digits, because a transfer of 1 MB does not measure it more precisely."""
+    """Format a rate with two significant digits, because a transfer of 1 MB measures it no more precisely."""
     return format_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
@@ -153,7 +164,7 @@ def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Fi
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
     if outside == local:
         return Finding("nat", True, f"no NAT on the way to the peer: it sees {outside}, an address of this machine")
-    result = f"the peer sees {outside}, this machine sends from {local}: it is behind NAT"
+    result = f"the peer sees {outside}, but this machine sends from {local}, so it is behind NAT"
     if any(ip_of(address) == outside for address in announce):
         return Finding(
             "nat", True, f"{result}, and {outside} is announced; whether the port is forwarded was not tested"
