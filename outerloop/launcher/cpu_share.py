@@ -19,7 +19,10 @@ from hydra.core.hydra_config import HydraConfig
 from outerloop.kernels.threads import set_threads
 
 GRAIN = 4e8
-"""Parameters x tokens of a micro-batch per thread. With the default settings model=nano gets 1 thread, model=tiny 2."""
+"""Amount of work for each thread: parameters x tokens of a micro-batch.
+
+With the default settings, model=nano gets 1 thread and model=tiny 2.
+"""
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -29,7 +32,7 @@ def core_share(processes: int) -> int:
 
 
 def threads_per_process(processes: int) -> int:
-    """Return the number from `core_share`, or OMP_NUM_THREADS if this is lower."""
+    """Return the number of threads from `core_share`, or torch's current number (OMP_NUM_THREADS) if that is lower."""
     return min(torch.get_num_threads(), core_share(processes))
 
 
@@ -68,5 +71,5 @@ def concurrent_runs() -> int:
 
 
 def limit_threads(params: int, tokens: int) -> None:
-    """Lower the number of torch threads of the calling thread to the number from which its model benefits."""
+    """Lower the number of torch threads of the calling thread to the number that speeds up this model."""
     set_threads(min(torch.get_num_threads(), useful_threads(params, tokens)))

@@ -1,4 +1,4 @@
-"""`outerloop train -m`: hydra's multirun, one run for each combination, through any hydra launcher and sweeper."""
+"""Run `outerloop train -m`: one run for each combination of swept options, by any launcher and sweeper of hydra."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ SWEEP_DIR = "hydra.sweep.dir="
 
 
 def multirun(overrides: list[str]) -> int:
-    """Check every combination, then sweep. Print the table of the runs, and each run that died and why.
+    """Check every combination of options, then run the sweep. Print the table of the runs, and why each dead run died.
 
-    Return exit code 1 if any died.
+    Return exit code 1 if any run died, else 0.
 
     Failed runs are found in the folders of the sweep, because launchers may run jobs in other processes or on other
     machines.
     """
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
-        raise UserError("run_dir= with -m would be one folder for every run: set hydra.sweep.dir=FOLDER")
+        raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
     for combination in combinations(overrides):
         settings = load.load(combination)
         if settings.workers_as == "ranks" or settings.island.kind != "single":
@@ -76,7 +76,7 @@ def sweep_folder(overrides: list[str]) -> Path:
 
 
 def not_swept(overrides: list[str]) -> str:
-    """Return the override by which hydra excludes options with one value from the names of the jobs (run_info.py)."""
+    """Return the hydra override that excludes options with only one value from the names of the jobs (run_info.py)."""
     constant = [o.key_or_group for o in load.parse_overrides(overrides) if not o.is_sweep_override()]
     return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"
 
@@ -89,7 +89,7 @@ def quoted(folder: Path) -> str:
 def failed_runs(folder: Path) -> list[Run]:
     """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
 
-    The job of a finished run fails if the run has another configuration.
+    A job in the folder of a finished run fails if its configuration differs from that of the run.
     """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
     failed = [path for path in numbered if runs.read_results(path) is None or (path / DIED).exists()]
@@ -97,9 +97,9 @@ def failed_runs(folder: Path) -> list[Run]:
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Return every combination of the swept overrides. An open interval is represented by its start.
+    """Return every combination of the swept overrides. A continuous interval is represented by its start.
 
-    Hydra's own settings are left to hydra, except for the search path, which can add choices.
+    Hydra's own settings are left out, except for the search path, which can add choices of options.
     """
     pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
     options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]
@@ -137,7 +137,7 @@ def run_job(settings: DictConfig) -> float:
 
 
 def typed_overrides(job: OverridesConf) -> list[str]:
-    """Return the overrides of one job that determine its settings, the search path included."""
+    """Return the overrides of one job that determine its settings, including the search path."""
     return [*job.task, *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 

@@ -24,7 +24,7 @@ LEAVE_S = 20
 
 
 def worker_pythonpath() -> str:
-    """Return the PYTHONPATH with which a worker imports this outerloop, even if it was found in the current folder."""
+    """Return the PYTHONPATH with which a worker imports this copy of outerloop, even one in the current folder."""
     package_parent, inherited = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [package_parent if package_parent not in sys.path else "", inherited]))
 
@@ -43,7 +43,10 @@ class ProcessWorkerPool:
         self.readers: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start all workers. The other workers receive the address of the first worker as soon as it is known."""
+        """Start all workers, and send them the configured initial peers.
+
+        If none are configured, the other workers receive the address of worker 0 once it is known.
+        """
         self.processes = [self.spawn(index) for index in range(self.config.workers)]
         self.readers = [
             threading.Thread(target=self.forward_events, args=(i,), daemon=True) for i in range(self.config.workers)
@@ -62,7 +65,7 @@ class ProcessWorkerPool:
         settings = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": worker_pythonpath()}
         with (folder / "log.txt").open("a") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "outerloop", *command],  # -P: not the outerloop.py of the current folder
+                [sys.executable, "-P", "-m", "outerloop", *command],  # -P: ignore an outerloop.py in the current folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -79,7 +82,7 @@ class ProcessWorkerPool:
             self.events.put(error_event(index, error))
 
     def forward_until_end(self, index: int) -> None:
-        """Forward a worker's events until its output ends. Add a "died" event if it ended without leaving."""
+        """Forward a worker's events until its output ends. Add a "died" event if no event was "left" or "error"."""
         process, has_left = self.processes[index], False
         assert process.stdout
         for line in process.stdout:

@@ -20,7 +20,7 @@ AXES = ("method", "compress", "feedback", "aggregate", "exchange", "schedule")
 
 
 def make_sinks(config: DictConfig) -> Sinks:
-    """Return the sinks that `log=` configures, not started. Raises UserError on a wrong option or missing package."""
+    """Return the sinks that `log=` configures. Raises UserError on a wrong option or missing package."""
     nodes = {str(name): node for name, node in (config.get("log") or {}).items() if node is not None}
     for name, node in nodes.items():
         if not OmegaConf.is_dict(node) or "_target_" not in node:
@@ -51,7 +51,7 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
 def swept_options() -> dict[str, str] | None:
     """Return option -> value for the options that differ between the jobs of a sweep; None outside a sweep.
 
-    `multirun` excludes all other options from the folder names of the sweep.
+    `multirun` excludes all other options from the names of the jobs.
     """
     if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
         return None

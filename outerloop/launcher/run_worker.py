@@ -1,4 +1,4 @@
-"""Run one worker: join the others and train. The first worker that finishes writes the model."""
+"""Run one worker: join the other peers and train. The first worker that finishes writes the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from outerloop.state import checkpoint
 
 
 def join_exchange(config: DictConfig, exchange: Exchange, run_dir: Path, resume_step: int | None, index: int) -> None:
-    """Wait until the other peers have joined. Raises UserError if they do not."""
+    """Join the exchange, and wait until the other peers have joined it. Raises UserError if they do not."""
 
     def saved_outer() -> dict[str, Any] | None:
         return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
@@ -56,7 +56,7 @@ def run_worker(
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> None:
-    """Run one worker to its last event. The exchange must have joined before."""
+    """Run one worker to its last event. `exchange` must have joined its peers before (`join_exchange`)."""
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer
@@ -93,7 +93,7 @@ def run_worker(
 
 
 def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model, unless another worker has done so.
+    """Write the slow weights as a Hugging Face model, unless another worker has already done so.
 
     All ranks of a sharded island must call this.
     """
@@ -107,7 +107,7 @@ def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: 
 
 
 def export_while_training(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model. Random numbers drawn for it do not change the training."""
+    """Write the slow weights as a Hugging Face model. Random numbers drawn by the export do not affect training."""
     random_state = rng.get_state()
     export_model(config, corpus, outer, run_dir)
     rng.set_state(random_state)

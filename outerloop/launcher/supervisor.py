@@ -38,10 +38,10 @@ class Supervisor:
     for which the shares of all workers have arrived.
 
     Args:
-        config: of the run.
-        run: its directory.
+        config: configuration of the run.
+        run: directory of the run.
         console: the terminal.
-        sinks: get every row, in addition to metrics.jsonl; already started.
+        sinks: receive every row that is written to metrics.jsonl; already started.
     """
 
     def __init__(self, config: DictConfig, run: RunDir, console: Console, sinks: Sinks) -> None:
@@ -59,9 +59,9 @@ class Supervisor:
         self.rewound = self.stopping = False
 
     def supervise(self, pool: WorkerPool) -> None:
-        """Start the workers and process their events. Stop and join them in any case at the end.
+        """Start the workers and process their events. At the end, or after an error, stop and join the workers.
 
-        Raises KeyboardInterrupt if the run is interrupted, after saving a checkpoint.
+        Raises KeyboardInterrupt if the run is interrupted, after saving a checkpoint if possible.
         """
         checkpoint.discard_after(self.run.path, self.run.resume_step)
         try:
@@ -84,9 +84,10 @@ class Supervisor:
             raise WorkerCrashed(self.outvoted)
 
     def next_events(self, pool: WorkerPool) -> list[Event]:
-        """Return the next event.
+        """Return the next event, in a list.
 
-        Once a worker is done, the others have round_timeout_s to finish. After that, return their "died" events.
+        Once a worker is done, the others have round_timeout_s to finish. After that, return a "died" event for each
+        worker that is still active.
         """
         if self.done_s is None:
             return [pool.events.get()]
@@ -99,7 +100,7 @@ class Supervisor:
     def save_before_leaving(self, pool: WorkerPool) -> None:
         """Let all workers train to a common inner step, save and leave, within SAVE_S.
 
-        Does nothing if they have not begun, if one of them is missing, or if the pool cannot do it.
+        Do nothing if the workers have not begun to train, if one has died or finished, or if the pool cannot do this.
         """
         if len(self.ready) < self.config.workers or self.died or self.done_s is not None or not pool.request_stop():
             return
@@ -121,7 +122,7 @@ class Supervisor:
                 pool.stop_after(max(begun.values()))
 
     def handle(self, event: Event) -> None:
-        """Account for one event of a worker."""
+        """Process one event of a worker."""
         worker = event["worker"]
         if event["event"] == "back":
             self.rewind(event["step"])
@@ -146,7 +147,7 @@ class Supervisor:
             self.write(row)
 
     def classify(self, event: Event) -> tuple[Event, str]:
-        """Return the event to record, and the kind as which to handle it.
+        """Return the event to record, and the kind of event that it is handled as.
 
         An error that ends only one worker, not the run, is recorded as a "died" event.
         """
@@ -162,7 +163,7 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Drop the rows after `step`: the peers resume from an earlier checkpoint than the newest of this machine."""
+        """Drop the rows after `step`: all peers resume from that step, not from this machine's newest checkpoint."""
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
@@ -179,11 +180,11 @@ class Supervisor:
             raise WorkerCrashed(f"{event['text']}; the run had not started")
         if alive < min_peers and self.done_s is None:
             raise WorkerCrashed(
-                f"{event['text']}; {alive} of {peers} peers cannot continue, at least {min_peers} are needed"
+                f"{event['text']}; {alive} of {peers} peers are left, but the run needs at least {min_peers}"
             )
 
     def on_saved(self, event: Event) -> None:
-        """Seal the checkpoint generation once every local worker has saved it, after writing its rows to disk.
+        """Once every local worker has saved a checkpoint generation, write the rows to disk and seal the generation.
 
         Once a worker has died, its part of every later generation is missing. Such generations are dropped, because a
         run cannot be resumed from them. The checkpoint of an interrupted run replaces no other, because other machines

@@ -82,7 +82,7 @@ class TorchrunPool:
             raise Stopped("the run was stopped")
 
     def request_stop(self) -> bool:
-        """Return False: torchrun ends the other ranks at the same time, so they cannot reach a common step."""
+        """Return False, because torchrun also ends the other ranks immediately, so they cannot reach a common step."""
         return False
 
     def stop_after(self, step: int) -> None:
@@ -139,7 +139,7 @@ def run_rank(
 def rank_exchange(
     config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
-    """Return this rank's exchange with other islands, already joined, and the function to call with its events."""
+    """Return this rank's exchange with others, already joined, and the function that emits this rank's events."""
     own_exchange = partial(join_islands, config, layout, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
     if layout.kind == "single" or (layout.kind == "sharded" and not in_swarm):

@@ -59,7 +59,7 @@ def train(overrides: Sequence[str]) -> int:
 
 
 def load_settings(overrides: Sequence[str], *, processes: int) -> DictConfig:
-    """Return the settings of a run whose workers are islands of these processes. Raises UserError."""
+    """Return the settings, with this number of processes divided into islands. Raises UserError if they are invalid."""
     settings = load.load([*overrides, f"workers={processes}"])
     ranks = ranks_per_island(settings, processes)
     refuse_island(settings, ranks)
@@ -71,11 +71,12 @@ def check_environment(overrides: Sequence[str]) -> None:
     for override in overrides:
         if override.startswith("workers="):
             raise UserError(
-                f"{override}: torchrun sets the number of workers: omit it, and run torchrun --nproc-per-node N"
+                f"{override} is not allowed, because torchrun sets the number of workers: omit it, and run"
+                " torchrun --nproc-per-node N"
             )
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(
-            f"this run needs processes started by torchrun, and {missing[0]} is not set:"
+            f"this run needs processes started by torchrun, but {missing[0]} is not set:"
             f" run torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
         )
 
@@ -138,12 +139,12 @@ def train_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> 
 
 
 def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
-    """Exchange JSON values between all ranks. Return one per rank. Raises RoundFailed."""
+    """Exchange JSON values between all ranks. Return the value of each rank. Raises RoundFailed."""
     contributions = world.all_gather(json.dumps(own).encode(), 0, settings.round_timeout_s)
     return [json.loads(bytes(contribution.blob)) for contribution in contributions]
 
 
 def shared_settings(settings: DictConfig) -> dict[str, Any]:
-    """Return the settings that must be equal in all processes: what determines the training, except the data."""
+    """Return the settings that must be equal in all processes: those that determine training, except `data`."""
     shared = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
     return shared | {"island.ranks": settings.island.ranks}

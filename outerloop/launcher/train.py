@@ -35,10 +35,11 @@ POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessW
 
 
 def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: Sequence[str] = ()) -> Row:
-    """Train one run to its end and return its summary, even if the run was already finished.
+    """Train one run to its end and return its summary. If the run is already finished, only return its summary.
 
     `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
-    the exchange. `overrides`: the options as typed, which the run directory keeps. Raises UserError or WorkerCrashed.
+    the exchange. `overrides`: the options as typed, to be stored in the run directory. Raises UserError or
+    WorkerCrashed.
     """
     refuse_missing_packages()
     console, sinks = Console(), make_sinks(config)
@@ -50,7 +51,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
 
 
 def refuse_missing_packages() -> None:
-    """Check that the packages are installed which every run needs at its end, for the model and the figure."""
+    """Raise UserError unless the packages that write the model and the figure at the end of a run are installed."""
     for package in ("transformers", "tokenizers", "matplotlib"):
         if find_spec(package) is None:
             raise UserError(f"{package} is not installed: run pip install 'outerloop-train[train]'")
@@ -84,7 +85,7 @@ def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, ma
 
 
 def resume_hint(run_dir: Path) -> str:
-    """Return a line that states how to resume an interrupted run, or the sweep with it, and from which step."""
+    """Return a line that states how to resume an interrupted run, or its sweep, and from which step."""
     in_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     place = f"hydra.sweep.dir={run_dir.parent}" if in_sweep else f"run_dir={run_dir}"
     same = f"the same command with {place}"
@@ -95,7 +96,7 @@ def resume_hint(run_dir: Path) -> str:
 
 
 def write_summary(config: DictConfig, run_dir: Path) -> Row:
-    """Write summary.json, loss.png and the card of the model from the rows of the run. Return the summary."""
+    """Write summary.json, loss.png and the model card from the rows of the run. Return the summary."""
     from outerloop.report.run_figure import draw_run
     from outerloop.report.summary import summarize
 
@@ -114,7 +115,7 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
 
 
 def print_results(summary: Row, run_dir: Path, console: Console) -> None:
-    """Print the results of the run in six lines."""
+    """Print the results of the run, one per line."""
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
@@ -130,4 +131,4 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if summary["workers_died"]:
-        console.print(f"died             {summary['workers_died']} of this machine's workers", highlight=False)
+        console.print(f"died             workers {summary['workers_died']} of this machine", highlight=False)

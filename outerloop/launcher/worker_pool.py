@@ -37,17 +37,19 @@ class WorkerPool(Protocol):
 
 
 def died_event(index: int, reason: str) -> Event:
-    """Return the event for a worker that ended without sending an event."""
+    """Return the "died" event of a worker, with the reason."""
     return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {reason}"}
 
 
 def stopping_event(index: int, begun: int) -> Event:
-    """Return the event of a worker that waits before its next inner step, or will wait after the current step."""
+    """Return the event of a worker that has begun `begun` inner steps and waits before it begins another one."""
     return {"event": "stopping", "worker": index, "step": begun}
 
 
 def error_event(index: int, error: BaseException) -> Event:
-    """Return the error event of a worker that cannot continue: one line for a known error, else the full traceback.
+    """Return the error event of a worker that cannot continue.
+
+    Its text is one line for a known error, and the full traceback otherwise.
 
     Its kind is "alone" if too few other peers were present for too long, "outvoted" if only this worker's run ends,
     "user" for a UserError, and otherwise "crash".

@@ -34,7 +34,7 @@ from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
 PARENT_S = 2
-"""Seconds after SIGTERM in which the parent may request a checkpoint. Clusters send it to all processes of a job."""
+"""Seconds after SIGTERM for the parent to request a checkpoint. Clusters send SIGTERM to all processes of a job."""
 
 
 def main(arguments: list[str]) -> int:
@@ -80,7 +80,7 @@ def join_and_train(
     resources: ExitStack,
     stop_point: StopPoint,
 ) -> None:
-    """Join the other peers, train, and leave. `resources` aborts the exchange if it was not closed before."""
+    """Join the other peers, train, and leave. `resources` aborts the exchange at the end, if it is still open."""
     exchange = make_exchange(config, run_dir, index, emit, stop_point)
     resources.callback(exchange.abort)
     resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
@@ -99,7 +99,7 @@ def join_and_train(
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, stop_point: StopPoint) -> Exchange:
-    """Create the exchange of this worker, emit its address, and return it. Start following standard input."""
+    """Create and return the exchange of this worker, and emit its addresses. Start following the parent's requests."""
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=follow_parent, args=(index, emit, stop_point), daemon=True).start()
@@ -126,7 +126,7 @@ def agree_on_checkpoint(
 def swarm_exchange(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Exchange:
-    """Create the exchange of a worker, emit its addresses, and return it. `lanes`: number of shards of the island."""
+    """Create and return the exchange of a worker, and emit its addresses. `lanes`: number of shards of the island."""
     exchange = build.make_peer_exchange(
         config,
         run_dir,
@@ -154,14 +154,14 @@ def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
 
 
 def parse_initial_peers(line: str) -> list[str]:
-    """Return the addresses in the line that the parent has sent. Raises Stopped if the parent has ended."""
+    """Return the addresses in a line from the parent. Raises Stopped if the line is empty: the parent has ended."""
     if not line:
         raise Stopped("the parent has ended")
     return list(json.loads(line)["initial_peers"])
 
 
 def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
-    """Follow the parent's requests on standard input. Leave when it ends."""
+    """Follow the parent's requests on standard input. Leave when standard input ends."""
     for message in map(json.loads, sys.stdin):
         if "stop_after" in message:
             stop_point.set_target(message["stop_after"])

@@ -99,7 +99,7 @@ def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> 
     said, _ = process.communicate()
     assert not any(map(Path.exists, sockets))
     assert process.returncode == 1 and re.search(r"worker 1 ended with code -9, see .*log\.txt", said), said
-    assert "1 of 2 peers cannot continue, at least 2 are needed" in said
+    assert "1 of 2 peers are left, but the run needs at least 2" in said
     assert gone(pids)
 
 

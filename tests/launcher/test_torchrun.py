@@ -118,7 +118,7 @@ def test_without_torchrun_it_says_what_to_type(monkeypatch):
     said = "RANK is not set: run torchrun --nproc-per-node 4 -m outerloop train exchange=distributed rounds=2"
     with pytest.raises(UserError, match=said):
         rank.train(["exchange=distributed", "rounds=2"])
-    with pytest.raises(UserError, match="workers=3: torchrun sets the number of workers"):
+    with pytest.raises(UserError, match="workers=3 is not allowed, because torchrun sets the number of workers"):
         rank.train(["exchange=distributed", "workers=3"])
 
 
