@@ -17,7 +17,7 @@ from outerloop.protocols import Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
-"""Maximum number of characters of a reason, which may quote what the sender wrote."""
+"""Maximum number of characters of the reason why a message is invalid. The reason may quote the message."""
 
 
 class UpdateCodec:
@@ -26,7 +26,7 @@ class UpdateCodec:
     Args:
         compress: the compressor; the same on all peers.
         seed: the seed of the run; the same on all peers.
-        beside: fragment -> names and shapes of the tensors that its messages contain in addition to weights.
+        beside: returns the names and shapes of the tensors that messages of a fragment contain in addition to weights.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class UpdateCodec:
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """Decode one tensor of one message to a dense tensor on the device of `like`.
 
-        Raises InvalidMessage that names the peer and the tensor.
+        Raises InvalidMessage, naming the peer and the tensor, if this fails.
         """
         return self.read(message, name, like, self.compress.decode)
 
@@ -82,7 +82,7 @@ class UpdateCodec:
         return codec.inverse(aggregate) if isinstance(codec, Transforming) and all_finite(aggregate) else aggregate
 
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
-        """Apply one of the compressor's decoding functions. Raises InvalidMessage that names peer and tensor."""
+        """Apply `decode` to one tensor of one message. Raises InvalidMessage, naming peer and tensor, if this fails."""
         with blaming(message, name):
             context = self.context(message.header.round, name)
             return checked(decode(on(like.device, message.parts[name]), like.shape, context), like)
@@ -90,7 +90,7 @@ class UpdateCodec:
     def context(self, number: int, name: str) -> CodecContext:
         """Return the context of one tensor in one round, equal on all peers.
 
-        Each round and tensor has a different seed.
+        The seed differs between rounds and between tensors.
         """
         holds_in, agreed = self.agreed.get(name, (None, None))
         seed = wire.name_hash(f"{self.seed} {number} {name}")
@@ -105,7 +105,7 @@ class UpdateCodec:
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
         """Store the leader's "next" parts, which apply in the next round only.
 
-        So if a round fails, nothing is agreed on for the round after it.
+        So if a round fails, nothing is agreed on for the following round.
 
         messages: in peer-name order. "next" parts of peers other than the leader are ignored.
         """
@@ -115,7 +115,7 @@ class UpdateCodec:
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was agreed on: tensor name -> (the round in which it applies, the agreed parts)."""
+        """Return what was agreed on: tensor name -> (number of the round in which it applies, agreed tensor)."""
         return {"agreed": dict(self.agreed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
 
 
 def on(device: torch.device, parts: Parts) -> Parts:
-    """Return the parts on a device."""
+    """Return the parts moved to a device."""
     return {name: x.to(device) for name, x in parts.items()}
 
 

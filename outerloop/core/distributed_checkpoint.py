@@ -1,15 +1,15 @@
 """Save one island through torch.distributed.checkpoint so that any number of ranks can load it.
 
-    index.json                   where everything is stored; replaces torch's pickle (dcp_index.py)
+    index.json                   location of each entry; replaces torch's pickle (dcp_index.py)
     model, inner optimizer       as torch.distributed.checkpoint stores them
     slow weights, residual, outer momentum    as DTensors, sharded as their parameters are
     all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
-Every rank writes its own shards. To load, every rank reads the shards that it holds at that time. An 8-bit residual is
+Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
 written in float32, because its blocks belong to the shards, and is rounded again if the new shards differ.
 
 Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
-rounds, because these are norms of shards. The progress of a round in flight is not lost: as after a failed round, the
+rounds, which are norms of shards. The progress of a round in flight is not lost: as after a failed round, the
 next round contains it. But all islands of a run must be saved after the same inner step, each in a separate folder, and
 must be loaded together.
 """
@@ -44,9 +44,9 @@ from outerloop.types import Tensors, UserError, printable
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
 """The parts of the outer state that are not written, with the values that they have when no round is in flight."""
 SHARD = "shard of"
-"""Key of the placeholder that replaces a tensor in the tree. Its value is the parameter whose sharding the tensor has.
+"""Key in the placeholder that replaces a sharded tensor in the tree.
 
-The placeholder also contains the tensor's dtype.
+Its value is the name of the parameter that is sharded in the same way. The placeholder also contains the dtype.
 """
 
 
@@ -77,7 +77,9 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     held = Reader(Path(folder)).metadata.state_dict_metadata
     tree = rest_of(folder, held, outer.model)
     if (saved := set(tree["slow"])) != (here := set(outer.slow)):
-        raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(map(printable, saved ^ here)))}")
+        raise UserError(
+            f"{folder} is of another model: only one of the two has {', '.join(sorted(map(printable, saved ^ here)))}"
+        )
     for name, p in outer.island.params.items():
         there = held.get(f"outer.slow/{name}")
         shape = list(there.size) if isinstance(there, TensorStorageMetadata) else "no tensor"
@@ -96,7 +98,7 @@ def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str
     """Return the state that is not sharded, with a placeholder for each sharded tensor. Raises UserError."""
     one = held.get("rest")
     if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
-        raise UserError(f"{folder} holds a checkpoint without an outer loop: give a folder of `resharding.save`")
+        raise UserError(f"{folder} holds a checkpoint without an outer loop: use a folder of `resharding.save`")
     rest = torch.empty(one.size, dtype=torch.uint8)
     read(folder, {"rest": rest}, model)
     try:
@@ -164,7 +166,10 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
-    """Return the parameter to which a key refers, by name or by index in an optimizer's state; "" if there is none."""
+    """Return the name of the parameter to which a key refers; "" if there is none.
+
+    The key is that name or, in the state of an optimizer, the parameter's index.
+    """
     if path and path[-1] == "state" and isinstance(key, int):
         return list(outer.slow)[key]
     return key if key in outer.slow else ""

@@ -1,4 +1,4 @@
-"""Apply eager updates (arXiv 2502.12996): when a round lands, replace this peer's contribution by its newest Δ.
+"""Apply eager updates (arXiv 2502.12996): when a round lands, replace this peer's contribution with its newest Δ.
 
 at the first launch, before any round has landed:   ḡ = Δ_now / P
 at a landing:                                       ḡ + (Δ_now − Δ_then) / P
@@ -35,7 +35,7 @@ class EagerUpdates:
         replica.update_hashes(mean)
 
     def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:
-        """Return the aggregate with this peer's contribution replaced by that of the next round, which is in flight."""
+        """Return the aggregate with this peer's contribution replaced by its contribution to the next round."""
         now = self.launcher.in_flight[Round(flight.round.number + 1, flight.round.fragment)].update
         then, peers = flight.update, len(aggregated.messages)
         mean = {name: x + (now[name] - then[name]) / peers for name, x in aggregated.mean.items()}

@@ -73,11 +73,11 @@ class FinalCheck:
         if self.divergence:
             return []
         told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
-        return [f"{peer} reports {slow} at the end, most peers {self.most}" for peer, slow in told.items()]
+        return [f"{peer} reports {slow} at the end, and most peers report {self.most}" for peer, slow in told.items()]
 
 
 def ending_of(outer: OuterLoop) -> FinalCheck:
-    """Return the hashes that all peers report at the end. All peers must call it. Raises RoundFailed."""
+    """Return the hashes that all peers report at the end. All peers must call this. Raises RoundFailed."""
     own = Standing.of(outer)
     met = outer.all_gather(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}

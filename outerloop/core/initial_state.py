@@ -9,7 +9,7 @@
 
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
 seeds do not give equal weights. If no two peers hold the same weights, all begin with the weights of a single peer,
-which no other peer confirms. Slow weights and averaged buffers are transferred as they are to a peer that joins late
+which no other peer confirms. Slow weights and averaged buffers are transferred in the same way as to a late joiner
 (shared_state.py). The fast weights θ become φ bit for bit, because φ − θ is 0 before the first inner step. Frozen
 parameters and buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out no
 peer. With gossip (`exchange.info.agrees` is False: NoLoCo) no weights are transferred: replicas differ by design.
@@ -73,7 +73,7 @@ class Standing:
 
 
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
-    """Return the position of each peer by name; None for a malformed message. Raises RoundFailed."""
+    """Return peer -> its position in the run, or None if its message is malformed. Raises RoundFailed."""
     met = outer.all_gather(json.dumps(Standing.of(outer).to_map()).encode())
     return {one.peer: standing_or_none(one) for one in met}
 
@@ -125,12 +125,12 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
 
 
 def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Log the peers that are left out because they differ from this peer.
+    """Report the peers that are left out because they differ from this peer.
 
     reasons: for each peer that met, how it differs from this peer; empty if it does not differ.
 
-    Raises UserError for the first peer that differs unless more than half of the peers do not differ, or if the
-    exchange waits for all peers.
+    If at least half of the peers differ, or if the exchange waits for all peers, raises UserError for the first peer
+    that differs.
     """
     why = {peer: reason for peer, reason in reasons.items() if reason}
     if why and (outer.exchange.info.waits_for_all or 2 * len(why) >= len(reasons)):

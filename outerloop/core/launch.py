@@ -33,7 +33,8 @@ from outerloop.types import Capabilities, Round
 def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMethod) -> bool:
     """Return whether inner steps continue while a round is prepared.
 
-    They do if the round lands some inner steps later and is computed from weights, not gradients.
+    They do if the exchange allows it, if the delay is at least 1 and less than H, and if messages are computed from
+    weights, not from gradients.
     """
     return exchange.concurrent and 0 < schedule.delay < schedule.sync_every and method.reads == "weights"
 
@@ -81,7 +82,7 @@ class RoundLauncher:
             self.in_flight[round] = self.island.compute(self.launch_blocking, round)
 
     def join_decided_round(self, round: Round) -> None:
-        """Add to the rounds in flight a round that was decided without a message of this peer."""
+        """Add to the rounds in flight a round that was decided without a message from this peer."""
         update = {name: self.replica.slow[name] for name in self.names(round)}
         pending = self.exchange.start(b"", round)
         self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)
@@ -143,7 +144,7 @@ class RoundLauncher:
         return replace(flight, launch_s=time.perf_counter() - began_s)
 
     def launch_async(self, round: Round) -> PendingLaunch:
-        """Launch a round in the background thread. Wait until the weights are copied, unless updates are notified.
+        """Launch a round in the background thread. Wait until the weights are copied, unless `notifies_updates` is set.
 
         Raises UserError as `launch_blocking` does; other errors are raised when the result is requested.
         """

@@ -36,7 +36,7 @@ class RoundLoop:
         scheduler: determines which rounds are due.
         launcher: launches rounds.
         lander: applies rounds.
-        timeout_s: the longest time that a landing waits for its exchange.
+        timeout_s: the longest time that a landing waits for the messages of its round.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RoundLoop:
         self.reports.append(report)
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Replace the shared state by the others' state after this round, and continue as if it had just landed."""
+        """Replace the shared state by `content`, the state after `round`, and continue as if that round had landed."""
         self.launcher.wait()
         self.lander.shared_state.restore(content)
         self.launcher.in_flight.clear()

@@ -52,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """The members of an outer loop that an estimate needs. Its replacement on a rank without outer state has them."""
+    """The members that an estimate needs, of an outer loop or of its replacement on a rank without outer state."""
 
     @property
     def model(self) -> Module: ...
@@ -125,7 +125,7 @@ def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
 def state_bytes(optimizer: Optimizer) -> int:
     """Return the size in bytes of an optimizer's state for all its parameters.
 
-    Estimated by one trial for each combination of group, number of dimensions and dtype.
+    The size is estimated by one trial for each combination of group, number of dimensions and dtype.
     """
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):
@@ -145,7 +145,7 @@ def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
     stand_in.grad = torch.zeros_like(stand_in)
     trial = copy.copy(optimizer)  # shares no hooks with the original
     own = {name: value for name, value in vars(optimizer).items() if name not in vars(trial) and name != "step"}
-    vars(trial).update(own)  # attributes that a class has in addition to its state; LR schedulers add a `step`
+    vars(trial).update(own)  # attributes that copy.copy omits, but not the `step` that LR schedulers add
     trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
     trial.step()
     return tree_bytes(trial.state) / stand_in.nbytes

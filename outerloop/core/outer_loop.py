@@ -1,4 +1,4 @@
-"""The outer loop as users see it: its parts and options, its state, and what a training loop calls."""
+"""Define the outer loop as users see it: its parts, options and state, and the methods that a training loop calls."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class OuterLoop:
         method, compress, feedback, aggregate, exchange, schedule: the axes.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
             plus the progress of the inner steps since the launch.
-        buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
+        buffers: "local"; or "averaged": BatchNorm statistics become the mean over all peers when a round lands.
         eager: at landing, replace this peer's contribution to the round by its newest one (arXiv 2502.12996); needs a
             schedule that lands a round just after the next round of the same fragment was launched.
         clip: "median", "none", or "auto": which contributions are rejected or scaled down (aggregate/norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
-        timeout_s: the longest time that a landing waits for its exchange.
+        timeout_s: the longest time that a landing waits for the messages of its round.
         seed: seed of all random choices of the compressor; equal on all peers.
         rounds: number of rounds of the run; a peer that was absent does not skip beyond the last. None: no limit.
         island: gives access to the model; None: `Island(model)`.
@@ -164,7 +164,7 @@ class OuterLoop:
 
     @property
     def inner_step(self) -> int:
-        """The position in the run: the number of inner steps of the run that are over."""
+        """The position in the run: the number of inner steps that are completed or skipped."""
         return self.loop.inner_step
 
     @property
@@ -204,7 +204,7 @@ class OuterLoop:
 
     @property
     def notifies_updates(self) -> bool:
-        """True if the caller calls `before_update` before every change of the weights; may be set."""
+        """True if the caller calls `before_update` before every change to the weights. The caller may set this."""
         return self.launcher.notifies_updates
 
     @notifies_updates.setter

@@ -90,7 +90,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
 
 
 def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:
-    """Return the weights of each peer whose message fits, and why other messages do not."""
+    """Return peer -> weights for each message that fits, and peer -> reason for each message that does not."""
     weights, unfit = {}, {}
     for one in met:
         try:
@@ -102,7 +102,7 @@ def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors]
 
 @torch.no_grad()
 def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, float]:
-    """Return d_p² of each peer for the weights of this lane; infinity if float64 overflows."""
+    """Return peer -> d_p², over the weights of this lane only; infinity if float64 overflows."""
     return {
         peer: sum(float((x.double() - own[name].double()).square().sum()) for name, x in weights.items())
         for peer, weights in others.items()
@@ -110,14 +110,14 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 
 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
-    """Return r for the weights of all lanes together; infinity if distances are not screened."""
+    """Return r, the usual distance, for the weights of all lanes together; infinity if distances are not screened."""
     usual = outer.screen.usual_of_replicas()
     return usual if math.isinf(usual) else math.sqrt(lanes.all_reduce([usual**2])[0])
 
 
 @torch.no_grad()
 def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
-    """Return each peer's weights with their distance from this peer's weights scaled by its factor."""
+    """Return each peer's weights, with their distance from `own` multiplied by the peer's factor."""
     return {
         peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
         if factors[peer] < 1
@@ -138,6 +138,6 @@ def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tenso
 
 
 def weights_of(blob: bytes | memoryview, like: Tensors) -> Tensors:
-    """Return one peer's weights, finite and of the shapes of `like`. Raises InvalidMessage."""
+    """Return one peer's weights. Raises InvalidMessage unless they are finite and have the shapes of `like`."""
     message = wire.unpack(blob, schema_of(like))
     return {name: AS_THEY_ARE.decode(message, name, x) for name, x in like.items()}

@@ -77,7 +77,7 @@ class RoundScheduler:
 
 
 class StepClock:
-    """Counts steps. Time-based steps start when the first inner step ends, because time before that is not training.
+    """Counts the steps of a schedule. Time-based steps start when the first inner step ends.
 
     Args:
         step_s: seconds of a counted step; 0: every inner step counts as one.
@@ -98,5 +98,5 @@ class StepClock:
         return steps
 
     def restart(self) -> None:
-        """Restart the clock. Call this when a round lands, which happens on all peers at the same time."""
+        """Restart the clock. Call this when a round lands, which happens on all peers at about the same time."""
         self.since_s = time.monotonic()

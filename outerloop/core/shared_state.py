@@ -34,7 +34,7 @@ STATES = 4
 """Upper bound of the size of a state, as a multiple of the slow weights: with AdamW as outer optimizer it is 3."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
-"""Key of the only part that may be missing, because older runs do not have it."""
+"""Key of the only part that may be missing from a state, because older runs do not have it."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 
 

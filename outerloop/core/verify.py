@@ -19,7 +19,7 @@ from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
 RECENT = 8
-"""A peer that took part in none of this many rounds is no longer needed to decide whose weights are right."""
+"""Number of recent rounds. A peer that took part in none of them is not needed to decide whose weights are right."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class VerifiedRound:
 
     aggregated: the aggregate of the usable messages.
     measured: norms and samples of the usable messages.
-    refused: the refused messages.
+    refused: peer -> why its message was refused.
     agreement: how far the payloads agree, ρ of aggregate/similarity.py; None if the schedule does not need it, or if
         there was nothing to compare.
     """
@@ -91,7 +91,7 @@ class RoundVerifier:
         If the exchange waits for all peers, a message that cannot be decoded makes the round fail. Otherwise the
         message is left out: all peers have the same messages, and if one peer cannot decode a message, no peer can.
         Decodable messages are screened by their norms only once, because a second screening of the remaining messages
-        would refuse more of them. `screened`: whether that has happened.
+        would refuse more of them. `screened`: whether they have been screened.
         """
         usable = [contribution for contribution in received if contribution.peer not in refused]
         if not usable:
@@ -116,21 +116,21 @@ class RoundVerifier:
         return VerifiedRound(aggregated, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
-        """Return the measurements that the screen is based on."""
+        """Return the measurements on which the screen is based."""
         samples = [message.header.samples for message in decoded.messages]
         peers = [message.header.peer for message in decoded.messages]
         own = peers.index(self.exchange.peer) if self.exchange.peer in peers else None
         return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
     def screened_out(self, decoded: DecodedRound, measured: Measured) -> Refusals:
-        """Return the messages that the screen refuses by their norms and samples, and why."""
+        """Return peer -> why the screen refuses its message, judging by norms and numbers of samples."""
         if not self.screen.on or self.exchange.info.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
 
     def undecodable(self, usable: Sequence[Contribution], like: Tensors) -> Refusals:
-        """Return the messages that cannot be decoded and aggregated even alone, and why."""
+        """Return peer -> why its message cannot be decoded and aggregated, for messages that fail even alone."""
         found = {}
         for contribution in usable:
             try:
@@ -147,7 +147,7 @@ class RoundVerifier:
         is not used to decide who is right, because the leader may have chosen the participants (`undecided`).
 
         Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
-        ReplicasDiverged if all hashes are known and none has a majority, or if a minority cannot take over state.
+        ReplicasDiverged if all hashes are known and none has a majority, or if the exchange cannot transfer state.
         """
         hashes = self.hashes(messages, own)
         if not self.shared or len(set(hashes.values())) == 1 or self.undecided(messages, own, round):
@@ -180,7 +180,7 @@ class RoundVerifier:
         return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
     def known_peers(self, peers: Collection[str], number: int) -> int:
-        """Return the number of these peers and of all other peers that took part in the RECENT rounds before this one.
+        """Return how many peers are known: these, and others that took part in one of the last RECENT rounds.
 
         While some peers may not have been seen yet, return at least the size of the run.
         """

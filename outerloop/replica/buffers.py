@@ -42,7 +42,7 @@ class Buffers:
         paths: name without wrappers -> name in the model.
 
     Raises:
-        UserError: for another kind.
+        UserError: if `kind` is neither of these.
     """
 
     def __init__(self, model: Module, *, kind: str) -> None:
@@ -59,11 +59,11 @@ class Buffers:
         return {name: b.shape for name, b in self.mean.items() if fragment == BUFFER_FRAGMENT}
 
     def parts(self, fragment: int) -> dict[str, Parts]:
-        """Return copies of the buffers that are sent with a fragment, as they are now."""
+        """Return copies of the current buffers that are sent with a fragment."""
         return {name: {"value": self.buffer(name).detach().clone()} for name in self.schema(fragment)}
 
     def buffer(self, name: str) -> Tensor:
-        """Return the buffer of the model that has this name without wrappers."""
+        """Return the model's buffer with this name (without the components that wrappers add)."""
         return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:

@@ -27,7 +27,7 @@ from outerloop.types import LeaderFailed, Tensors, UserError
 
 
 class Gathered(Island):
-    """The parameters as full tensors, on the leader. All tensors that are read are copies.
+    """An island whose leader reads and writes parameters as full tensors. All tensors that are read are copies.
 
     Args:
         model: a model under `fully_shard`, or with a copy in every process (DDP).
@@ -92,7 +92,7 @@ class Gathered(Island):
             self.send_command(work, **details)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return the tensors, which are already full tensors, on the CPU."""
+        """Return the tensors, which are already full, on the CPU; nothing on a rank that does not `keep` them."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
 
     def send_command(self, command: str, **details: Any) -> None:
@@ -101,7 +101,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def gather(self, names: Iterable[str], what: str) -> Tensors:
-        """Gather full tensors. All ranks must call this. Returns the tensors on the leader, nothing on other ranks."""
+        """Gather full tensors. All ranks must call this. Return the tensors on the leader, nothing on other ranks."""
         gathered = {}
         for name in names:
             full = full_tensor(self.params[name], of_gradient=what == "gradients")

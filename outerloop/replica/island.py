@@ -53,15 +53,15 @@ class Island:
         self.model, self.params = model, trainable_parameters(model)
         if not self.params:
             raise UserError(
-                f"{type(model).__name__} has no trainable parameter: set requires_grad on those that should be trained"
+                f"{type(model).__name__} has no trainable parameter: set requires_grad on the parameters to train"
             )
         device = next(iter(self.params.values())).device
         self.state_device = None if state_device == torch.device(device.type) else state_device
 
     def check_parameters(self) -> None:
-        """Check that no trainable parameter was added or replaced: it would not be exchanged.
+        """Check that no trainable parameter was added or replaced, because it would not be exchanged.
 
-        Raises UserError that names the parameter.
+        Raises UserError, naming the parameter, if one was.
         """
         reshard(self.model)
         for name, p in trainable_parameters(self.model).items():
@@ -82,7 +82,7 @@ class Island:
         return to_local(self.params[name].detach())
 
     def to_state_device(self, x: Tensor) -> Tensor:
-        """Return x on the device of the outer state: itself, or a copy on another device."""
+        """Return x on the device of the outer state: x itself if this is the model's device, else a copy."""
         return x if self.state_device is None else copy_to(x, device=self.state_device)
 
     def read_parameter(self, name: str) -> Tensor:
@@ -98,7 +98,7 @@ class Island:
         }
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Return fast weights or gradients as float32 or wider; views if the model's dtype and device allow it."""
+        """Return fast weights or gradients as float32 or wider; not copied if dtype and device allow it."""
         if what == "weights":
             return {name: to_float32(self.read_parameter(name)) for name in names}
         return {name: to_float32(self.to_state_device(gradient(self.params[name]))) for name in names}
@@ -136,7 +136,7 @@ class Island:
             self.write(fast, merge_local=0.0)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return sharded tensors as full tensors on the CPU, on ranks that `keep` them. In lanes, a collective."""
+        """Return full tensors on the CPU, on ranks that `keep` them. This is a collective if `slow` is sharded."""
         return full_tensors(slow, self.params, keep=keep)
 
     def run_on_followers(self, work: str, **details: Any) -> None:
@@ -171,5 +171,5 @@ def copy_to(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return half-precision tensors as float32, others unchanged."""
+    """Return x as float32 if it has half precision, else x itself."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

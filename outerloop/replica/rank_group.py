@@ -1,4 +1,4 @@
-"""Communicate among the processes of one island, or those that hold the same shard. The first is the leader."""
+"""Communicate among all processes of an island, or among those that hold the same shard. The first is the leader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import distributed as dist
 
 
 class RankGroup:
-    """Messages within an island, over the same process group as the inner steps.
+    """Sends messages within an island, over the same process group as the inner steps.
 
     All calls must come from the same thread, so that messages are not mixed up. While the leader waits for a round, the
     other ranks wait for its message; the timeout of the group must be longer than this wait.
@@ -34,7 +34,7 @@ class RankGroup:
         return self.device == torch.device("cpu")
 
     def with_tag(self) -> Self:
-        """Return the same group for use by another thread: except for `all_reduce`, it only sends point to point."""
+        """Return the same group for use by another thread. It sends bytes only from point to point."""
         return type(self)(self.group, tag=1)
 
     def broadcast(self, data: bytes) -> bytes:

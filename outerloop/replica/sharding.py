@@ -44,7 +44,7 @@ def unwrap(model: Module) -> Module:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a parameter or buffer without the components that wrappers inside the model have added."""
+    """Return the name of a parameter or buffer without the components that wrappers in the model add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
@@ -128,7 +128,7 @@ def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
 def to_local(x: Tensor) -> Tensor:
     """Return this lane's part of a DTensor, which shares the DTensor's memory. Return other tensors unchanged.
 
-    A DTensor is recognized by its method, because importing the class would take a second even without shards.
+    A DTensor is recognized by its method, because importing the class takes a second, even if there are no shards.
     """
     return x.to_local() if hasattr(x, "to_local") else x
 

@@ -4,7 +4,7 @@
 
 A value can be drawn against inner steps, the tokens of all workers of this machine, or the bytes that the first worker
 has sent. An evaluation is complete when the slowest worker has reported its share. The first worker may have logged
-later steps before that; the position of the evaluation on each axis is that of the step at which it was made.
+later steps before that; on each axis, the evaluation has the position of the step after which it was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Charts:
         self.bytes_after_round: dict[int, int] = {}
 
     def values(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return chart name -> value and axis name -> value for one row; empty if no chart shows it."""
+        """Return chart name -> value and axis name -> value for one row; empty if no chart shows the row."""
         if row.get("worker", 0):
             return {}
         self.update_axes(row)

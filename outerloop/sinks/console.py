@@ -73,7 +73,7 @@ class Terminal:
         return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {peers_text} peers"
 
     def tokens_per_s(self) -> float:
-        """Return the total speed of all local workers, averaged over the current session."""
+        """Return the tokens per second of all local workers together, averaged over the current session."""
         tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
         start_s = min((row["wall_s"] for row in self.first.values()), default=0.0)
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - start_s)

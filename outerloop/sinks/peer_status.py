@@ -20,7 +20,7 @@ class PeerStatusSink:
         self.show, self.status = show, Status()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Update the status from one row, and show it."""
+        """Update the status from a row of a step or round, and publish it."""
         if row["event"] == "step":
             self.status = replace(self.status, loss=row["loss"], tokens_per_s=row["tokens_per_s"])
         elif row["event"] == "round":

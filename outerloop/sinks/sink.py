@@ -32,7 +32,7 @@ class RunInfo:
     Args:
         path: the run directory.
         settings: the whole configuration, nested.
-        resume_step: the inner step that the run resumes from; None at its start.
+        resume_step: the inner step from which the run resumes; None if it starts from scratch.
         name: name of the run. In a sweep it consists of the recipe and the swept options: sparseloco-seed0.
         group: name of the sweep, or `exchange.run` if several machines share the run; None otherwise.
         tags: the recipe, the class of each axis, and the swept options.
@@ -60,7 +60,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Write or upload the remaining data. If no "summary" row was written before, the run has not finished."""
+        """Write or upload the remaining data. If `write` has received no "summary" row, the run has not finished."""
         ...
 
 

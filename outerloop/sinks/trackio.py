@@ -9,7 +9,7 @@ from outerloop.sinks.sink import Row, RunInfo
 
 
 class Trackio:
-    """A sink that logs a run to trackio, with tokens and bytes sent as values next to the charts.
+    """A sink that logs the charts of a run to trackio, and in addition the numbers of tokens and of bytes sent.
 
     Args:
         project: trackio project of the run.
@@ -32,7 +32,7 @@ class Trackio:
         )
 
     def write(self, row: Row) -> None:
-        """Log one row if a chart shows it. The results of a finished run are logged as summary/*."""
+        """Log one row if a chart shows it. Log the numbers of a "summary" row as summary/*."""
         if row["event"] == "summary":
             self.run.log({f"summary/{key}": x for key, x in row.items() if isinstance(x, int | float)})
         elif values := self.charts.values(row):

@@ -1,4 +1,4 @@
-"""Store all state that evolves on disk: write it atomically, verify it when reading, keep the newest generations.
+"""Store all evolving state on disk: write it atomically, verify it when reading, keep the newest generations.
 
     checkpoints/step-00000300/worker-0.pt      one worker's complete state after inner step 300
     checkpoints/step-00000300/island-0/        for a sharded island: the shards of its ranks
@@ -26,16 +26,18 @@ from torch import Tensor
 from outerloop.state.durable import sync_folder
 
 KEEP = 2
-"""Default of checkpoint.keep: the second generation is the fallback if the first is corrupt."""
+"""Default of checkpoint.keep. The second-newest generation is the fallback if the newest is corrupt."""
 COMPARED = 3
-"""Number of generations among which the peers of a network look for a common one. One of them may be of an interrupted
-run, without a counterpart on other machines."""
+"""Number of newest generations among which the peers of a network look for a common one.
+
+One of them may be from an interrupted run, so that other machines do not have it.
+"""
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because the shards of an island may not fit in memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
-"""Names of the folders of generations."""
+"""Pattern of the names of generation folders."""
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names of the temporary files that `write_atomically` creates."""
+"""Pattern of the names of the temporary files that `write_atomically` creates."""
 
 
 def save(
@@ -45,8 +47,7 @@ def save(
 
     Args:
         shards: a folder of this generation that is already written.
-        slow_hash: hash of the slow weights in the state, in hex, by which peers find out whether they have the same
-            generation.
+        slow_hash: hash of the slow weights in the state, in hex. Peers compare it to find a generation that they share.
     """
     data = pack(state)
     folder = generation(run_dir, step)
@@ -108,9 +109,9 @@ def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
-    """Return the newest step whose files are all valid, or None, and one line for each damaged file.
+    """Return the newest step whose files are all valid, or None.
 
-    Only damaged files of the steps that were skipped are listed.
+    Also return one line for each damaged file of the newer steps, which are skipped.
     """
     skipped: list[str] = []
     for step in sealed(run_dir):
@@ -153,7 +154,7 @@ def sealed(run_dir: Path) -> list[int]:
 
 
 def generations(run_dir: Path) -> list[int]:
-    """Return the steps of all generations, newest first. Other files among them are ignored."""
+    """Return the steps of all generations, newest first. Files with other names are ignored."""
     found = (STEP.fullmatch(folder.name) for folder in (run_dir / "checkpoints").glob("step-*"))
     return sorted((int(name[1]) for name in found if name), reverse=True)
 
@@ -217,7 +218,7 @@ def generation(run_dir: Path, step: int) -> Path:
 
 
 def remove_temporary(run_dir: Path) -> None:
-    """Remove the files that killed writers have left in a run directory, before the next write to it."""
+    """Remove temporary files left in a run directory by killed processes. Call this before the next write."""
     for path in [path for path in run_dir.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]:
         path.unlink(missing_ok=True)
 

@@ -53,6 +53,6 @@ class Planner(DefaultLoadPlanner):
             reason = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
             raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {reason}") from error
         rewritten = io.BytesIO()
-        torch.save(plain, rewritten)  # torch unpickles its input without checks, so it gets these bytes, not the file's
+        torch.save(plain, rewritten)  # torch unpickles its input without checks, so it gets these bytes, not the file
         rewritten.seek(0)
         super().load_bytes(read_item, rewritten)

@@ -1,7 +1,7 @@
 """Locate the content of a sharded checkpoint with a JSON index, written next to torch's index and read instead of it.
 
     index.json   {"format": 1, "entries": {name: {"dtype", "shape", "chunks": [{"offsets", "sizes", <place>}, ...]}
-                                                 or, of a plain value, {<place>}}}
+                                                 or, for a plain value, {<place>}}}
     <place>      "file": name in the folder, "start": first byte, "bytes": length
 
 torch's index is a pickle, which can execute code when it is read. Indices of folders without index.json (written by
@@ -59,7 +59,7 @@ def write(folder: Path, metadata: Metadata) -> None:
 
 
 def read(folder: Path) -> Metadata:
-    """Return the checked index of a folder, as torch's metadata. Raises UserError."""
+    """Return the index of a folder as torch's metadata. Raises UserError if the index is missing or invalid."""
     own_index, torch_index = folder / INDEX, folder / TORCH_INDEX
     if not own_index.is_file() and not torch_index.is_file():
         raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
@@ -103,9 +103,9 @@ def chunk_offsets(index: Any) -> tuple[int, ...] | None:
 
 
 def index_place(info: Any) -> dict[str, Any]:
-    """Return the place of an entry in the index. Raises ValueError if it was written through an extension of torch."""
+    """Return the place of an entry. Raises ValueError if the entry was written through an extension of torch."""
     if getattr(info, "transform_descriptors", None):
-        raise ValueError("it has an entry that was written through an extension of torch (such as compression)")
+        raise ValueError("an entry was written through an extension of torch, such as compression, and cannot be read")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 
@@ -142,7 +142,7 @@ def parse_chunk(chunk: Any, shape: torch.Size) -> ChunkStorageMetadata:
     offsets, sizes = parse_sizes(chunk["offsets"]), parse_sizes(chunk["sizes"])
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     if any(end > length for end, length in zip(ends, shape, strict=True)):
-        raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor's {list(shape)}")
+        raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor of shape {list(shape)}")
     return ChunkStorageMetadata(offsets, sizes)
 
 
@@ -183,7 +183,7 @@ def refuse_overlap(places: Iterable[Place]) -> None:
 
 
 def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
-    """Return the place of an entry of at least `min_bytes` bytes. Raises ValueError if the place is not possible."""
+    """Return the place of an entry of at least `min_bytes` bytes. Raises ValueError if the files have no such place."""
     start, length = parse_sizes([place["start"], place["bytes"]])
     if place["file"] not in sizes:
         raise ValueError(f"{place['file']!r} is not a file in this folder")

@@ -1,7 +1,7 @@
 """Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing anything in it.
 
-A pickle names functions and classes, which are called when it is read. In this file every class name that torch writes
-resolves to an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records
+A pickle names functions and classes, which are called when it is read. This module resolves every class name that torch
+writes to an inert `Record` of its arguments and state, and refuses all other names. dcp_index.py converts the records
 and applies the same checks as to a JSON index.
 """
 
@@ -18,7 +18,7 @@ FILES = "torch.distributed.checkpoint.filesystem"
 
 
 class Record:
-    """Takes the place of an object in the pickle. Stores the arguments of its class, and its attributes."""
+    """Takes the place of an object in the pickle. Stores the arguments of the object's class and its attributes."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -52,7 +52,7 @@ ADMITTED: dict[tuple[str, str], type] = {
     ("pathlib._local", "PosixPath"): Record,
     ("pathlib._local", "WindowsPath"): Record,
 }
-"""(module, name) -> the class that replaces it. dtypes are allowed in addition, without replacement."""
+"""(module, name) in the pickle -> the class that replaces it. dtypes of torch are allowed too, and not replaced."""
 
 ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 """Pickle operations that create an array of bytes or use one from outside the pickle."""

@@ -27,7 +27,7 @@ from outerloop.types import Contribution, Parts, Round, Tensors
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The input of a launch: buffers, and fast weights in the model's own dtype or gradients."""
+    """The input of a launch: the buffers, and either gradients or fast weights (in the model's own dtype)."""
 
     read: Tensors
     buffers: dict[str, Parts]
@@ -69,7 +69,7 @@ class AggregatedRound:
 
 
 class RoundPipeline:
-    """Computes the changes of a round to one replica: to slow and fast weights, residual and method state.
+    """Computes how a round changes one replica: its slow and fast weights, residual and method state.
 
     Args:
         island: gives access to the fast weights.
@@ -120,8 +120,8 @@ class RoundPipeline:
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with copies of the tensors that may change before their last use.
 
-        The copies reuse the memory of the previous round's copies, which are no longer needed: to allocate new memory
-        would cost more than the copying.
+        The copies reuse the memory of the previous round's copies, which are no longer needed, because allocating new
+        memory would cost more than copying.
         """
         read, copied = snapshot.read, self.copied(snapshot.read)
         for name in copied:
@@ -147,13 +147,13 @@ class RoundPipeline:
         )
 
     def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the names of tensors whose fast weights at the launch are needed by the landing."""
+        """Return the names of the tensors for which the landing needs the fast weights of the launch."""
         if self.carry:
             return names
         return self.split(names)[0] if self.fused.on_copy else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the names of tensors that are copied at a launch. Only fast weights that are read in place are."""
+        """Return the names of the tensors that are copied at a launch: only fast weights that are read in place."""
         if self.reads == "gradients" or not self.island.in_place:
             return ()
         return names if self.concurrent else self.landing_needs(names)
@@ -249,9 +249,9 @@ class RoundPipeline:
         return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """Write the values from which the next inner steps start into the model, after these slow weights were updated.
+        """Write into the model the fast weights with which inner steps continue, after slow weights have been updated.
 
-        carry: whether to add them to the values in the model instead of replacing these.
+        carry: whether to add them to the values in the model, instead of overwriting those values.
         """
         begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
@@ -268,7 +268,7 @@ class RoundPipeline:
     def takes(self, name: str, slow: Tensor) -> bool:
         """Return whether a tensor goes through the kernels, which need contiguous memory.
 
-        It must be the same on all peers, which compare memory layouts when they meet.
+        The answer must be the same on all peers, so peers compare memory layouts when they meet.
         """
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()

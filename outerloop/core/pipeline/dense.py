@@ -43,8 +43,8 @@ class LocalUpdate:
 class DensePipeline:
     """The reference definition of a round; supports every tensor.
 
-    slow: this peer's slow weights. If the method sends weights, the difference of a contribution from `slow` is
-        measured and scaled down, not the contribution itself (aggregate/distance_screen.py).
+    slow: this peer's slow weights. If the method sends weights, norms and factors apply to the difference between a
+        contribution and `slow`, not to the contribution itself (aggregate/distance_screen.py).
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class DensePipeline:
         samples: list[int],
         norms: list[float],
     ) -> Tensors:
-        """Return ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage. Changes nothing.
+        """Decode, scale and aggregate all messages, in peer-name order. Return ḡ. Changes nothing.
 
         Payloads of coefficients (DCT) are aggregated as coefficients, and only the aggregate is transformed back.
+        Raises InvalidMessage.
 
         factors: factor of each message.
         samples: number of samples of each message.
@@ -141,7 +142,7 @@ class DensePipeline:
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
     """Return x, which was computed from these slow weights.
 
-    Raises FloatingPointError, which names the parameter, if x is not finite.
+    Raises FloatingPointError, naming the parameter, if x is not finite.
     """
     if all_finite(x):
         return x

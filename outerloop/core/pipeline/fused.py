@@ -67,7 +67,7 @@ class SparseUpdates:
 
 
 class FusedPipeline:
-    """Takes tensors whose codec selects values like the kernels, and whose weights are in float32 or bfloat16.
+    """Takes tensors whose codec selects the same values as the kernels, and whose weights are float32 or bfloat16.
 
     Args:
         dense: the pipeline of all other tensors, with the same axes.
@@ -199,7 +199,7 @@ class FusedPipeline:
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
-    """Return name -> work(name) for these tensors. On a CPU threads share the tensors; on a GPU they run one by one."""
+    """Return name -> work(name) for these tensors. On a CPU, threads work on several tensors at a time."""
     names = list(like)
     if all(x.is_cpu for x in like.values()):
         return dict(zip(names, parallel_map(work, names, [x.numel() for x in like.values()]), strict=True))
@@ -209,7 +209,7 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 def decode_kept(
     codec: UpdateCodec, sparse: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return positions and values of a tensor, (P, M) each. Raises InvalidMessage that names peer and tensor."""
+    """Return positions and values of a tensor, (P, M) each. Raises InvalidMessage, naming peer and tensor."""
     context = codec.context(messages[0].header.round, name)
     rows = sparse.rows_at(like.numel(), context)
     try:
