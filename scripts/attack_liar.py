@@ -33,7 +33,7 @@ from faulty.lie import LIES
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
-"""In a run of all lies: start of the lie that expels the liar, and of the second newcomer, as fractions of the run."""
+"""In a run of all lies, the fractions of the time at which the expelling lie starts and the second newcomer joins."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
 """Lies that always get the liar expelled. Other lies may do so, too: the signatures of a forged commit can
@@ -47,7 +47,7 @@ EXPELLED = "is expelled from the run"
 
 
 class Attack:
-    """One run. `lies`: one or more lies, which follow one after the other."""
+    """One run with one or more lies, which follow one after another."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds
@@ -85,7 +85,7 @@ class Attack:
         """Let the liar tell this lie from now on."""
         self.told.append((lie, time.monotonic()))
         self.lied_at = self.told[0][1]
-        self.liar.down_until = float("inf")  # if it ends, it is not restarted
+        self.liar.down_until = float("inf")  # if the liar ends, it is not restarted
         self.liar.misbehave(lie)
         self.swarm.note(lie, self.liar)
 
@@ -94,7 +94,7 @@ class Attack:
         self.joined.append(self.swarm.add())
 
     def follow(self, share: float) -> None:
-        """Follow until this fraction of the time is over. Raises TimeoutError if the run stops."""
+        """Follow the swarm until this fraction of the time is over. Raises TimeoutError if no round lands."""
         left = self.began + share * self.seconds - time.monotonic()
         self.swarm.follow(left, until=lambda: self.look() and False)
 
@@ -163,7 +163,7 @@ def expelled(machine: Machine) -> list[str]:
 
 
 def ended(event: Row) -> bool:
-    """Return whether a machine ended by itself."""
+    """Return whether an event says that a machine ended by itself."""
     return str(event["kind"]).startswith("crashed")
 
 
@@ -173,7 +173,7 @@ def landed(machine: Machine) -> int:
 
 
 def pace(calm: list[float], other: list[float]) -> float | None:
-    """Return the rounds per second of `other` relative to `calm`; None if there are no rounds."""
+    """Return the rounds per second of `other` relative to `calm`; None if either has no rounds."""
     if not calm or not other:
         return None
     return round((len(other) / sum(other)) / (len(calm) / sum(calm)), 3)

@@ -8,7 +8,7 @@
               nothing
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
     claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
-              the peer takes nothing more
+              the peer stops reading
     loris     100 streams that send one byte of a message per second
 
 One rate limit applies to all data that is sent. The script prints a line once it is connected to all peers, and at the
@@ -40,7 +40,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
-"""Total number of streams; number of concurrent requests of each kind per peer."""
+"""Total number of streams of each kind; FLOODS is the number of concurrent requests of each kind per peer."""
 KEYS, RECORDS = 60_000, 7_000
 RPCS = ("rpc_find", "rpc_store", "rpc_ping")
 PING_BYTES = 1_300_000
@@ -49,7 +49,7 @@ PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
-"""Pause before any other stream is reopened, because refused streams would be reopened as fast as the CPU allows."""
+"""Pause before any other stream is reopened, so that refused streams are not reopened as fast as the CPU allows."""
 STALLED_S = 0.5
 """Time limit to send a piece of a claim. If it takes longer, all buffers are full, because the peer does not read."""
 PARTS = (
@@ -120,7 +120,7 @@ class Stranger:
             writer.close()
 
     async def flood(self, victim: PeerID, rpc: str) -> None:
-        """Send one DHT request, each with a different node id."""
+        """Send one DHT request, and count its result."""
         requests: dict[str, Callable[[], tuple[Any, Any]]] = {
             "rpc_find": find,
             "rpc_store": partial(store, victim),
@@ -154,7 +154,7 @@ def ping() -> tuple[Any, Any]:
 
 
 def store(owner: PeerID) -> tuple[Any, Any]:
-    """Return a request to store many records that this peer did not sign, and the class of its answer."""
+    """Return a request to store many records that `owner` did not sign, and the class of its answer."""
     request = dht_pb2.StoreRequest(
         keys=[roster()] * RECORDS,
         subkeys=[MSGPackSerializer.dumps(owner.to_base58())] * RECORDS,
@@ -195,7 +195,7 @@ async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[s
 
 
 def main() -> None:
-    """Print the counts, and the CPU time of this process."""
+    """Attack, then print the counts of requests and results, and the CPU time of this process and its daemon."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("addresses", nargs="+", metavar="ADDRESS")
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -4,11 +4,12 @@
         [--kinds calm,attacked,open] [option=value ...]
 
 Five machines run `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that
-is not on the list runs attack_stranger.py from the first round on. It has the machine's last core to itself. The five
-machines share the other cores, even in runs without an attack, so that the stranger's own computation does not count as
-a cost to the run. The script writes one JSON record per run to --out, even for a run that the stranger stops, and skips
-runs that already have one. At the end it prints the ratios of the medians, and the CPU seconds per second of the five
-machines. The exit code is 1 if a run stopped, or if an attacked run costs more time or memory than MOST.
+is not on the list runs attack_stranger.py from the first round on. This stranger has the last core of the computer to
+itself. The five machines share the other cores, even in runs without an attack, so that the stranger's own computation
+does not count as a cost to the run. The script writes one JSON record per run to --out, even for a run that the
+stranger stops, and skips runs that already have one. At the end it prints the ratios of the medians, and the CPU
+seconds per second of the five machines. The exit code is 1 if a run stopped, or if an attacked run costs more time or
+memory than MOST.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from faults_machine import Row
 
 HERE = Path(__file__).parent
 KINDS = ("calm", "attacked", "open")
-"""A run of the last kind is attacked, too, but has no allow-list; it only has to continue."""
+"""A run of kind "open" is attacked, too, but has no allow-list; it only has to continue."""
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Duration of the warm-up after the first round, in which memory and rounds are not representative."""
@@ -139,7 +140,7 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    os.sched_setaffinity(0, CORES[:-1] or CORES)  # processes started from here inherit it
+    os.sched_setaffinity(0, CORES[:-1] or CORES)  # inherited by the processes that are started from here
     for pair in range(args.pairs):
         for kind in args.kinds.split(","):
             path = args.out / f"{kind}-{pair}.json"

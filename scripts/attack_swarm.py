@@ -125,7 +125,7 @@ class Memory:
     def look(self, machines: list[Machine]) -> None:
         """Measure all processes of these machines."""
         for pid in {pid for machine in machines for pid in machine.processes()}:
-            with suppress(OSError, AttributeError):  # it has ended
+            with suppress(OSError, AttributeError):  # the process has ended
                 found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
                 key = role(pid), pid
                 now = int(found[1]) / 1024  # type: ignore[index]
@@ -147,14 +147,14 @@ def cpu_s(machines: list[Machine]) -> float:
     """Return the CPU seconds that the running processes of these machines have used so far."""
     ticks = 0
     for pid in {pid for machine in machines for pid in machine.processes()}:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])  # utime and stime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def role(pid: int) -> str:
-    """Return the role of a machine's process. Raises OSError."""
+    """Return the role of a machine's process. Raises OSError if the process has ended."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     if words[0].endswith(b"p2pd"):
         return "p2pd"
@@ -181,7 +181,7 @@ def last_round(machine: Machine) -> Row:
 
 
 def refused(machine: Machine) -> Row:
-    """Return the number of messages that a machine refused, and the number of log lines of each kind."""
+    """Return the number of messages that a machine refused, and the number of refusals in its log, by kind."""
     return {
         "messages": last_round(machine).get("refused_messages", 0),
         "lines": dict(Counter(logged(machine))),
@@ -189,6 +189,6 @@ def refused(machine: Machine) -> Row:
 
 
 def logged(machine: Machine) -> list[str]:
-    """Return the kind of each refusal in its worker's log."""
+    """Return the kind of each refusal in the log of a machine's worker."""
     log = machine.folder / "workers/0/log.txt"
     return re.findall(r"refused \((\w+)\)", log.read_text(errors="replace")) if log.exists() else []

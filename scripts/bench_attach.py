@@ -104,7 +104,10 @@ def hook_us(recipe: str) -> tuple[float, float]:
 
 
 def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
-    """Return the median milliseconds that training blocks in each part of a round; forward and backward are a sleep."""
+    """Return the median milliseconds that training blocks in each part of a round.
+
+    A sleep takes the place of the forward and backward pass.
+    """
     net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
     exchange.join()
     options = ["schedule.sync_every=20", f"schedule.delay={delay}"]

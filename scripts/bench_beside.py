@@ -29,7 +29,7 @@ OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "
 CASES = {"alone": (1, 0), "two": (2, 0), "four": (4, 0), "busy loop": (1, 1)}
 """Name of a case -> number of concurrent runs, and number of busy loops at nice 10."""
 LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
-"""Maximum allowed ratios to a run alone."""
+"""Name of a case -> maximum allowed ratio of its time to that of a run alone."""
 
 
 def main() -> None:

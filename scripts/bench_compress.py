@@ -3,9 +3,9 @@
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
         [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
 
-One row for each size, number of threads and distribution of x = (slow − fast) + β · residual: gaussian, laplace, and
-real with --real (scripts/save_buffers.py makes such a file; it is repeated to the size). Times are medians of
-`repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
+The script prints one row for each size, number of threads and distribution of x = (slow − fast) + β · residual:
+gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated up to the size.
+Times are medians of `repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
 
     bare     loops that move the bytes of both passes and compute next to nothing: the lower bound
     launch   select, quantize, pack one payload          decode   all payloads into positions and values
@@ -97,7 +97,7 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
 
 
 def quality(case: Case) -> Row:
-    """Return bits and error of this peer's payload."""
+    """Return the size in bits and the error of this peer's payload."""
     index = bits = kept = 0
     error = whole = 0.0
     for name, parts in case.launch().items():
@@ -122,7 +122,7 @@ def quality(case: Case) -> Row:
 
 
 def whole_chunks(buffers: dict[str, Tensor]) -> Tensor:
-    """Concatenate the tensors, each cut to whole chunks, so that no chunk mixes two of them."""
+    """Concatenate the tensors, each cut to whole chunks, so that no chunk contains values of two tensors."""
     flat = [x.float().reshape(-1) for x in buffers.values()]
     return torch.cat([x[: len(x) // CHUNK * CHUNK] for x in flat])
 

@@ -35,8 +35,10 @@ WAIT_S = 300.0
 
 
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
-    """Return two maps that fill up while rounds run: round -> time at which this peer stored its last payload, and
-    round -> time at which this peer learned its commit.
+    """Return two maps that are filled while rounds run.
+
+    The first is round -> time at which this peer stored the last payload of the round; the second is round -> time at
+    which this peer learned the commit of the round.
     """
     held, decided, holds, add = {}, {}, RoundContext.report_stored, CommittedRounds.add
 

@@ -5,9 +5,9 @@
 
 The tensors have `params` values. The script counts the bytes that a step must read or write, each once, and compares
 the time of the step with the time of these bytes at the bandwidth of a copy of 4 `params` bytes, measured in the same
-run. Every time is the median of the repeats. `torch` is the same work with torch.topk and dense tensors, which define
-the results of the kernels; it runs in slices of 2^28 values to limit the temporary tensors. Without a CUDA device the
-script prints an error and exits with 2.
+run. Every time is the median of the repeats. The rows "torch ..." are the same work with torch.topk and dense tensors,
+which defines the results of the kernels. It is done in slices of 2^28 values, to limit the temporary tensors. Without a
+CUDA device the script prints an error and exits with 2.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Job:
         self.position, self.value = (torch.stack(column) for column in zip(*sent, strict=True))
 
     def sent_by(self, peer: int) -> tuple[Tensor, Tensor]:
-        """Return position and value (M,) of another peer's selection, made from random weights."""
+        """Return the positions and the values, (M,) each, that a peer selects from random weights."""
         generator = torch.Generator("cuda").manual_seed(peer)
         x = torch.randn(self.rows.count, device="cuda", generator=generator)
         return select(x, None, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
@@ -63,12 +63,12 @@ class Job:
         return 2 * self.rows.count * weights + 8 * self.position.numel()
 
     def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
-        """Run `select` on values first .. last."""
+        """Run `select` on the values first .. last - 1; the default is all values."""
         part = slice(first, last)
         run(self.slow[part], self.fast[part], self.residual[part], None, BETA, self.rows.chunk, self.rows.k)
 
     def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
-        """Run `land` on values first .. last; `first` is the start of a chunk."""
+        """Run `land` on the values first .. last - 1; the default is all values. `first` is the start of a chunk."""
         last = self.rows.count if last is None else last
         begin = first // self.rows.chunk * self.rows.k
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
@@ -160,8 +160,8 @@ def main() -> int:
     parser.add_argument("--k", type=int, default=64)
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--fast", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--momentum", action="store_true", help="Nesterov's, 0.9")
-    parser.add_argument("--senders", action="store_true", help="divide by the senders of a value, not by all peers")
+    parser.add_argument("--momentum", action="store_true", help="Nesterov momentum 0.9")
+    parser.add_argument("--senders", action="store_true", help="divide by the number of senders, not of all peers")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()

@@ -1,8 +1,9 @@
-"""Train the default recipe with and without one hostile peer: final loss, refused peers, number of equal replicas.
+"""Train with and without one hostile peer. Measure the final loss, the refusals and the number of different replicas.
 
     .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
 
-Workers are threads of one process. From round 3 on, every message of the last worker is replaced:
+The recipe is the default one, and workers are threads of one process. From round 3 on, every message of the last
+worker is replaced:
 
     calm       the worker is honest                     open       the worker is honest, clip=none
     absent     it does not take part any longer         largest    every level is the largest bfloat16
@@ -48,7 +49,7 @@ def forged(one: Contribution, kind: str) -> Contribution:
 
 
 def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
-    """Return one part of a message, changed. Levels and values are bfloat16; a code's high bit is the level's sign."""
+    """Return one part of a message, changed. Levels and values are bfloat16; the high bit of a code is the sign."""
     if kind == "flipped" and name.endswith("code"):
         return x ^ 0b10101010
     if x.dtype != torch.bfloat16 or kind == "samples":

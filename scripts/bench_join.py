@@ -3,14 +3,14 @@
     .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
     sudo .venv/bin/python scripts/bench_join.py --rate 1000mbit ...
 
-All processes use loopback, where the CPU is the bottleneck; with --rate each is on a separate host (scripts/wan.sh)
-that sends and receives at most at that rate.
+All processes use loopback, where the CPU is the bottleneck. With --rate, each process is on a separate host
+(scripts/wan.sh) that sends and receives at most at that rate.
 
 The state is random bytes; 400 MB are the slow weights of 100M parameters. With --kill one donor is killed when half of
 the state has arrived.
 
-    plain_s          time of the same bytes over one stream between the same processes, measured before the newcomer
-                     asks for the state
+    plain_s          time to send the same bytes over one stream between the same processes, measured before the
+                     newcomer asks for the state
     state_s          time from the newcomer's first request until it holds the state, including the wait for the commit
     transfer_s       the part of state_s after the first chunk arrived; all of state_s if that part is below LOOK_S
     of_plain         plain_s / transfer_s
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--donors", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=400.0)
     parser.add_argument("--kill", action="store_true")
-    parser.add_argument("--rate", help="rate of each host's link, for example 1000mbit; none: all on loopback")
+    parser.add_argument("--rate", help="rate of each host's link, for example 1000mbit; default: loopback")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": args.kill, "rate": args.rate}

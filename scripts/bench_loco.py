@@ -47,19 +47,22 @@ SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
 def plain(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Average in float32 with a ring all-reduce."""
+    """Return DDP that averages in float32 with a ring all-reduce."""
     return DistributedDataParallel(model)
 
 
 def fp16(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Average in float16."""
+    """Return DDP that averages in float16."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, fp16_compress_hook)
     return ddp
 
 
 def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataParallel:
-    """Average with PowerSGD of this matrix rank, in one bucket: several buckets block each other with gloo."""
+    """Return DDP that averages with PowerSGD of this matrix rank.
+
+    It uses a single bucket, because several buckets would block each other with gloo.
+    """
     state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=max(2, steps // 10))
     ddp = DistributedDataParallel(model, bucket_cap_mb=1000)
     ddp.register_comm_hook(state, powerSGD_hook)
@@ -67,7 +70,7 @@ def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataPara
 
 
 def loco(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Average with this package's LoCo hook."""
+    """Return DDP that averages with this package's LoCo hook."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(outerloop.loco.State(), outerloop.loco.ddp_hook)
     return ddp
@@ -101,7 +104,7 @@ def live(args: argparse.Namespace) -> Row:
 
 
 def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
-    """Return a Llama."""
+    """Return a Llama of the size that the arguments set."""
     return llama(
         vocab_size=vocab_size,
         hidden_size=args.hidden,
@@ -118,7 +121,7 @@ def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
 
 
 def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespace) -> Row:
-    """Train; return bytes and seconds of the second half of the steps."""
+    """Train. Return the seconds and megabytes per step over the second half of the steps, and the last loss."""
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=args.lr, betas=(0.9, 0.95))
     warm_up = max(1, args.steps // 20)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warm_up, 1 - t / args.steps))

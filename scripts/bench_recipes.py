@@ -75,7 +75,7 @@ class Run:
 
 
 def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row:
-    """Train one case, or read the results that it left; return its record."""
+    """Train one case, or read the results if its run directory already has them; return its record."""
     rounds = run.inner_steps // run.sync_every
     often = max(1, rounds // 6)
     name = "-".join([run.case, f"h{run.sync_every}", f"w{run.workers}", f"lr{run.lr}", f"n{run.inner_steps}"])

@@ -5,8 +5,8 @@
     sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
 
 Compression, transfer, consensus and landing are real, and so is training, with a few tokens per step. The time of an
-inner step is EMULATED: each is made to take --step-s (wan_pace.py), because the hosts share this machine's cores, while
-real ones have a GPU each. --step-s 0 does not delay the steps.
+inner step is EMULATED: each step is made to take --step-s (wan_pace.py), because the hosts share this machine's cores,
+while each real host would have a GPU. --step-s 0 does not delay the steps.
 
 FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
 gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: seconds from one
@@ -62,7 +62,7 @@ class Host(Machine):
     network: Network = field(kw_only=True)
 
     def command(self, initial_peers: Any) -> list[str]:
-        """Return the command that a user would run on it."""
+        """Return the command that a user would run on this host."""
         where = f"exchange.host={self.network.address(self.index)}"
         return self.network.inside(self.index, [*super().command(initial_peers), where])
 
@@ -72,7 +72,7 @@ class Host(Machine):
 
 
 def testbed(hosts: int, rate: str, delay_s: float) -> AbstractContextManager[Network]:
-    """Return hosts that are removed at the end, with all processes on them."""
+    """Return a context manager that creates hosts, and at its end removes them and all processes on them."""
     return network(hosts, *(["--rate", f"{mbit(rate):g}mbit"] if mbit(rate) else []), *delayed(delay_s))
 
 
@@ -92,7 +92,7 @@ def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
 
 
 def train(hosts: list[Host]) -> None:
-    """Train from the first start to the last end. Raises RuntimeError if a host fails, TimeoutError after LIMIT_S."""
+    """Start all hosts and wait until they have finished. Raises RuntimeError on failure, TimeoutError after LIMIT_S."""
     ends_s = time.monotonic() + LIMIT_S
     hosts[0].start([])
     while not all(host.finished for host in hosts):
@@ -166,7 +166,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
 
 
 def goodput(rate: str, args: argparse.Namespace) -> Row:
-    """Return the fastest of --times transfers that take about --seconds at that rate."""
+    """Return the fastest of --times transfers, each of as many bytes as take about --seconds at this rate."""
     cap = mbit(rate)
     size = int(min(args.most_megabytes * 1e6, (cap or 8000.0) * 1e6 / 8 * args.seconds))
     with testbed(2, rate, args.link_delay) as net:
@@ -176,7 +176,7 @@ def goodput(rate: str, args: argparse.Namespace) -> Row:
 
 
 def mbit(rate: str) -> float | None:
-    """Parse "100mbit" as 100, and "none" as None. Raises UserError."""
+    """Parse "100mbit" as 100, and "none" as None. Raises UserError for an invalid rate."""
     return None if rate == "none" else parse_bandwidth(rate, "--rates") * 1e-6
 
 

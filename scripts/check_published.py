@@ -38,7 +38,7 @@ class Size:
     printed: tuple[float, float, float]
 
     def planned(self) -> tuple[float, float, float]:
-        """Return the planned Gbit/s for the same three methods."""
+        """Return the planned Gbit/s for data parallel, DiLoCo and streaming."""
         fragments, backward_s = self.layers / FRAGMENT_LAYERS, BACKWARD * self.step_s
         compute_s = SYNC_EVERY * self.step_s
         every_step = bandwidth_for(SHARE, bits=16 * self.params, compute_s=self.step_s, hidden_s=backward_s)
@@ -70,7 +70,7 @@ def table() -> Iterator[tuple[str, str, float, float]]:
 
 
 def gathered_s(mbit: float, megabytes: float) -> float:
-    """Return the planned seconds of a gather between four such hosts."""
+    """Return the planned seconds of a gather between four hosts with links of this rate."""
     return gather_s(payload_links(mbit * 1e6, mbit * 1e6, 0.9e-3), megabytes * 1e6, 4)
 
 

@@ -32,7 +32,7 @@ SMALL += ["eval.sequences=4", "eval.every=0", "checkpoint.every=0", "keep_payloa
 STEPS_ITSELF = ("ddp", "demo", "sparta")
 """Recipes in which every inner step is a round."""
 FRAGMENTS = 4
-"""Fragments of the streaming recipe on the nano model: with this sync_every, one round per inner step."""
+"""Number of fragments of the streaming recipe on the nano model. With this sync_every, every inner step has a round."""
 
 
 def cases() -> dict[str, list[str]]:
@@ -54,7 +54,10 @@ def names(group: str) -> list[str]:
 
 
 def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
-    """Run a case. Return its hashes by round and worker, and its payloads by name; one entry if it is refused."""
+    """Run a case. Return its hashes by round and worker, and its payloads' hashes by name.
+
+    If the case is refused, return only the exit code, under "refused".
+    """
     command = [sys.executable, "-m", "outerloop", "train", *SMALL, *options, f"run_dir={folder}"]
     env = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)

@@ -139,7 +139,7 @@ class Case:
 
 
 def noise(kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
-    """Return the x of one peer."""
+    """Return x of one peer: random values of this distribution, or the real values, shifted by a random offset."""
     if kind == "real":
         assert real is not None
         shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK

@@ -1,4 +1,4 @@
-"""List the files of the package whose code runs during one gather round, i.e. those that a reader opens to follow one.
+"""List the files of the package whose code runs during one gather round: the files to read to follow a round.
 
     .venv/bin/python scripts/count_round_files.py [--round 3] [option=value ...]
 

@@ -41,7 +41,7 @@ def section(group: str, choices: list[Choice]) -> str:
 
 
 def described(choice: Choice) -> str:
-    """Return the part of one choice: what it is, what it selects, its options."""
+    """Return the text about one choice: its comment, what it selects, and its options."""
     selects = " ".join(f"`{group}={name}`" for group, name in choice.selects.items())
     texts = [f"### {choice.group}={choice.name}", cell(choice.comment), f"Selects {selects}." if selects else ""]
     return "\n\n".join(filter(None, [*texts, table(choice)]))
@@ -59,13 +59,16 @@ def default(option: Option) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text in which nothing but code in backticks is taken for markup, on one line of a table."""
+    """Return a text for a cell of a table, escaped so that only code in backticks is markup."""
     pieces = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
     return "".join(piece if piece.startswith("`") else plain(piece) for piece in pieces)
 
 
 def plain(text: str) -> str:
-    """Return a text without markup: a backslash before < has no effect for Python's Markdown."""
+    """Return a text with its markup escaped.
+
+    < becomes an entity, because Python's Markdown does not support a backslash before it.
+    """
     return re.sub(r"([*_])", r"\\\1", text.replace("<", "&lt;"))
 
 

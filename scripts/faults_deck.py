@@ -22,7 +22,7 @@ LASTS_S = {
     "interrupt": (2.0, 10.0),
     **dict.fromkeys(("corrupt", "garbled", "oversized", "slow"), (10.0, 30.0)),
 }
-"""Shortest and longest duration in seconds."""
+"""Fault -> its shortest and longest duration in seconds."""
 MISBEHAVIOURS = ("corrupt", "garbled", "oversized", "slow")
 
 

@@ -81,7 +81,7 @@ class Machine:
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 
     def poll(self) -> list[Row]:
-        """Return the rows that were added, each with the time at which it was read."""
+        """Return the metrics rows added since the last call, each with the time at which it was read."""
         try:
             text = (self.folder / "metrics.jsonl").read_bytes()
         except FileNotFoundError:
@@ -177,10 +177,10 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 
 
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
-    """Wait for a pause, then count what is left behind.
+    """Wait for three seconds, then count what is left behind.
 
-    Counted are the processes that name the folder, the socket folders that still exist, and the shared memory segments
-    of all processes.
+    This is the number of processes that name the folder, of socket folders that still exist, and of shared memory
+    segments of all processes.
     """
     time.sleep(3)
     return {

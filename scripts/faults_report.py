@@ -45,7 +45,7 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """Return kind of fault -> costs. A cost is the time of the rounds until the next fault minus as many median rounds.
+    """Return kind of fault -> costs: the time of the rounds until the next fault, minus that of as many median rounds.
 
     The round of the fault alone is not enough: a fault late in a round delays the next round, a freeze may delay
     several rounds, and all machines wait again when the faulty machine returns.
@@ -61,8 +61,8 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
     """Return the cost of each kill: the time of the longer of the two rounds affected, minus that of the median round.
 
-    The list `alone` holds the kills during which no other machine was frozen or sent unusable payloads, `beside` the
-    rest.
+    The list `alone` holds the costs of kills during which no machine was frozen or sent unusable payloads, `beside`
+    those of the other kills.
     """
     ends, spells = record["round_seen_s"], list(bad_spells(record["events"]))
     costs: dict[str, list[float]] = {"alone": [], "beside": []}
@@ -95,7 +95,7 @@ def differing(landed: list[Row]) -> list[int]:
 def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
     """Return the cumulative number of included payloads by round.
 
-    The fragments of a round count once, with the number of the last fragment.
+    A round counts once, with the number of payloads of its last fragment.
     """
     peers = {(row["round"], row["fragment"]): row["peers"] for row in landed}
     by_round = {number: peers[number, fragment] for number, fragment in sorted(peers)}

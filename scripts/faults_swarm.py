@@ -27,7 +27,8 @@ class Swarm:
     Args:
         folder: holds the run directories; it is emptied first.
         workers, rounds, options: settings of the training run.
-        faults: kinds of faults. About every `every_s` seconds a fault, drawn with `seed`, hits a machine. Empty: none.
+        faults: kinds of faults; an empty list means no faults. About every `every_s` seconds a fault, drawn with
+            `seed`, hits a machine.
         patience_s: the run is aborted after this many seconds without a round.
         joins: number of machines that may join late.
     """
@@ -165,7 +166,7 @@ class Swarm:
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the seconds to the end at the pace of the fastest tenth of the last rounds, as after the faults."""
+        """Return the seconds to the end at the pace of the fastest tenth of the last 100 rounds, as without faults."""
         seen = [self.first_seen[number] for number in sorted(self.first_seen)[-100:]]
         intervals = sorted(b - a for a, b in pairwise(seen))
         return intervals[len(intervals) // 10] * (self.rounds - max(self.first_seen)) if intervals else 0.0
@@ -181,7 +182,7 @@ class Swarm:
         return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
 
     def landed(self, *machines: Machine) -> list[Row]:
-        """Return the recent landed rounds in the metrics of these machines, or of all."""
+        """Return the recent landed rounds in the metrics of these machines, or of all machines if none is given."""
         rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
         return [row for row in rows if row["event"] == "round" and not row["failed"]]
 

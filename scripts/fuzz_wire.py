@@ -44,8 +44,7 @@ def is_compiled(module: str) -> bool:
 
 
 def import_instrumented(cache: Path) -> None:
-    """Import the targets with libFuzzer's instrumentation; compiled loops raise an error for an
-    index out of bounds."""
+    """Import the targets with libFuzzer's instrumentation, and with bounds checks in the compiled loops."""
     os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
     sys.path.insert(0, str(ROOT))
     with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):

@@ -59,7 +59,10 @@ def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> sub
 
 
 def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return the option with which the others find the first machine, and its output so far. Raises RuntimeError."""
+    """Return the option with which the others find the first machine, and the first machine's output so far.
+
+    Raises RuntimeError if the machine ends before it prints the option.
+    """
     said = ""
     assert first.stdout is not None
     for line in first.stdout:
@@ -103,9 +106,7 @@ def run(recipe: str, *, peers: int, rounds: int) -> Record:
 
 
 def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
-    """Return round -> slow hashes of all machines after its last fragment, and the number of rounds that failed
-    anywhere.
-    """
+    """Return round -> slow hashes of all machines after its last fragment, and all machines' number of failures."""
     hashes: defaultdict[int, set[str]] = defaultdict(set)
     failed = 0
     for folder in folders:

@@ -35,7 +35,7 @@ class Network:
         self._wan("down")
 
     def part(self) -> None:
-        """Pull the cable."""
+        """Pull the cable between the two groups of hosts."""
         self._wan("part")
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""Print the rows of benchmarks: one line each, floats with four digits."""
+"""Print the rows of benchmarks: one line each, floats with four significant digits."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def show(row: Row, *, but: Collection[str] = ()) -> None:
 
 
 def shown(value: Any) -> str:
-    """Format a value; floats have four digits."""
+    """Format a value; floats have four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -3,8 +3,8 @@
     .venv/bin/python scripts/show_recipes.py --json FILE --inner-steps 600 --picture FILE.png
 
 A case's learning rate is the one with the lowest loss among its runs at the smallest H, the fewest workers and seed 0.
-A cell holds the mean over seeds and half the spread (maximum minus minimum). Cases that exchange in every step have the
-same runs at every H.
+A cell holds the mean over seeds, and half the difference between the maximum and the minimum. Cases that exchange in
+every step have the same runs at every H.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
-    """Return the mean loss of a cell, or of the every-step cell if there is no other; infinite without runs."""
+    """Return the mean loss of a cell, or, if it has no runs, of the case's cell at H = 1; infinite without any runs."""
     runs = found.get((case, h, workers)) or found.get((case, 1, workers))
     return mean(run["val_loss"] for run in runs) if runs else float("inf")
 

@@ -59,7 +59,7 @@ def give(host: str, size: int) -> None:
 
 
 def take(host: str, where: dict[str, Any]) -> None:
-    """Download the payload and print the seconds; the connection exists before the clock starts."""
+    """Download the payload and print the seconds that the transfer takes after the connection is open."""
     with peer_at(host, [where["address"]]) as peer:
         bulk = Bulk(peer, ContentStore(), run="goodput", allowed=lambda peer_id: False)
         began_s = time.monotonic()

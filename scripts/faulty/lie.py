@@ -4,7 +4,7 @@ equivocate   with every accept, sends all peers a second one of the same round a
 rosters      names itself four times, and an id that does not exist, in the next roster of each of its proposals
 views        with every message, sends view changes for views up to 2^31 - 1
 certificates with every message, sends a later, undecided commit with its own signature under all names
-histories    answers requests for commits with none; with every message, claims a round far ahead
+histories    answers requests for commits with no commits; with every message, claims a round far ahead
 states       serves a wrong state: other roots, and other weights to newcomers
 silence      sends nothing
 
@@ -78,7 +78,7 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
 
 
 def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
-    """Return forged messages that do not refer to any event."""
+    """Return the forged messages that this lie adds to every message; empty if it adds none."""
     from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
 
     number, head = machine.number, machine.hard_state.head
@@ -98,7 +98,7 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
 
 
 def with_roster(post: Any, message: Any) -> Any:
-    """Return the proposal with this peer several times in the next roster."""
+    """Return the proposal with more names in the next roster: aliases of this peer, and an id that does not exist."""
     accepted = message.accepted
     own = machine_of(post).hard_state.peer
     aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}

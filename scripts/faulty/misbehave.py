@@ -18,7 +18,7 @@ SLOW_BYTES_S = 4000.0  # per copy: a payload of model=nano takes 10 s
 
 
 def now() -> str:
-    """Return the current misbehaviour; empty: none."""
+    """Return the current misbehaviour; empty if there is none."""
     try:
         return Path(os.environ[FILE]).read_text()
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def bad(blob: bytes, how: str, *, most: int) -> bytes:
-    """Return the payload to send in place of this one."""
+    """Return the payload to send in place of `blob`."""
     if how == "garbled":
         return blob[:8] + bytes(byte ^ 0xFF for byte in blob[8:])
     if how == "huge":
