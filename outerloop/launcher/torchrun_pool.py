@@ -139,7 +139,7 @@ def run_rank(
 def rank_exchange(
     config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
-    """Return this rank's exchange with others, already joined, and the function that emits this rank's events."""
+    """Return the exchange of this rank's island, already joined, and the function that emits this rank's events."""
     own_exchange = partial(join_islands, config, layout, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
     if layout.kind == "single" or (layout.kind == "sharded" and not in_swarm):

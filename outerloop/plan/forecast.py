@@ -26,7 +26,7 @@ from outerloop.plan.scenario import Fleet, Method, StepRate
 GRACE_S, DEADLINE_S, ABSENT_ROUNDS, ROUND_S = 3.0, 120.0, 2, 600.0
 """Defaults of exchange.grace_s, deadline_s, absent_rounds and round_timeout_s."""
 LEAD_S = 5.0
-"""Seconds until peers replace a leader that does not respond: swarm/timeouts.py."""
+"""Seconds until peers replace a leader that does not respond (swarm/timeouts.py)."""
 RESTART_S = 60.0
 """Seconds until a failed peer restarts. Assumed, not measured."""
 DAY_S = 86400.0
@@ -49,7 +49,7 @@ class Forecast:
 
     @property
     def round_s(self) -> float:
-        """Return the seconds that H inner steps take with all their exchanges."""
+        """Return the duration in seconds of `sync_every` inner steps, with the exchanges of all fragments."""
         return self.rate.round_s * self.method.fragments
 
     @property
@@ -117,10 +117,10 @@ def with_failures(
 
 
 def arrival_spread_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds between the arrivals of a majority of payloads and of the last payload at the leader.
+    """Return the seconds from the time when a majority of the payloads has reached the leader until the last one has.
 
-    All peers are assumed to be ready at the same time. The grace period must be longer than this. Transfers queue, so
-    with the default grace period the gather could close before the last payload arrives.
+    All peers are assumed to be ready at the same time. The grace period must be longer than this spread. Transfers
+    queue, so with the default grace period the gather could close before the last payload arrives.
     """
     if method.exchange == "gossip" or fleet.peers < 2:
         return 0.0
@@ -136,7 +136,7 @@ def exchange_s(fleet: Fleet, method: Method) -> float:
 
 
 def needed_overrides(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
-    """Yield the configuration overrides that an exchange of this duration needs, as key=value."""
+    """Yield, as key=value, the overrides that slow exchanges need. `settle_s`: result of `arrival_spread_s`."""
     duration_s = exchange_s(fleet, method)
     if settle_s > GRACE_S:
         yield f"exchange.grace_s={math.ceil(GRACE_S + settle_s)}"

@@ -1,4 +1,4 @@
-"""Simulate the gather rounds of a fleet in sequence: when peers are ready, payloads arrive and rounds are decided.
+"""Simulate the gather rounds of a fleet: at what times peers are ready, payloads arrive and rounds are decided.
 
     launch = previous landing + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
     a round closes when all payloads have arrived, or when a majority has arrived and the grace period is over
@@ -13,7 +13,7 @@ owners of payloads, and every transfer is simulated. With more peers, every link
 which they are ready. All links are equal and have the same queue, so the time of a simulation does not grow with the
 number of links: 10,000 peers are simulated fast.
 
-P is the number of peers.
+τ is the number of inner steps between launch and landing (`Method.delay`). P is the number of peers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS, WARM_UP = 24, 4
 
 
 def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
-    """Simulate many rounds and return their mean. `absent`: number of peers that are expected but never respond."""
+    """Simulate many rounds and return the mean rate. `absent`: number of peers that are expected but never respond."""
     rng = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
@@ -65,7 +65,7 @@ def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np
 
 
 def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
-    """Return the time at which the round is decided and all peers have all its payloads, and who is left out, (P,)."""
+    """Return the time at which all peers have the decision and all payloads, and which peers are left out, (P,)."""
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
     leader_P, last_P = arrivals(launch_P, fleet, method)
@@ -80,7 +80,7 @@ def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float
 
 
 def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
-    """Return when each peer's payload has reached the leader, (P,), and when it has reached all peers, (P,).
+    """Return the times at which each peer's payload has reached the leader, (P,), and all peers, (P,).
 
     The leader is the first peer of the roster.
     """

@@ -4,13 +4,14 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
 (swarm/gossip/runner.py). The events are:
 
     launch    the peer enters the pool and notifies 16 randomly drawn peers
-    turn      at random times a ready peer proposes to a peer known to be ready that is not a recent partner
-    tire      the peer's patience, a quarter of the time of its inner steps, is over: it proposes to any ready peer, and
-              if there is none takes a solo step
+    turn      at random times, a ready peer proposes to a peer that it knows to be ready and that is not a recent
+              partner
+    tire      the peer has waited for a quarter of the time of its inner steps (its patience): it proposes to any ready
+              peer, and if there is none, takes a solo step
     met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
 
-A peer is in one pair at a time, so a link has at most one transfer in each direction. Only the number of events grows
-with the number of peers.
+τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one
+transfer in each direction. Only the number of events grows with the number of peers.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from outerloop.plan.links import pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
-"""Patience as a share of the time of inner steps, and its limits in seconds: defaults of exchange=swarm_gossip."""
+"""Patience as a share of the time of inner steps, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Seconds between proposals, proposals within the patience, number of peers to notify, and of stored recent partners.
+"""Seconds between two proposals, and numbers: proposals during the patience, peers to notify, recent partners to avoid.
 
-From swarm/timeouts.py, gossip.py, partner_policy.py.
+The values are from swarm/timeouts.py, gossip.py and partner_policy.py.
 """
 PEER_ROUNDS, MIN_ROUNDS, WARM_UP = 2000, 4, 2
 """Number of simulated rounds of all peers together, minimum number for each peer, and number discarded as warm-up."""

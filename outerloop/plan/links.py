@@ -5,7 +5,8 @@
     ring     2 (P − 1) messages of bytes / P;      tree   2 log2(P) messages of all bytes
 
 Latency is counted for the messages that the code in swarm/ sends in sequence: each takes `latency_s`, one way. An idle
-connection starts with 10 segments and doubles its window every round trip (RFC 6928); `ramp_s` is the time lost.
+connection starts with 10 segments and doubles its window every round trip (RFC 6928); `ramp_s` is the time that this
+costs.
 
 P is the number of peers.
 """
@@ -23,13 +24,13 @@ HOST_BITS = 1.2e9
 CONCURRENT_TRANSFERS = 8
 """Number of concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
 QUEUEING = 1.5
-"""See `gather_messages`."""
+"""Factor by which queueing lengthens a gather of 10 or more peers (see `gather_messages`)."""
 DECIDE_S = 0.03
 """Seconds of disk writes and signatures for one decision. Measured with 8 peers on loopback: 5 to 30 ms."""
 FIRST_WINDOW = 10 * 1460
 """Number of bytes that a connection sends before the first acknowledgement."""
 BEGIN_TRIPS = 3
-"""Number of messages until a payload's first byte is at another peer: notification, request, first byte."""
+"""Number of messages until a payload's first byte reaches another peer: notification, request, first byte."""
 COMMIT_TRIPS = 3
 """Number of messages of a commit: proposal, acceptance, decision."""
 PAIR_TRIPS = 6
@@ -68,7 +69,7 @@ def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
 
 
 def gather_messages(peers: int) -> float:
-    """Return how long a gather occupies a link if all peers are ready at the same time, in units of a payload's time.
+    """Return how long a gather occupies a link, in payload durations, if all peers are ready at the same time.
 
     An owner serves 8 peers at a time. A peer that queues at an owner occupies one of its own 8 slots, so with more than
     9 peers some links are idle while others are full. As a multiple of P − 1, simulations give 1.2 to 1.3 if peers
@@ -80,7 +81,7 @@ def gather_messages(peers: int) -> float:
 
 
 def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Return the seconds from ready payloads to the decision, if all peers are ready at the same time."""
+    """Return the seconds from the time when all payloads are ready until all peers know the decision."""
     if peers == 1:
         return 0.0
     moving_s = gather_messages(peers) * payload_bytes / links.slower

@@ -14,7 +14,7 @@ class Fleet:
 
     step_s: mean duration of an inner step.
     spread: σ of the lognormal factor by which `step_s` is multiplied, drawn for each peer and round.
-    failures_per_hour: number of failures of one peer.
+    failures_per_hour: mean number of failures of one peer per hour.
     codec_s: seconds per round for launching and landing.
     """
 
@@ -30,12 +30,12 @@ class Fleet:
 class Method:
     """The properties of a recipe that determine its traffic and memory.
 
-    sync_every: H.
+    sync_every: number of inner steps between two exchanges of the same fragment (H).
     delay: inner steps between launch and landing.
     fragments: number of parts of the model that are sent separately, each every H steps.
     payload_bytes: size of one message of one fragment.
     params: number of parameters of the model.
-    memory: component -> bytes on the device.
+    memory: component -> bytes on the training device.
     state_bytes: number of bytes that a new peer downloads.
     """
 
@@ -61,13 +61,13 @@ class Method:
 
     @property
     def memory_bytes(self) -> float:
-        """Return the bytes on the device, summed over all components."""
+        """Return the bytes on the training device, summed over all components."""
         return sum(self.memory.values())
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """The result of a simulation: seconds between two launches, as means over peers and rounds.
+    """The result of a simulation. Times are in seconds from one launch to the next, as means over peers and rounds.
 
     round_s: the duration of the inner steps plus `waiting_s` and `exposed_s`.
     exposed_s: time for which the exchange, launching and landing stop the inner loop.

@@ -1,4 +1,4 @@
-"""Draw quantities over the course of training. Each group is one line, the mean over its seeds.
+"""Draw quantities over the course of training. Each group of runs is one line, the mean over its seeds.
 
 Each unfinished run is a separate dashed line.
 """
@@ -19,7 +19,7 @@ from outerloop.report.runs import Run
 from outerloop.report.units import format_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
-"""Seconds per unit, and the name of the unit. A unit is used if the longest time is at least two units."""
+"""Seconds per unit, and the name of the unit. The largest unit that fits twice into the longest time is used."""
 
 LOSS = "validation loss [nats per token]"
 SENT = "payload sent per worker, every copy counted"
@@ -71,14 +71,14 @@ def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
 
 
 def by_spread() -> Chart:
-    """Return the chart of the replica spread: how far the workers' slow weights are apart."""
+    """Return the chart of the replica spread: how far apart the workers' slow weights are."""
     title, ylabel = "Replica spread against rounds", "replica spread (rms)"
-    caption = "Root mean square over all weights of the standard deviation between the workers' slow weights."
+    caption = "Root mean square, over all weights, of the standard deviation between the workers' slow weights."
     return Chart("spread", title, caption, "outer rounds", ylabel, rounds, spreads, unit=None)
 
 
 def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
-    """Draw one chart into a PNG. Return False, and write nothing, when no run has a point."""
+    """Draw one chart as a PNG and return True; if no run has a point, write nothing and return False."""
     lines = [line for i, group in enumerate(comparison.groups) for line in group_lines(group, chart, i)]
     log = style.needs_log_scale([line.end for line in lines])
     drawn = [seen for line in lines if (seen := line.without_zero() if log else line).points]

@@ -18,7 +18,7 @@ DEFAULT_BASELINE = "ddp"
 YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
 """Prefixes of settings. Losses are compared only between groups in which all these settings are equal."""
 SAME_TOKENS = 0.01
-"""Relative difference in the number of tokens above which the report adds a note about the gap."""
+"""Relative difference in tokens above which the report notes that a gap compares runs of different length."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Comparison:
 
     @property
     def front(self) -> list[Group]:
-        """Return the Pareto front of final loss and bytes sent, in order of bytes: the groups that none dominates."""
+        """Return the groups that no other group dominates in final loss and bytes sent, ordered by bytes sent."""
         points = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
         finite = [point for point in points if math.isfinite(point[1])]
         undominated = [

@@ -1,4 +1,4 @@
-"""README.md of an exported model, the card that Hugging Face shows: how it was trained, its loss, how to load it."""
+"""Write the model card of an exported model: README.md states how it was trained, its loss, and how to load it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```"""
 SAFETENSORS = """\
-The weights are in `model.safetensors`, by the names of the model's own parameters:
+The weights are in `model.safetensors`, under the names of the model's own parameters:
 
 ```python
 from safetensors.torch import load_file
@@ -61,7 +61,7 @@ def write_model_card(folder: Path, summary: dict[str, Any], settings: dict[str, 
     """Write README.md to the folder of an exported model.
 
     Args:
-        folder: as `export_hf` wrote it.
+        folder: the folder that `export_hf` wrote.
         summary: the content of summary.json.
         settings: the configuration of the run, nested.
         title: heading of the card.

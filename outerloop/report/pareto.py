@@ -12,7 +12,7 @@ from outerloop.report.groups import Comparison, Group
 
 
 def draw(comparison: Comparison, path: Path) -> bool:
-    """Draw the figure into a PNG. Return False, and write nothing, when no run finished with a finite loss."""
+    """Draw the figure as a PNG and return True; if no run has a finite final loss, write nothing and return False."""
     front = comparison.front
     if not front:
         return False
@@ -49,7 +49,7 @@ def draw_front(axes: Axes, front: list[Group]) -> None:
         mfc="none",
         mec="0.2",
         mew=1.2,
-        label="Pareto front: none has lower loss and fewer bytes",
+        label="Pareto front: no group has lower loss and fewer bytes",
     )
 
 

@@ -22,7 +22,7 @@ class Curve:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw the curves into a PNG. Raises UserError if it cannot be written."""
+    """Draw the curves as a PNG. Raises UserError if the file cannot be written."""
     figure, axes = style.canvas([curve.label for curve in curves])
     for index, curve in enumerate(curves):
         line, mark = (":", None) if curve.dotted else ("-", style.marker(index))

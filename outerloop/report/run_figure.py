@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def draw_run(rows: list[Row], summary: Row, path: Path) -> None:
-    """Draw one run into a PNG."""
+    """Draw one run as a PNG."""
     figure, (loss, sent) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     draw_loss(loss, rows)
     draw_bytes(sent, rows, summary)

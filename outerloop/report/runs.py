@@ -118,8 +118,8 @@ def runs_under(folder: Path) -> list[Path]:
 def is_run(folder: Path, files: Sequence[str]) -> bool:
     """Return whether a run was started in this folder.
 
-    It was if the folder contains metrics.jsonl or `DIED` or a config.yaml with a recipe, or if it is a numbered folder
-    of a sweep.
+    This is the case if the folder contains metrics.jsonl, `DIED` or a config.yaml with a recipe, or if it is a numbered
+    folder of a sweep.
     """
     if "metrics.jsonl" in files or DIED in files:
         return True
@@ -168,7 +168,7 @@ def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> st
 def last_error(rows: list[Row]) -> str:
     """Return the text of the error that ended the last session.
 
-    Empty if the run continued after its last error, or logged no error.
+    Return an empty text if the run continued after its last error, or logged no error.
     """
     for row in reversed(rows):
         if row["event"] == "error":

@@ -74,7 +74,7 @@ def identity(settings: Settings) -> str:
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
-    """Return one label per group. `groups`: as returned by `training_settings`, all different."""
+    """Return one label per group. `groups`: the results of `training_settings` for all groups, all different."""
     out: list[str] = []
     for settings in groups:
         words = [f"{key}={format_value(settings, key)}" for key in distinguishing_keys(same_recipe(settings, groups))]
@@ -114,7 +114,7 @@ def distinguishing_keys(groups: Sequence[Settings]) -> list[str]:
 def differing_keys(groups: Sequence[Settings]) -> list[str]:
     """Return each key whose value is not the same in all groups.
 
-    Keys that all groups have come first; within these and the others, less nested keys come first, then by name.
+    Keys that exist in every group come first. These and the others are each sorted by nesting depth, then by name.
     """
     keys = {key for settings in groups for key in settings}
     differ = [key for key in keys if len(set(column(groups, key))) > 1]
@@ -122,7 +122,7 @@ def differing_keys(groups: Sequence[Settings]) -> list[str]:
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Keep only the first of keys with the same values in all groups, because the others are derived from it."""
+    """Drop each key that has the same value as an earlier key in every group, because it is derived from that key."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)

@@ -20,8 +20,8 @@ Row = dict[str, Any]
 
 MODEL = (
     "Simulated seconds of the slowest worker: its measured seconds per inner step (without waits, evaluations and"
-    " saves) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the inner steps that the"
-    " schedule runs between launch and landing."
+    " saves) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the time of the inner"
+    " steps that the schedule runs between launch and landing."
 )
 
 
@@ -53,7 +53,7 @@ class WorkerStepRate:
 
 
 def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[float]) -> list[float]:
-    """Return for each of these steps the sum of the amounts landed up to it; `landed_steps` is ascending."""
+    """Return, for each of `steps`, the sum of the amounts that landed up to it. `landed_steps` is ascending."""
     totals = [0.0, *accumulate(amounts)]
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 

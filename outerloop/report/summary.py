@@ -16,11 +16,11 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `tokens`, `tokens_per_s`: of the workers on this machine. `val_loss*`: nats per token. `bytes_sent_per_worker`:
     counts every copy. `bits_per_param_per_round`: one worker's payload per parameter, counting every byte of its
     message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: one entry for each worker of this machine that
-    finished. `workers_died`: the other workers of this machine.
+    finished. `workers_died`: the workers of this machine that died.
 
     Three times are means over the finished workers: `compute_s` was spent in inner steps, `communication_s` and
     `others_s` while inner steps were stopped (inner/run_totals.py). `utilization` is the share of `compute_s` in their
-    sum. Only with gossip: the `spread` between the final `replicas`, and counts over this machine's workers.
+    sum. Runs with gossip also have the `spread` of the `replicas` at the end, and sums over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

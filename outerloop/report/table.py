@@ -25,7 +25,7 @@ class Table:
 
 
 def results(comparison: Comparison) -> Table:
-    """Return a table with one row per group that has finished runs, the lowest loss first."""
+    """Return a table with one row per group that has finished runs, ordered by loss, lowest first."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
     return Table(

@@ -63,7 +63,7 @@ def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
 
 
 def to_rich_table(table: Table) -> RichTable:
-    """Convert the table to a rich table. Cells are sanitized, because they may contain names chosen by others."""
+    """Convert the table to a rich table. Cells are sanitized, because they may contain names chosen by other users."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):

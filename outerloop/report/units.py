@@ -22,7 +22,7 @@ class Stat:
 
 
 def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
-    """Parse a bandwidth, "100mbit" -> 1e8 bits per second. Raises a UserError that names the option."""
+    """Parse a bandwidth: "100mbit" -> 1e8 bits per second. Raises UserError, naming `option`, for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
     if not found or float(found[1]) == 0:
         raise UserError(
@@ -33,7 +33,7 @@ def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Parse a time, "50ms" -> 0.05 seconds. Raises a UserError that names the option."""
+    """Parse a time: "50ms" -> 0.05 seconds. Raises UserError, naming `option`, for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
     if not found:
         raise UserError(f"{option} {text!r} is not a time: expected a number and ms or s; use {option} 50ms")
