@@ -10,9 +10,9 @@ from typing import Any
 import msgpack
 
 MAX_PEERS = 1024
-MAX_NUMBER = 1 << 40  # rounds
+MAX_NUMBER = 1 << 40  # of a round
 MAX_VIEW = 1 << 31
-MAX_AMOUNT = 1 << 62  # bytes of a payload
+MAX_AMOUNT = 1 << 62  # in bytes, e.g. of a payload
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # number of characters of an invalid value that a message shows
@@ -34,14 +34,14 @@ def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
     """Check that this is a map with exactly these keys, and return it."""
     names = set(names)
     if not isinstance(value, dict) or set(value) != names:
-        raise MalformedMessage(f"{what} is a map with the keys {', '.join(sorted(names))}; got {quote(value)}")
+        raise MalformedMessage(f"{what} must be a map with the keys {', '.join(sorted(names))}; got {quote(value)}")
     return value
 
 
 def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int:
     """Check that this is an int from `minimum` to `maximum`, and return it."""
     if type(value) is not int or not minimum <= value <= maximum:  # excludes bool
-        raise MalformedMessage(f"{what} is a whole number from {minimum} to {maximum}; got {quote(value)}")
+        raise MalformedMessage(f"{what} must be a whole number from {minimum} to {maximum}; got {quote(value)}")
     return value
 
 
@@ -56,26 +56,26 @@ def id_of(name: str) -> str:
 
 def digest(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != 32:
-        raise MalformedMessage(f"{what} is a sha256 of 32 bytes; got {quote(value)}")
+        raise MalformedMessage(f"{what} must be a sha256 of 32 bytes; got {quote(value)}")
     return value
 
 
 def signature(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
-        raise MalformedMessage(f"{what} has {SIGNATURE_BYTES} bytes; got {quote(value)}")
+        raise MalformedMessage(f"{what} must have {SIGNATURE_BYTES} bytes; got {quote(value)}")
     return value
 
 
 def peer_id(value: Any, what: str) -> str:
     if type(value) is not str or not PEER_ID.fullmatch(value):
-        raise MalformedMessage(f"{what} is a peer id; got {quote(value)}")
+        raise MalformedMessage(f"{what} must be a peer id; got {quote(value)}")
     return value
 
 
 def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
     """Check that this is a list of `minimum` to MAX_PEERS entries, and return it."""
     if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
-        raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS} entries; got {quote(value)}")
+        raise MalformedMessage(f"{what} must be a list of {minimum} to {MAX_PEERS} entries; got {quote(value)}")
     return value
 
 

@@ -10,9 +10,9 @@ a limited rate. The kinds are:
     payloads    a payload not signed by its owner for this round, larger than allowed, or impossible to land because it
                 cannot be decoded or its norm is far above those of other payloads
     ballots     a consensus message that cannot be accepted, or a history without proof
-    manifests   a manifest, the name of a state, that its donor did not sign
+    manifests   the hash of a state's manifest, without a valid signature of the donor that sent it
 
-Remote peers control how often refusals happen. So each (kind, name) pair is logged at most once per QUIET_S, with the
+Remote peers control how often refusals happen. So each (kind, sender) pair is logged at most once per QUIET_S, with the
 number of refusals that were not logged since the previous line, and only the last NAMES pairs are remembered.
 """
 
@@ -65,7 +65,7 @@ class RejectionLog:
 
     @property
     def logged(self) -> list[tuple[str, str]]:
-        """The (kind, name) pairs whose last log line is remembered, in the order of their last refusal."""
+        """The (kind, sender) pairs that are remembered, in the order of their last refusals."""
         return list(self._told)
 
     def counters(self) -> dict[str, float]:
@@ -147,9 +147,9 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Return whether to answer a stream of `remote`, which must be on the allow-list and pass `allowed`.
+        """Return whether to answer a stream of `remote`; if not, record the refusal in the rejection log.
 
-        If not, the refusal is recorded in the rejection log.
+        `remote` must pass `allowed`, and must be on the allow-list or be the onlooker asking for what it may read.
         """
         looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
         if remote not in self.allow and not looks_on:

@@ -5,13 +5,14 @@
 
 A peer must not forget that it has voted, because it might then vote twice in a round. So both files are synced before
 the identity file records that this process has a hard state, and `write` returns only after that record is synced.
-After a crash between them, the hard state is newer than the identity requires, which is harmless. In the opposite case
-(the hard state is missing, damaged, or from an earlier process than the identity requires) the identity is retired:
+After a crash between these steps, the hard state is newer than the identity requires, which is harmless. In the
+opposite case (the hard state is missing, damaged, or from an earlier process than the identity requires) the identity
+is retired:
 
     in a run with an allow-list   the run ends at once; the error states what to remove and how to change the list
     in an open run                the peer gets a new key; the old file is renamed and kept
 
-One case passes this check: the disk was restored to a moment at which the last process of the peer had already voted.
+One case passes this check: the disk was restored to a snapshot taken after the peer's last process had first voted.
 The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session, because
 a run that is resumed as a whole forms a new session, in which no peer has voted.
 """

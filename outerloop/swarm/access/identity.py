@@ -38,7 +38,7 @@ COUNTS = struct.Struct(">QQ")
 COUNTS_PREFIX = bytes([0x7A, COUNTS.size])
 NONCE_BYTES = 16
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-"""Permission bits that a key file must not have, as for ssh: any reader of the key can vote as this peer."""
+"""Permission bits that a key file must not have, because any reader of the key can vote as this peer."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_REMOTES = 2048
-"""Number of buckets kept, twice the maximum number of peers in a run. The least recently used one is dropped first."""
+"""Maximum number of buckets, twice the maximum number of peers in a run. The least recently used one goes first."""
 EVERYBODY = "all non-members"
 """Name of the shared bucket's owner in a refusal."""
 

@@ -107,7 +107,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
         raise MalformedMessage(f"an Ed25519 peer id has 52 characters and starts with 12D3KooW; got {quote(peer_id)}")
     content = PeerID.from_base58(peer_id).to_bytes()
     if not is_peer_id(content):
-        raise MalformedMessage(f"{peer_id} holds no Ed25519 key")
+        raise MalformedMessage(f"{peer_id} does not contain an Ed25519 key")
     return Ed25519PublicKey.from_public_bytes(content[len(PEER_ID_PREFIX) :])
 
 

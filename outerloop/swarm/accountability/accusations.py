@@ -136,7 +136,7 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
         await stream.send_object({})
         try:
             answer = await stream.receive_object()
-            count = checked_int(answer.get("count"), "a count of evidence", maximum=MAX_EXPELLED)
+            count = checked_int(answer.get("count"), "the number of pieces of evidence", maximum=MAX_EXPELLED)
         except MalformedMessage as error:
             raise Unreadable(str(error)) from error
         return [await _receive(stream) for _ in range(count)]

@@ -5,8 +5,8 @@ could contradict. This module neither verifies nor creates signatures.
 
 A rollback of this peer is detected as well: its hard state is older than its votes, because its disk was reset to a
 snapshot. The check at the start (hard_state_file.py) compares only which process last wrote a hard state, so a snapshot
-that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So a
-vote signed by this peer that is missing from its hard state was cast after the snapshot:
+that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So a vote
+signed by this peer that is missing from its hard state was cast after the snapshot:
 
     accept     for the current round, in a later view than the accept on disk
     promise    for the current round, for a later view than the promise on disk
@@ -46,7 +46,7 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
 
 
 def _held(hard_state: HardState, context: str) -> int:
-    """Return the latest view for which a vote of this kind is remembered."""
+    """Return the latest view for which the hard state holds a vote of this kind."""
     if context == PROMISE:
         return hard_state.promised
     return hard_state.accepted.view if hard_state.accepted else -1

@@ -60,7 +60,7 @@ class Signed:
     def from_list(value: Any) -> Signed:
         """Parse the result of `to_list`. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or len(value) != 2:
-            raise MalformedMessage(f"a signed statement is [statement, signature]; got {quote(value)}")
+            raise MalformedMessage(f"a signed statement must be [statement, signature]; got {quote(value)}")
         return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
 
 
@@ -104,11 +104,13 @@ class Evidence:
         found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
         session = found["sitting"]
         if type(session) is not str or not 0 < len(session) <= MAX_SESSION or not session.isprintable():
-            raise MalformedMessage(f"a session name has 1 to {MAX_SESSION} printable characters; got {quote(session)}")
+            raise MalformedMessage(
+                f"a session id must have 1 to {MAX_SESSION} printable characters; got {quote(session)}"
+            )
         first, second = Signed.from_list(found["first"]), Signed.from_list(found["second"])
         evidence = Evidence(session, peer_id(found["peer"], "the accused"), first, second)
         if _order(first) > _order(second) or not evidence.why:
-            raise MalformedMessage(f"evidence is two contradicting statements in order; got {quote(value)}")
+            raise MalformedMessage(f"evidence must be two contradicting statements in order; got {quote(value)}")
         return evidence
 
 
@@ -165,7 +167,7 @@ def _order(signed: Signed) -> tuple[str, bytes, bytes]:
 def _statement(value: Any) -> Statement:
     """Parse a statement. Raises MalformedMessage if it has none of the known forms."""
     if type(value) is not list or len(value) < 3:
-        raise MalformedMessage(f"a statement is a list that begins with its context; got {quote(value)}")
+        raise MalformedMessage(f"a statement must be a list that begins with its context; got {quote(value)}")
     context, number, *rest = value
     checked_int(number, "a statement's round", maximum=MAX_NUMBER)
     if context == ACCEPT and len(rest) == 3:
@@ -178,7 +180,7 @@ def _statement(value: Any) -> Statement:
         digest(rest[0], "a payload")
         _state(*rest[1:])
     else:
-        raise MalformedMessage(f"a statement is an accept, a promise or a payload; got {quote(value)}")
+        raise MalformedMessage(f"a statement must be an accept, a promise or a payload; got {quote(value)}")
     return (context, number, *rest)
 
 

@@ -75,10 +75,12 @@ class Expulsion:
     def from_list(value: Any) -> Expulsion:
         """Parse the result of `to_list`. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
-            raise MalformedMessage(f"an expulsion is [peer, session, round, why, when, evidence]; got {quote(value)}")
+            raise MalformedMessage(
+                f"an expulsion must be [peer, session, round, why, when, evidence]; got {quote(value)}"
+            )
         peer, session, number, why, found_s, evidence = value
         if not why.isprintable() or len(why) > MAX_WHY:
-            raise MalformedMessage(f"an offence has at most {MAX_WHY} printable characters; got {quote(why)}")
+            raise MalformedMessage(f"an offence must have at most {MAX_WHY} printable characters; got {quote(why)}")
         return Expulsion(peer_id(peer, "the expelled peer"), session, number, why, found_s, Evidence.from_map(evidence))
 
 
@@ -207,5 +209,5 @@ def _has_seat(hard_state: HardState, peer_id: str) -> bool:
 
 def _lift(value: Any) -> Lift:
     if type(value) is not list or list(map(type, value)) != [str, str, int]:
-        raise MalformedMessage(f"a lifted expulsion is [peer id, session, round]; got {quote(value)}")
+        raise MalformedMessage(f"a lifted expulsion must be [peer id, session, round]; got {quote(value)}")
     return value[0], value[1], checked_int(value[2], "the round of a lifted expulsion", maximum=MAX_NUMBER)

@@ -69,7 +69,7 @@ class SignedRecords(RecordValidatorBase):
         sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
         if not reason and (lacking := self._unchecked(record, sender)):
-            sender, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signatures a second to be checked"
+            sender, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signature checks per second"
         reason = reason or self._on_inspection(record, owner)
         if reason:
             self.trust.refusals.note("records", sender, reason)

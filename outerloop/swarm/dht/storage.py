@@ -37,7 +37,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Cut a stored value to the size limit and return it. hivemind's searches may have written into the value."""
+        """Return a stored value, cut to the size limit, because hivemind's searches may have added records to it."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)

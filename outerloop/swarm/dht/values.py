@@ -33,5 +33,5 @@ def items_of(packed: bytes) -> list[Item]:
 
 
 def is_item(item: object) -> bool:
-    """Return whether this has the form in which a record is sent."""
+    """Return whether `item` has the form in which a record is sent."""
     return isinstance(item, list) and list(map(type, item)) == [str, bytes, float]

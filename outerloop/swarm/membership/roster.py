@@ -5,7 +5,7 @@
 In a run with an allow-list, the records are not in the DHT: peers ask the listed peers for them (listed_roster.py).
 
 The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
-replaced by one that expires later, so a withdrawal is a tombstone: an empty record that outlives it. Every record,
+replaced by one that expires later, so a withdrawn record is replaced by a tombstone, an empty record. Every record,
 tombstones included, is signed by the peer that it describes, and nodes accept no others (records.py). The content is
 still untrusted: its texts must be short and of one line, because they appear in messages and tables.
 """

@@ -66,7 +66,7 @@ class Manifest:
         """Parse a manifest. Raises MalformedMessage if it is invalid."""
         value = unpacked(content, "the manifest")
         if not isinstance(value, list) or len(value) != len(FIELDS):
-            raise MalformedMessage(f"a manifest is [{', '.join(FIELDS)}]; got {quote(value)}")
+            raise MalformedMessage(f"a manifest must be [{', '.join(FIELDS)}]; got {quote(value)}")
         found = fields(dict(zip(FIELDS, value, strict=True)), "a manifest", FIELDS)
         size_bytes = checked_int(found["size_bytes"], "a state's size in bytes", maximum=MAX_AMOUNT)
         names = found["chunks"]
