@@ -4,18 +4,18 @@ Events arrive as method calls, and every method returns the effects to carry out
 raises an error because of data that a peer sent, and no method waits. Round r is decided by a majority of its roster
 M_r, which commit r - 1 names (paxos.py). A peer that learns of a commit that follows its head applies the commit.
 
-Why no two peers ever apply different commits of a round. Within a round this is the guarantee of Paxos: if a majority
-accepted commit X in view v, a later leader also needs the promises of a majority. The two majorities share a peer, and
-that peer reports X to the leader. Between rounds, M_r and M_r+1 need not share a majority, and not even a peer. But no
-peer votes in round r + 1 before commit r is its head. There is only one commit r, so all voters of round r + 1 count
+Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
+commit X in view v, the leader of a later view needs the promises of a majority. The two majorities share a peer, and
+that peer reports X to the leader. Between rounds, M_r and M_r+1 need not share a majority, or even a single peer. But
+no peer votes in round r + 1 before commit r is its head. There is only one commit r, so all voters of round r + 1 count
 majorities of the same M_r+1, and no vote in round r + 1 can undo commit r. Rosters change only for the sake of
 liveness: each round needs a majority of its own roster to be up, and one running peer that can report the head.
 
 Two things must survive a crash. First, Persist effects: each is written before the effects after it. Second, payloads,
-from `payload_stored` until their round is ROUNDS_KEPT old, because a peer that accepts a commit promises to serve its
-payloads. A commit is applied and passed on before it is saved. This is safe because a majority has its accepts on disk,
-so a peer that loses the commit in a crash learns the same commit again. A peer that lost its saved state returns under
-a new identity.
+from `payload_stored` until their round is ROUNDS_KEPT rounds old, because a peer that accepts a commit promises to
+serve its payloads. A commit is applied and passed on before it is saved. This is safe because a majority has saved its
+accepts of the commit, so a peer that loses the commit in a crash learns the same commit again. A peer that lost its
+saved state returns under a new identity.
 
 Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
 a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
@@ -27,12 +27,12 @@ If roster peers lie, in any way, while the honest roster peers that are up form 
                     without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
                     an honest leader in time (roster_change.py).
     commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
-    forks           A fork requires that every peer that two majorities share lies. For an even n these are at least
-                    two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one peer: an
-                    equivocator in a bare majority can show one commit to some peers and another to the rest, if the
-                    two parts exchange no messages meanwhile. Both parts then follow signed commits. The two decided
-                    commits of the round contain two statements of one peer that no honest peer makes (view_change.py),
-                    which identify the liar to all peers.
+    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
+                    are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
+                    peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
+                    if the two parts exchange no messages meanwhile. Both parts then follow signed commits. The two
+                    decided commits of the round contain two statements of one peer that contradict each other
+                    (view_change.py), which identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 
@@ -64,7 +64,7 @@ class CommitChain(PaxosInstance):
     currently allows the named peer to take part.
 
     The caller must read `number` and `view` after every event: each timer belongs to a round and a view, and the event
-    of an outdated timer has no effect. `explain.waiting_for` describes what is missing.
+    of an outdated timer has no effect. `explain.waiting_for` describes what the round waits for.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class CommitChain(PaxosInstance):
         elif isinstance(message, JoinRequest):
             self._record_join_request(sender, message)
         elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
-            self._reject(sender, f"not another peer of the roster of round {self.number}")
+            self._reject(sender, f"is not another peer of the roster of round {self.number}")
         elif self.votes:
             self._receive_vote(sender, message)
         return self._step()
 
     def payload_stored(self, number: int, participant: Participant) -> list[Effect]:
-        """Record that a payload of a round is on disk, this peer's own included. Repeat for each after a restart."""
+        """Record that a payload of a round is on disk. After a restart, call this again for every stored payload."""
         if number >= self.number:
             self.stored = {**self.stored, number: self.stored.get(number, frozenset()) | {participant}}
         return self._step()
@@ -142,7 +142,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer as a learner, if it has no vote. It must hold the state as of the head.
+        """Ask the roster to count this peer as a learner, unless it has a vote. It must hold the state of the head.
 
         The caller must repeat this in each round, and periodically within a round.
         """
@@ -153,7 +153,10 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def install_snapshot(self, decided: CommitCertificate) -> list[Effect]:
-        """Move the head to a later commit whose state this peer has downloaded, as no log reaches back to its head."""
+        """Move the head to a later commit, because no log reaches back to the current head.
+
+        The caller downloads the state as of the later commit.
+        """
         if decided.commit.number >= self.number:
             self._begin(self.hard_state.moved_to(decided))
         return self._step()
@@ -228,13 +231,13 @@ class CommitChain(PaxosInstance):
     def _apply(self, decided: CommitCertificate) -> None:
         """Apply a decided commit without saving it first.
 
-        A majority has accepted it on disk, so a peer that loses the commit in a crash learns it again.
+        A majority has saved its accepts of the commit, so a peer that loses the commit in a crash learns it again.
         """
         self._begin(self.hard_state.learned(decided))
         self._effects.append(ApplyCommit(decided.commit))
 
     def _reject_other_chain(self, sender: str, number: int) -> None:
-        reason = f"round {number} after another head: its history differs from this one"
+        reason = f"round {number} follows another head: its history differs from this peer's"
         self._effects.append(Reject(sender, reason, compare_logs=True))
 
     def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
@@ -258,7 +261,7 @@ class CommitChain(PaxosInstance):
             self._learn(sender, decided)
 
     def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
-        """Prepend commits that precede this peer's log. They are proven, as each commit names the digest before it."""
+        """Prepend commits that precede this peer's log, if their digests and certificates prove them."""
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
         unsigned = (certificate_error(before.commit, decided, self.signer) for before, decided in pairwise(earlier))

@@ -1,10 +1,11 @@
-"""A commit: the result of a round. All peers apply exactly its participants, and its roster decides the next round.
+"""A commit: the result of a round. It names the payloads that all peers apply and the roster of the next round.
 
     digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order of Commit.to_map)
     parent of commit r = digest of commit r - 1, so one digest identifies the whole history
 
-The chain begins with genesis, the commit before its first round: it has no participants, the first roster, and a parent
-that identifies the run. A run that was resumed as a whole begins another chain, at the round where it resumes.
+The chain begins with genesis, the commit before the first round. Genesis has no participants and names the first
+roster; its parent is a hash that identifies the run. A run that was resumed as a whole begins another chain, at the
+round where it resumes.
 
 All peers lead views in turn, but those whose views have failed (the demoted peers) lead last:
 
@@ -14,10 +15,10 @@ All peers lead views in turn, but those whose views have failed (the demoted pee
     demotion             a commit r that was first proposed in view v shows that views 0 .. v - 1 failed: their leaders
                          are appended to the list of demoted peers. The peer that led view v is removed from the list,
                          as are peers that leave the roster
-    limit                only the latest (n - 1) // 2 demotions are kept, so more than half of the roster always leads
-                         in turn
+    limit                only the latest (n - 1) // 2 demotions are kept, so at any time more than half of the roster is
+                         not demoted
 
-So a silent leader costs its timeout once, not in every round that it would lead. The list is part of each commit, and
+So a silent leader costs one timeout, not one in every round that it would lead. The list is part of each commit, and
 every acceptor recomputes it (validity.py). So all peers, including a newcomer that holds one commit, derive the same
 leaders from the head of the chain alone. A view fails only if a majority wants the next one, so a minority of liars
 cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
@@ -68,7 +69,7 @@ State = tuple[int, bytes]
 class Participant:
     """One payload of a round: its owner, sha256 and size. Participants are sorted by these fields.
 
-    `state`: the state of the run that the owner has copied, if a peer requested one (state_roots.py); else None.
+    `state`: the copied state of the run that the payload names (state_roots.py), or None.
     """
 
     peer: str
@@ -95,7 +96,10 @@ class Participant:
     def from_list(value: Any) -> Participant:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         if type(value) is not list or len(value) not in (3, 5):
-            raise MalformedMessage(f"a participant is [peer, sha256, bytes] or that with a state; got {quote(value)}")
+            raise MalformedMessage(
+                "a participant is [peer, sha256, bytes] or, with a state, [peer, sha256, bytes, commit, sha256];"
+                f" got {quote(value)}"
+            )
         peer, sha256, size_bytes, *state = value
         if state and type(peer) is str and len(peer) > MOST_LETTERS:
             raise MalformedMessage(
@@ -118,7 +122,7 @@ def _state(number: Any, sha256: Any) -> State:
 class Commit:
     """A proposed or decided commit of one round.
 
-    `view`: the view of its first proposal. A later view proposes it again unchanged, so its digest stays the same.
+    `view`: the view in which the commit was first proposed, even if it is proposed again in later views.
     `participants`: the counted payloads, sorted by peer. `roster`: the peers that decide the next round, sorted.
     `asks`: the peers that take part but are not in the roster of this round, sorted, each with its signed request to be
     counted. `demoted`: the peers of the next roster whose views failed, the latest failure last; they lead last.
@@ -179,7 +183,10 @@ def _demoted(value: Any) -> tuple[str, ...]:
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
-    """Return the commit before round `first`, which `roster` decides. Raises MalformedMessage for an invalid roster."""
+    """Return the genesis of a chain whose first round is `first`, decided by `roster`.
+
+    Raises MalformedMessage for an invalid roster.
+    """
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
     names = peer_ids(sorted(set(roster)), "the first roster's peers", minimum=1)
     if len({id_of(name) for name in names}) < len(names):
@@ -193,7 +200,7 @@ def majority(roster: tuple[str, ...]) -> int:
 
 
 def max_faulty(roster: tuple[str, ...]) -> int:
-    """Return f = (n - 1) // 3, the number of liars with which rounds still continue, e.g. 1 of 4.
+    """Return f = (n - 1) // 3, the largest number of lying peers with which rounds still continue, e.g. 1 of 4.
 
     If at most f peers lie, any f + 1 peers include an honest one.
     """
@@ -226,7 +233,7 @@ def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ..
 
 
 def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the demoted peers of the commit after `head` that was first proposed in `view` and names `roster`."""
+    """Return the demoted peers of the commit after `head`, if it is first proposed in `view` and names `roster`."""
     order = turns(run, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed

@@ -13,7 +13,7 @@ from outerloop.swarm.consensus.state import HardState
 class Persist:
     """Write `hard_state.to_bytes()` to disk and sync it before any later effect, because other peers rely on it.
 
-    A commit, however, is applied and passed on before it is saved, because a majority has its accepts on disk.
+    A commit, however, is applied and passed on before it is saved: a majority has already saved its accepts of it.
     """
 
     hard_state: HardState
@@ -45,7 +45,7 @@ class FetchPayloads:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Fetch the later commits from the log of `peer`, which is already in round `number`; `receive` them in order."""
+    """Fetch the later commits from the log of `peer`, which is in round `number`; pass them to `receive` in order."""
 
     number: int
     peer: str
@@ -53,7 +53,7 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class ChainLeft:
-    """Roll back: the peer switched to a better chain (forks.py), so commits applied from round `number` on are invalid.
+    """Roll back: this peer switched to a better chain (forks.py), which replaces all commits from round `number` on.
 
     The commits of the better chain are applied next.
     """

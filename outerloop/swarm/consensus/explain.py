@@ -15,7 +15,7 @@ def waiting_for(agreement: CommitChain) -> str:
     hard_state = agreement.hard_state
     where = f"round {hard_state.number}, view {hard_state.promised}: "
     if not agreement.votes:
-        return where + f"decided by {len(hard_state.roster)} peers, this one is not among them"
+        return where + f"decided by {len(hard_state.roster)} peers, not including this one"
     return where + (_as_leader(agreement) if agreement.leads else _as_follower(agreement))
 
 
@@ -39,7 +39,10 @@ def _as_leader(agreement: CommitChain) -> str:
     if hard_state.promised > 0 and len(hard_state.roster) - len(silent) < needed:
         return f"{len(hard_state.roster) - len(silent)} of {needed} promises have arrived, none from {names(silent)}"
     if soft_state.wanted:
-        return f"proposed before; payloads of {_owners(soft_state.wanted)} have not arrived yet"
+        return (
+            "this peer has to repeat an earlier proposal;"
+            f" payloads of {_owners(soft_state.wanted)} have not arrived yet"
+        )
     arrived = {participant.peer for participant in candidates(hard_state, agreement.countable)}
     awaited = agreement.awaited
     enough = agreement.gather_policy.needed(

@@ -3,7 +3,7 @@
 All messages except CommitCertificate name the round and the sender's head. The kinds on the wire are:
 
     here      to all peers: the sender wants to be in this view (signed)
-    wishes    the signed wishes of several peers; a majority of them is a certificate for the view that all of them want
+    wishes    the signed wishes of several peers; those of a majority prove that the view may be entered
     promise   to the leader of a view: the sender no longer accepts a proposal of an earlier view, and reports the
               proposal that it accepted last
     propose   from the leader to all peers: the leader proposes this commit and has accepted it; from view 1 on, with
@@ -35,8 +35,8 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Size limit of any message as msgpack. It suffices for 1024 participants with the longest ids that all asked to be
-counted, the roster, the accepts and 8 views in which the commit was proposed (view_change.py)."""
+"""Size limit of any message as msgpack. It suffices for a commit that was proposed in 8 views (view_change.py), its
+roster and accepts, and 1024 participants that have the longest ids and all asked to be counted."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def from_map(value: Any) -> Message:
 
 
 def _decree(commit: Commit) -> Commit:
-    checked_int(commit.number, "a decided round's number", maximum=MAX_NUMBER)  # genesis is not decided
+    checked_int(commit.number, "a decided round's number", maximum=MAX_NUMBER)  # at least 0: only genesis has number -1
     return commit
 
 
@@ -197,5 +197,5 @@ def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None
         return None
     accepted = _proposal(value)
     if (accepted.commit.number, accepted.commit.parent) != (number, head) or accepted.view >= view:
-        raise MalformedMessage("a promise reports what was accepted in an earlier view of the same round")
+        raise MalformedMessage("a promise must report a proposal accepted in an earlier view of the same round")
     return accepted

@@ -3,15 +3,15 @@
     view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and sends the proposal to all
     accept       a peer accepts the proposal of its current view if the commit follows the peer's head, the next roster
                  obeys the rules (validity.py), and the peer holds every payload that the commit names
-    decided      a commit is decided once its leader has the accepts of a majority (continued in chain.py)
+    decided      a commit is decided once the leader of the view has the accepts of a majority (continued in chain.py)
     view v > 0   a peer enters view v when a majority wants it (view_change.py), and promises v to leader(v). With the
                  promises of a majority, the leader proposes the commit that they report as accepted in the highest
-                 view, or a commit of its own choice if they report none. Before it sends the proposal, it must hold the
-                 payloads and accepts the proposal itself. The promises are sent with the proposal, and every peer
-                 checks them (view_change.py); they also prove that the view may be entered
+                 view, or a commit of its own choice if they report none. Before the leader sends the proposal, it must
+                 hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal, and
+                 every peer checks them (view_change.py); they also prove that the view may be entered
 
 A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and is found there
-after a crash. For this reason, and because no view precedes it, view 0 needs no promises.
+after a crash. For this reason, and because no view precedes view 0, view 0 needs no promises.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PaxosInstance(Pacemaker):
         allowed: Callable[[str], bool],
     ) -> None:
         super().__init__(hard_state, signer)
-        self.stored: dict[int, frozenset[Participant]] = {}  # replaced, not changed
+        self.stored: dict[int, frozenset[Participant]] = {}  # replaced as a whole, never modified
         self.gather_policy = gather_policy
         self._absent_rounds = absent_rounds
         self._max_bytes = max_bytes
@@ -54,7 +54,7 @@ class PaxosInstance(Pacemaker):
 
     @property
     def proposed(self) -> Accepted | None:
-        """This peer's proposal as the leader of the current view, or None; its own accept preserves it in a crash."""
+        """The proposal that this peer has made as the leader of the current view, or None. It survives a crash."""
         accepted = self.hard_state.accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 
@@ -139,7 +139,7 @@ class PaxosInstance(Pacemaker):
         return True
 
     def _receive_accept(self, sender: str, accept: Accept) -> None:
-        """Count an accept of this peer's proposal. Other accepts are verified too, as two in one view are evidence."""
+        """Count an accept of this peer's proposal. Verify any other accept too: it may prove that the sender lied."""
         statement = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.signer.verify(sender, statement, accept.signature):
             self._reject(sender, f"accepts in view {accept.view} without a valid signature")
@@ -199,7 +199,7 @@ class PaxosInstance(Pacemaker):
     # both roles
 
     def _turn_error(self, sender: str, proposal: Accepted) -> str:
-        """Return why the sender may not propose this in its view, or may not propose again; empty if it may."""
+        """Return why the sender may not make this proposal, e.g. it does not lead the view; empty if it may."""
         if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = (self.hard_state.accepted, self.soft_state.proposal)

@@ -46,7 +46,10 @@ Voters = Sequence[frozenset[str]]
 
 
 def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
-    """Return the groups of voters for the peer `own` (an id). `roster`: the names of the last roster that it knew."""
+    """Return the groups of voters for the peer `own` (an id).
+
+    `roster`: the names in the last roster that this peer knew. `listed`: the ids on exchange.allow.
+    """
     groups = (frozenset(map(id_of, roster)) - {own}, frozenset(listed) - {own})
     return [group for group in groups if group]
 
@@ -75,7 +78,7 @@ def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
     """Return peer -> one-line reason, for the peers whose logs contradict `head`, the newest commit found."""
     heads = {peer: max(log, key=lambda decided: decided.commit.number).commit for peer, log in logs.items()}
     return {
-        peer: f"sent commit {other.number}, which does not follow from what most hold"
+        peer: f"sent commit {other.number}, which contradicts the commits that most voters hold"
         for peer, other in heads.items()
         if other.number >= head.number and other.digest != head.digest
     }

@@ -1,7 +1,7 @@
 """The leader's choice of a proposal: a commit that a majority may already have accepted, or else one of its own.
 
 A majority may have accepted the commit that the promises of a majority report for the highest view. The leader may
-choose any majority of promises. So a peer that has accepted a commit with unavailable payloads does not block a round
+use the promises of any majority. So a peer that has accepted a commit with unavailable payloads does not block a round
 that a majority can continue. The promises behind the choice are sent with the proposal, and each acceptor checks them
 (view_change.py).
 
@@ -134,7 +134,7 @@ def _own_commit(
 
 
 def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: CanRepropose) -> Promises:
-    """Return the promises without those that report a commit that cannot be proposed again, if a majority remains."""
+    """Drop promises that report a commit that cannot be proposed again, while a majority remains. Return the rest."""
     holder = _latest_acceptor(promises)
     latest = promises[holder].accepted if holder else None
     if latest is None or can_repropose(latest.commit, _as_pledges(promises)):

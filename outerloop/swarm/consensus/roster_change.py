@@ -57,7 +57,7 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
     """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
 
     These roster peers were absent from at least the `absent_rounds - 1` previous commits. These commits and the current
-    one must have been proposed by more roster peers than a minority, but ROUNDS_KEPT of them are always enough.
+    one must have been proposed by more roster peers than a minority, but ROUNDS_KEPT proposers are always enough.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1], view)}
@@ -76,8 +76,8 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
 def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool:
     """Return whether this log shows the same absences as every other log.
 
-    That is so if it reaches back far enough, or if no other log reaches further back: it has ROUNDS_KEPT commits or
-    begins with genesis, the only commit without participants.
+    That is so if this log reaches back far enough, or if no other log reaches further back, because this log has
+    ROUNDS_KEPT commits or begins with genesis, the only commit without participants.
     """
     history = [decided.commit for decided in hard_state.log]
     _, suffices = absent_peers(history, run=hard_state.run, view=view, absent_rounds=absent_rounds)

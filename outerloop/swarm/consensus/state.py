@@ -93,8 +93,8 @@ class HardState:
 
     `log`: the last commits, ending with the head. `promised`: the current view; proposals of earlier views are no
     longer accepted. `accepted`: the proposal accepted last. `promised` and `accepted` refer to the round after the
-    head. `left`: number and digest of commits of chains that this peer has left (forks.py) and that may become its head
-    again. The peer may have voted after them, but no longer knows how.
+    head. `left`: the commits (number, digest) that this peer has rolled back (forks.py) and that may become its head
+    again. The peer does not vote after such a commit, because it no longer knows how it voted then.
     """
 
     run: str
@@ -111,7 +111,7 @@ class HardState:
 
     @staticmethod
     def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
-        """Return the state of a newcomer that downloaded the run's state as of `head`.
+        """Return the state of a newcomer that starts from the run's state as of `head`.
 
         Raises ValueError if the peer is in the roster already, and so may have voted.
         """
@@ -159,7 +159,7 @@ class HardState:
         return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
 
     def moved_to(self, decided: CommitCertificate) -> HardState:
-        """Return the state after the peer downloaded the run's state as of a later commit."""
+        """Return the state of a peer that continues from a later commit, whose state it downloads."""
         assert decided.commit.number >= self.number
         return self._after((decided,))
 
@@ -189,7 +189,7 @@ class HardState:
     def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
         """Parse the bytes of a saved state.
 
-        Raises MalformedMessage if they are damaged, of another version, or belong to another run or peer.
+        Raises MalformedMessage if the bytes are damaged, have another version, or belong to another run or peer.
         """
         value = unpacked(content, "the hard state")
         found = fields(value, "the hard state", ("version", "run", "peer", "log", "promised", "accepted", "left"))
@@ -208,7 +208,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
     for item in items(value, "the log", minimum=1):
         decided = CommitCertificate.from_map(item)
         if log and decided.commit.parent != log[-1].commit.digest:
-            raise MalformedMessage(f"the log breaks before commit {decided.commit.number}")
+            raise MalformedMessage(f"commit {decided.commit.number} does not follow the previous one of the log")
         log.append(decided)
     return tuple(log)
 

@@ -9,7 +9,7 @@
 Each statement names a round and a head. It is signed with the session and the signer's name in front (signatures.py),
 so it is valid for one run, round and name. It names the head because a peer that switches to another chain (forks.py)
 votes again in rounds in which it has already voted. After a given head, no honest peer accepts two commits in one view,
-or omits an earlier accept from a later promise: two such statements prove to every peer that the signer lied.
+or omits an earlier accept from a later promise: two statements that show the contrary prove that the signer lied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AcceptSigner(Protocol):
     def session(self) -> str: ...
 
     def sign(self, statement: Statement) -> bytes:
-        """Return this peer's signature of 64 bytes, which is deterministic."""
+        """Return this peer's signature of the statement: 64 bytes, always the same for the same statement."""
         ...
 
     def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:

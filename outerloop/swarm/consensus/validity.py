@@ -1,8 +1,8 @@
 """Reasons why a peer rejects a commit that it receives. An empty string means that there is no reason.
 
     commit_error        the commit cannot be the result of the round, regardless of which peer reports it. All peers
-                        whose logs reach equally far back come to the same result. This is applied to proposals,
-                        promises and decided commits
+                        whose logs reach equally far back come to the same result. The check is applied to
+                        proposals, promises and decided commits
     vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may. A
                         commit that an honest peer has accepted gets the vote nevertheless (paxos.py), because the round
                         could not end otherwise
@@ -36,8 +36,8 @@ def commit_error(
     """Return why this cannot be the commit of the current round. `max_bytes`: maximum size of one payload."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
-        return f"commit {commit.number} follows another head: its history differs from this one"
-    if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # the same peers as in proposer.closes
+        return f"commit {commit.number} follows another head: its history differs from this peer's"
+    if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # counts the same peers as proposer.closes
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [participant for participant in commit.participants if participant.size_bytes > max_bytes]:
         sizes = ", ".join(f"{payload.size_bytes} bytes of {payload.peer}" for payload in large)
@@ -101,7 +101,10 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
     if unknown := set(commit.roster).difference(hard_state.roster, present):
         return f"commit {commit.number} lets in {min(unknown)}, whose payload it does not count"
     if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
-        return f"commit {commit.number} names a next roster of {len(commit.roster)} peers, not of {len(expected)}"
+        return (
+            f"commit {commit.number} names a next roster of {len(commit.roster)} peers,"
+            f" not the expected roster of {len(expected)}"
+        )
     return ""
 
 

@@ -6,19 +6,20 @@
                    its promise
     overdue        so many peers want a later view that one of them must be honest: this peer's own timeout starts
 
-An honest peer never wants more than the view after its own, so no view is entered unless a majority is at most one view
-behind it. Liars alone cannot move a peer to another view, and cannot move one out of a view whose leader works. A peer
-that is behind receives the certificate. Wishes are not saved across a crash: timeouts make up for missing wishes, one
-view after the other.
+An honest peer never wants a view later than the one after its own, so no view is entered unless a majority is at most
+one view behind it. Liars alone cannot move a peer to another view, in particular not out of a view whose leader works.
+A peer that is behind receives the certificate. Wishes are not saved across a crash: timeouts make up for missing
+wishes, one view after the other.
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
-(Gelashvili et al., FC 2022, arXiv 2106.10362), but with majorities in place of two thirds. The number of wishes that
-other peers join is that of Jolteon and PBFT (Castro and Liskov, OSDI 1999), but a peer joins by starting a timer
-instead of changing its view.
+(Gelashvili et al., FC 2022, arXiv 2106.10362), but with majorities in place of two thirds. As in Jolteon and PBFT
+(Castro and Liskov, OSDI 1999), a peer joins once f + 1 peers, at least one of them honest, want a later view, but here
+it joins by starting its timer, not by changing its view.
 
 A proposal carries its justification, the proof that its leader followed the rule of proposer.py, which every recipient
-checks. It has one link for every view in which the commit was proposed. A link contains the leader's signed accept and,
-from view 1 on, the signed promises of a majority for that view, each with the commit that its peer had accepted.
+checks. The justification has one link for every view in which the commit was proposed. A link contains the leader's
+signed accept and, from view 1 on, the signed promises of a majority for that view, each with the commit that its peer
+had accepted.
 
     first link     is of the view of the first proposal; none of its promises reports a commit, so the choice was free
     later links    the latest commit that the promises report is this commit, in the view of the previous link
@@ -81,7 +82,10 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
     }
     pledges = credible(signer.session, head, link.pledges)
     if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
-        return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
+        return (
+            f"{len(promised)} of its {len(link.pledges)} promises are signed by roster peers;"
+            f" all must be, and more than half of {len(roster)} must count"
+        )
     view, commits = binding(pledges)
     if before is None:
         return f"the promises report another commit, accepted in view {view}" if commits else ""
@@ -114,7 +118,7 @@ def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
 
 
 class Pacemaker:
-    """The part of a peer that keeps its current view.
+    """The part of a peer that tracks its current view.
 
     `hard_state` and `soft_state` are immutable; events replace them.
     """
@@ -156,7 +160,7 @@ class Pacemaker:
         return len(later) > max_faulty(self.hard_state.roster)
 
     def _receive_view_change(self, sender: str, message: ViewChange) -> None:
-        """Process a wish. Prove the current view to a sender that is behind; ask one that is ahead for its proof."""
+        """Process a wish. If the sender is behind, prove this peer's view to it; if it is ahead, ask it for a proof."""
         wish = ViewWish(sender, message.view, message.signature)
         repeated = wish in self.soft_state.wishes
         self._receive_wishes(sender, (wish,))

@@ -1,4 +1,4 @@
-"""RPC that delivers ballots, each at most once, on a stream of its own and independently of other ballots.
+"""RPC that delivers ballots, the messages of the consensus: each at most once, and each on its own stream.
 
 {incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """

@@ -77,13 +77,13 @@ class CatchUpTask:
     async def look_at(self, peer: str) -> None:
         """Ask a peer for newer commits, and catch up with it if it has any.
 
-        Raises BrokenStream, Unreachable, TimeoutError if it does not answer.
+        Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
         """
         if await self._rpc.ask(peer, self._context.chain.number - 1):
             self.fetch_from(peer)
 
     async def join(self) -> None:
-        """Every ASK_S until cancelled, fetch newer commits or, once the state has arrived, ask to join the roster."""
+        """Until cancelled, every ASK_S, ask to join the roster; while the state is missing, fetch newer commits."""
         while True:
             if not self.awaiting_state:
                 self._context.act(lambda chain: chain.request_join())

@@ -77,7 +77,7 @@ class CommittedRounds:
         return isinstance(self._error, LogTruncated)
 
     def skip_to(self, number: int) -> None:
-        """Continue after commit `number`: the trainer downloads its state instead of landing it.
+        """Continue after commit `number`, whose state the trainer downloads instead of landing the rounds up to it.
 
         Later commits that are already known are kept.
         """
@@ -93,7 +93,7 @@ class CommittedRounds:
     def decided(self, number: int) -> bool:
         """Return whether a round is decided.
 
-        Raises LogTruncated if this peer is too far behind to know its commit, or the error passed to `fail`.
+        Raises LogTruncated if this peer is too far behind to know the round's commit, or the error passed to `fail`.
         """
         if self._error is not None:
             raise self._error

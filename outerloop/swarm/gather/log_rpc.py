@@ -2,7 +2,7 @@
 
 {after} ->   <- {commits: number of commits}, then each commit as a message of messages.py
 
-{after: nil} asks for the whole log. The whole log is also sent if it begins later than the requested commit.
+{after: nil} asks for the whole log. The whole log is also sent if it begins after the first requested commit.
 
 Any peer may be silent, so several are asked concurrently. Malformed answers are rejected and logged with the sender's
 name.

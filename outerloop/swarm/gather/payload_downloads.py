@@ -4,7 +4,7 @@ A payload that is too large is not requested, and one that its owner did not sig
 are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
 owner signs more, at most PAYLOADS_KEPT of them are stored, plus any that a commit names.
 
-A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped if
+A leader can propose hashes of content that no peer has. So a download that only a proposal asked for is dropped if
 the next view does not propose the same payload again.
 """
 
@@ -47,7 +47,7 @@ class _Download:
 
 
 class PayloadDownloads:
-    """The `running` payload downloads of one peer. `max_bytes`: maximum size of a payload, including its signature."""
+    """The payload downloads of one peer. `max_bytes`: maximum size of a payload, including its signature."""
 
     def __init__(self, context: RoundContext, bulk: Bulk, store: RoundStore, *, max_bytes: int) -> None:
         self._context, self._bulk, self._store = context, bulk, store
@@ -94,7 +94,7 @@ class PayloadDownloads:
         return (number, participant) in self._rejected
 
     def reject(self, peer: str, reason: str) -> None:
-        """Log and count the rejection of a payload that this peer offered."""
+        """Log and count the rejection of a payload that `peer` offered."""
         self._context.trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
@@ -108,7 +108,7 @@ class PayloadDownloads:
                 self._drop(key)
 
     def begin_view(self) -> None:
-        """Begin another view. Drop downloads that only a proposal asked for and the last view did not ask for again."""
+        """Begin another view. Drop downloads that only a proposal needed, unless the last view asked for them again."""
         for key, download in list(self.running.items()):
             if download.views_left == 0:
                 self._drop(key)
@@ -135,7 +135,7 @@ class PayloadDownloads:
         """Download a payload, check it and store it, or reject it. Raises ContentUnavailable."""
         number, participant = key
         if not decided and self._too_many(key):
-            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or downloading"
+            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or being downloaded"
             self.reject(participant.peer, reason)
             return
         content, reason = b"", f"a payload of {participant.size_bytes} bytes, up to {self._max_bytes} are allowed"
@@ -162,7 +162,7 @@ class PayloadDownloads:
         )
 
     def _too_many(self, key: Key) -> bool:
-        """Return whether PAYLOADS_KEPT other payloads of its owner are stored or were requested before it."""
+        """Return whether PAYLOADS_KEPT payloads of the same owner and round are stored or were requested earlier."""
         number, owner = key[0], id_of(key[1].peer)
         started_before = takewhile(lambda other: other != key, self.running)
         others = {*self._store.since(number), *started_before}

@@ -14,7 +14,7 @@ content itself is downloaded by its hash (payload_downloads.py) and contains its
 A payload is also rejected at landing, if it cannot be decoded or its norm is too far from the norms of the others.
 
 A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (round_context.py)
-counts the rejections. The round does not wait for peers that could not be reached in the last attempt.
+counts the rejections. The round does not wait for peers that could not be reached when last tried.
 
 This peer's own payloads are offered to the others, and stored payloads are reported to the consensus:
 

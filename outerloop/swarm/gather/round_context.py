@@ -8,10 +8,10 @@ exponentially with the number of strikes against the peer:
     payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
                                    r + min(2^k, MAX_ROUNDS)
     good payload                   one strike less
-    payload unusable in landing    two strikes more, because one was taken off when the payload was stored
+    payload unusable at landing    two strikes more, because one was taken off when the payload was stored
 
-A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` and asks to join
-again. Without a back-off, the others would wait out a grace period for it in every round.
+A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` rounds and asks to
+join again. Without a back-off, the others would wait out a grace period for it in every round.
 
 This peer gives strikes only for messages that it received from the other peer directly, so no third peer can cause
 them. Strikes are not shared: they decide whose join requests this peer ignores, which matters only while it is the
@@ -63,7 +63,7 @@ class ReadmissionBackoff:
         self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
-        """Return whether to ignore a message, i.e. whether it asks to join in the current round during the back-off.
+        """Return whether to ignore a message, i.e. whether `peer` asks to join the current round during its back-off.
 
         `number` is the current round. A request for an earlier round is not ignored: its answer reports the current
         round to the peer that sent it.
@@ -157,12 +157,12 @@ class RoundContext:
         return [peer for peer in others if id_of(peer) in self.trust.allow]
 
     def sources_of(self, participant: Participant, *, first: str) -> list[str]:
-        """Return the peers to download a payload from: `first`, its owner, then the rest of the roster."""
+        """Return the peers to download a payload from: `first`, the payload's owner, then the rest of the roster."""
         peers = dict.fromkeys([first, participant.peer, *self.chain.hard_state.roster])
         return [peer for peer in peers if peer not in ("", self.own)]
 
     def commits_since(self, number: int | None) -> tuple[CommitCertificate, ...]:
-        """Return the commits after `number`, or the whole log if `number` is None or older than the log reaches."""
+        """Return the commits after `number`; the whole log if it does not reach back that far or `number` is None."""
         if not self.begun:
             return ()
         found = None if number is None else self.chain.commits_since(number)

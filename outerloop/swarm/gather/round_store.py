@@ -1,11 +1,11 @@
 """Store of the last rounds' payloads on disk, for other peers and for this peer's own landing.
 
     <round>-<sha256>-<peer>.payload                     file of a payload
-    <round>-<sha256>-<peer>@<commit>.<sha256>.payload   the same, if it names a state of the run (state_roots.py)
+    <round>-<sha256>-<peer>@<commit>.<sha256>.payload   file of a payload that names a state (state_roots.py)
 
-A peer that accepts a proposal promises that its payloads can be downloaded from it. So a payload is synced to disk
+A peer that accepts a proposal promises to serve the payloads that the proposal names. So a payload is synced to disk
 before any peer is notified that it is held, and is found again after a crash. A file found damaged after a crash is
-kept until its payload has been fetched again, because its name records that the owner has signed a payload for this
+kept until its payload has been fetched again, because its name records that the owner has signed a payload for the
 round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer receives
 the same bytes that were checked.
 """
@@ -42,7 +42,7 @@ class RoundStore:
         return sorted(key for key in self._files if key[0] >= number)
 
     def has_signed(self, peer: str, number: int) -> bool:
-        """Return whether a payload of this peer for this round is stored, even a damaged one."""
+        """Return whether a payload of `peer` for round `number` is stored, even if it is damaged."""
         intact = [(of, participant.peer) for of, participant in self._files]
         return (number, peer) in [*intact, *self._damaged.values()]
 

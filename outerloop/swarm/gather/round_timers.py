@@ -4,10 +4,10 @@
                      It gives slow peers and learners time to be counted, and ends at once if all missing peers are
                      unreachable
     deadline         starts with the first payload
-    leader timeout   starts when the leader could have proposed, or when more than a third of the roster has timed out.
-                     It is restarted as long as the view lasts, and its duration doubles from view to view. The time
-                     that payload transfers to or from this peer took is added to it, because transfers to the leader
-                     may take longer; at most `deadline_s` is added, because some payloads never arrive
+    leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
+                     It restarts as long as the view lasts, and its duration doubles with each of the first views. The
+                     time that payload transfers to or from this peer took is added to it, because transfers to the
+                     leader may take longer; at most `deadline_s` is added, because some payloads never arrive
 
 All timers start from events that this peer observes, never from another peer's clock. No timer runs before the first
 payload is ready, so the duration of inner steps is not limited.
@@ -45,7 +45,7 @@ class ReachabilityProbe:
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask the peers that `others` returns, after growing pauses (LOOK_S: first and longest), until cancelled."""
+        """Ask the peers that `others` returns, after growing pauses (LOOK_S), until cancelled."""
         self._answered, pause_s = {}, LOOK_S[0]
         while True:
             await asyncio.sleep(pause_s)
@@ -73,7 +73,7 @@ class ReachabilityProbe:
         return True
 
 
-LAST_DOUBLING = 3  # last view whose timeout doubles. Transfers continue across views, so a view need not outlast one
+LAST_DOUBLING = 3  # last view whose timeout doubles. Transfers continue across views, so a view may be shorter than one
 
 
 class RoundTimers:

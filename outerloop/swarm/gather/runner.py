@@ -154,7 +154,7 @@ class GatherRunner:
         await self._begin_new(HardState.first(run=run, peer=self.context.own, roster=roster, number=number))
 
     async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
-        """Follow the chain from this commit on, while its state is downloaded; `state_arrived` ends the wait.
+        """Follow the chain from this commit on. The caller downloads the state, then calls `state_arrived`.
 
         Raises UserError if this peer is in the commit's roster but does not remember its votes.
         """
@@ -215,7 +215,7 @@ class GatherRunner:
         await self.own_payloads.offer(number, blob)
 
     def decided(self, number: int) -> bool:
-        """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know its commit.
+        """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know.
 
         The trainer's thread may call this, because it does not wait for the network thread.
         """

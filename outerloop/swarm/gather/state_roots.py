@@ -35,15 +35,15 @@ class StateRoots:
     `own` is this peer's name.
 
     own_state          the state (commit number, sha256) that this peer's payloads name; None: no state
-    votes              the ids of the peers that name each state
-    certified_states   sha256 by commit number
+    votes              state -> ids of the peers that have named it
+    certified_states   commit number -> sha256 of the manifest of its certified state
     """
 
     def __init__(self, *, own: str) -> None:
         self._own = own
         self.own_state: State | None = None
         self._hashing = 0  # number of states being hashed
-        self._withdrawn_from: int | None = None  # the first commit abandoned while they were being hashed
+        self._withdrawn_from: int | None = None  # the first commit abandoned while states were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
         self.votes: defaultdict[State, set[str]] = defaultdict(set)
@@ -120,7 +120,7 @@ class StateRoots:
         while number not in self.certified_states:
             if self._last > number + CERTIFY_ROUNDS:
                 raise ContentUnavailable(
-                    f"no majority named one state as of commit {number} in {CERTIFY_ROUNDS} rounds"
+                    f"no majority named the same state as of commit {number} in {CERTIFY_ROUNDS} rounds"
                 )
             await self._news.wait()
         return self.certified_states[number]

@@ -22,7 +22,7 @@ from outerloop.types import UserError
 
 
 class StatementWitness:
-    """The witness of one peer. It calls `fail` with the error that ends the rounds, and `stop` to end its voting."""
+    """Compares the statements that one peer verifies. `fail` ends its rounds with an error; `stop` ends its voting."""
 
     def __init__(
         self,

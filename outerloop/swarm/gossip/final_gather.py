@@ -101,7 +101,7 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait, for at most `wait_s`, for members that are still fetching. Ignore members silent for STALL_S."""
+        """Wait, for at most `wait_s`, while members are still fetching. Ignore members that are silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():
@@ -123,7 +123,9 @@ class FinalGather(RpcService):
         await self._within(self._wait_s - compare_s, collection, lambda: collection.ended or not collection.missing)
         if missing := collection.missing:
             names = ", ".join(self._members.names[peer] for peer in missing)
-            logger.warning("final gather without the shares of %s: gone, too late, or could not be fetched", names)
+            logger.warning(
+                "final gather without the shares of %s: these peers are gone or too late, or the download failed", names
+            )
 
     async def _within(self, timeout_s: float, collection: ShareCollection, condition: Callable[[], bool]) -> None:
         """Wait, for at most `timeout_s`, until a condition holds."""
@@ -132,7 +134,7 @@ class FinalGather(RpcService):
                 await collection.until(condition)
 
     async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
-        """Poll a member for the shares that it holds, even if it seems to be gone. Poll at once after `settled`."""
+        """Poll a member for the shares it holds, even if it seems to be gone. Poll at once when `settled` is set."""
         pause_s = PROBE_S
         while True:
             settled = collection.settled.is_set()
@@ -202,7 +204,7 @@ class FinalGather(RpcService):
         if share.length > self._max_bytes:
             return f"a share of {share.length} bytes, up to {self._max_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
-            return f"its share of {self._members.names[share.owner]} is not signed by that peer for gather {number}"
+            return f"its share of {self._members.names[share.owner]} is not signed by the owner for gather {number}"
         return ""
 
     def _reject(self, peer: str, why: str) -> None:

@@ -3,7 +3,7 @@
     proposer                                        acceptor
     {token, number, fragment, sha, length} ->
                                                     <- {number, fragment, sha, length}, or {ready}: turned down
-    both pull the other's payload (bulk.py) and send {busy} as a keep-alive: a silent peer counts as frozen
+    each peer pulls the other's payload (bulk.py) and sends {busy} as a keep-alive: a silent peer counts as frozen
     {have: true} ->            from this moment the proposer is bound: it follows the acceptor's decision
                                                     now both peers have both payloads: the acceptor decides that the
                                                     pair counts
@@ -87,9 +87,9 @@ async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pa
 
 
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
-    """Return the proposer's payload once both peers have both payloads. The caller then decides.
+    """Return the proposer's payload once both peers have both payloads.
 
-    Raises BrokenStream, and the errors of `pull`.
+    The caller then decides whether the pair counts. Raises BrokenStream, and the errors of `pull`.
     """
     async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
         await busy_until(stream, payload, beside=confirmation)
@@ -121,7 +121,7 @@ async def _both(
 
 
 async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asyncio.Future[Any] | None = None) -> None:
-    """Wait until `wanted` is done, and send keep-alives. Raises the error of `beside` if `beside` fails meanwhile."""
+    """Send keep-alives until `wanted` is done. Raises the error of `beside` if `beside` fails meanwhile."""
     while not wanted.done():
         if beside is not None and beside.done():
             beside.result()

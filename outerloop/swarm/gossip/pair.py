@@ -92,7 +92,7 @@ class Pair:
         self.partner_ready = partner_ready
 
     def bind(self, payload: bytes) -> None:
-        """Record the partner's payload, just before the proposer confirms it."""
+        """Record, as the proposer, the partner's payload, just before confirming it."""
         assert self.is_proposer, "an acceptor decides and is never bound"
         self._enter(PairState.BOUND)
         self.payload = payload

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class PairOutcomes(RpcService):
     """Decisions of one peer, and its pairs in doubt.
 
-    `one_sided`: number of pairs that the acceptor is known to have applied, but not this peer.
+    `one_sided`: number of pairs in doubt that the acceptor later reported as applied.
     """
 
     service = "verdict"
@@ -50,7 +50,7 @@ class PairOutcomes(RpcService):
         self._in_doubt.add(pair)
 
     def resolve(self, acceptor: str) -> None:
-        """Ask an acceptor about its pairs in doubt. Called when this peer has received a message from the acceptor."""
+        """Ask an acceptor, from which a message has just arrived, for its decisions on pairs in doubt."""
         for pair in [pair for pair in self._in_doubt if pair.partner == acceptor]:
             self._asking.start(self._resolve(pair))
 

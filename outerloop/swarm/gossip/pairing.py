@@ -1,8 +1,10 @@
 """State machine that finds a partner for one peer in a gossip round. It uses no clock and no network.
 
-    ready      The peer has finished its inner steps. It enters the pool and notifies some peers that it may meet.
+    ready      The peer has finished its inner steps. It enters the pool and notifies some of the peers that
+               it may meet.
     turn       At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it
-               knows to be ready. It never proposes in response to a notice, so the order of notices has no influence.
+               knows to be ready. It never proposes in response to a notice, so the order of notices does not
+               influence the choice.
     asked      A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each
                other, the proposal of the peer with the smaller id stands, and the other proposal is turned down.
     time_out   The peer has waited long enough. It proposes once more, to any ready peer. If no peer is ready, it takes
@@ -10,8 +12,9 @@
     ended      The peer's pair has ended (pair.py). If the pair counts, the peer leaves the pool; otherwise it looks for
                another partner.
 
-A peer has one pair at a time, starting when it proposes. It turns down proposals that arrive meanwhile, and their
-senders try another peer. If its knowledge of another peer is out of date, this costs one failed proposal.
+A peer has at most one pair at a time, from its own proposal or its acceptance of another peer's proposal until the pair
+ends. It turns down proposals that arrive meanwhile, and their senders try another peer. If its knowledge of another
+peer is out of date, this costs one failed proposal.
 
 Events are method calls. Some of them return the next action.
 """
@@ -48,13 +51,13 @@ class ApplyPair:
 
 @dataclass(frozen=True)
 class StayAlone:
-    """Action: no partner is available, take a solo step. The peer has left the pool."""
+    """Action: take a solo step, because no partner is available. The peer has left the pool."""
 
 
 class Pairing:
     """The pairing state of one peer, over all its rounds.
 
-    round      the round with which this peer is ready; None: it is not in the pool
+    round      the round for which this peer is ready; None: it is not in the pool
     pair       the pair that this peer has proposed or accepted, until the pair ends; None: this peer is free
     partners   the partner policy; may be set after construction, because notices arrive before the members are known
     """

@@ -1,7 +1,7 @@
 """Policies for choosing partners: which peers a peer may meet in a gossip round, and whether their rounds match.
 
-RandomPartners     Any peer that is ready with the same fragment, except the last few partners. Without this exception,
-                   peers of equal speed that met once would be ready together again and keep meeting.
+RandomPartners     Any peer that is ready to exchange the same fragment, except the last few partners. Without this
+                   exception, peers of equal speed that met once would be ready together again and keep meeting.
 ScheduledPartners  One partner per round, from a schedule that all peers know: for reproducible runs.
 
 Peers are named by their peer ids.

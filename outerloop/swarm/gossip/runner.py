@@ -36,7 +36,7 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
-MAX_NOTIFIED = 16  # number of members to notify, drawn again each round: limits the notices in a large swarm
+MAX_NOTIFIED = 16  # maximum number of members notified in a round, drawn at random: limits notices in a large swarm
 MIN_TURNS = 8  # a peer gets at least this many turns on average before it times out
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
 """Errors that mean that the partner is unreachable or frozen."""
@@ -48,7 +48,7 @@ def _now_s() -> float:
 
 @dataclass
 class _PoolEntry:
-    """This peer's stay in the pool for one round. `landing`: future of the contribution; None: a solo step."""
+    """This peer's stay in the pool for one round. `landing`: the partner's contribution; None: a solo step."""
 
     offer: Offer
     landing: asyncio.Future[Contribution | None]
@@ -238,7 +238,7 @@ class GossipRunner:
             self.dropped_pairs += 1
 
     def _contribution(self, pair: Pair) -> Contribution:
-        assert pair.round is not None and pair.payload is not None, "a pair that is applied has both"
+        assert pair.round is not None and pair.payload is not None, "a pair that is applied has a round and a payload"
         return Contribution(self._members.names[pair.partner], pair.round, pair.payload)
 
     def _log_loss(self, pair: Pair, error: Exception) -> None:

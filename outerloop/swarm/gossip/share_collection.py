@@ -1,4 +1,4 @@
-"""State of one final gather on one peer: the shares that it holds, and the peers that claim to hold others. No I/O.
+"""State of one final gather on one peer: the shares that it holds, and which peers claim to hold other shares. No I/O.
 
 A share counts if its owner signed it, regardless of which peer reported it. A claim without the owner's signature is
 rejected before anything is fetched, and the rejection names the peer that made the claim. If an owner signed two
@@ -30,8 +30,8 @@ class ShareCollection:
     share_error   returns a one-line reason why a share cannot be its owner's, or an empty string if it can
     reject        called with a peer and the reason why its claim is rejected
 
-    `unreachable`: members that no longer answer. `settled`: set when this peer no longer waits for owners. `asked_s`:
-    members that are still fetching from this peer -> time of their last request.
+    `unreachable`: members that no longer answer. `settled`: set when this peer no longer waits for owners to state
+    their shares. `asked_s`: members that are still fetching from this peer -> time of their last request.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ShareCollection:
         self._changed.set()
 
     def asked_by(self, peer: str, now_s: float) -> None:
-        """Record that a peer is still fetching. Ignore this after {done}, because requests may arrive out of order."""
+        """Record that a peer is still fetching, unless its {done} message has overtaken this request."""
         if peer not in self._done:
             self.asked_s[peer] = now_s
 

@@ -1,4 +1,4 @@
-"""Assemble one content from the bytes of one or several sources, and find the sources that sent wrong bytes.
+"""Assemble content from the bytes of one or several sources, and find the sources that sent wrong bytes.
 
 The sha256 of the whole content shows that some bytes are wrong, but not which ones. If all bytes came from one source,
 that source is at fault. Otherwise the bytes are discarded, and from then on bytes of different sources are not mixed: a
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from outerloop.swarm.transfer.content_store import ReceiveBuffer
 
 BLOCK_BYTES = 1 << 20
-"""Size of the blocks that are hashed in a thread, which takes 0.6 ms. A shorter last block is hashed on the event
+"""Size of the blocks that are hashed in a thread; hashing one takes 0.6 ms. A shorter last block is hashed on the event
 loop."""
 
 
@@ -29,7 +29,7 @@ class _Part:
 
 
 class ContentAssembler:
-    """A partial content. It writes received bytes to `buffer` and remembers which source sent which bytes."""
+    """Content that is being received. Writes the bytes to `buffer` and remembers which source sent which bytes."""
 
     def __init__(self, sha: bytes, length: int, buffer: ReceiveBuffer) -> None:
         self.sha = sha

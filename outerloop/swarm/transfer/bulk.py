@@ -8,9 +8,9 @@ remaining bytes. The complete content is checked against its hash. assembler.py 
 sources.py ranks sources that have wasted time last.
 
 The downloader closes a stream when a piece takes longer than STALL_S. It also closes the stream when the source's turn
-is over and either another content waits for the slot (download_slots.py) or another source may have this content. So a
-peer cannot block other downloads by sending slowly or by announcing contents that do not exist. If no content and no
-source waits, the total time of a transfer is not limited.
+is over and either another download waits for the slot (download_slots.py) or another source may have the content. So a
+peer cannot block other downloads by sending slowly or by announcing content that does not exist. If no other download
+and no other source waits, the total time of a transfer is not limited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotTurnOver(Exception):
-    """The source has used up its turn while another source or another content waits."""
+    """The source has used up its turn while another source or another download waits."""
 
 
 def _ignore(arrived: int, length: int) -> None:
@@ -68,8 +68,8 @@ class Bulk(RpcService):
                      after which other peers give up
     max_per_source   maximum number of concurrent downloads from one source
 
-    `bytes_sent` and `bytes_received` count the bytes of every copy of a content. `reputation` records the peers that
-    sent wrong bytes.
+    `bytes_sent` and `bytes_received` count content bytes as often as they are transferred. `reputation` records the
+    peers that sent wrong bytes.
     """
 
     service = "bulk"
@@ -216,7 +216,7 @@ class Bulk(RpcService):
                 self._look_at_turn(get, source)
 
     def _look_at_turn(self, get: _Get, source: str) -> None:
-        """Raise SlotTurnOver when the source's turn is over and another source or another content waits."""
+        """Raise SlotTurnOver when the source's turn is over and another source or another download waits."""
         over = _now_s() - get.began_s >= get.sources.turn_s(source)
         if over and (self.slots.wanted or get.sources.alternatives()):
             raise SlotTurnOver

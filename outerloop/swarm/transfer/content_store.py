@@ -1,6 +1,6 @@
-"""The contents that this peer offers to others, by the sha256 of their bytes, and the buffers of downloads.
+"""The store of the content that this peer offers to others, by its sha256, and the buffers of downloads.
 
-A content that is being downloaded is written to a buffer that grows with it, or to a fixed part of a larger buffer.
+Content that is being downloaded is written to a buffer that grows with it, or to a fixed part of a larger buffer.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class BusyTimer:
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._under_way = 0
-        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change; its time, or None if idle
+        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change, and its time; None if idle
 
     @contextmanager
     def during(self) -> Iterator[None]:
@@ -69,7 +69,7 @@ class DownloadSlots:
 
     @property
     def wanted(self) -> bool:
-        """Return whether any content waits for a slot."""
+        """Return whether any download waits for a slot."""
         return bool(self._waiting)
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ class DownloadSlots:
             del self._waiting[called]
 
     def _call(self) -> None:
-        """Wake the content that has waited longest among those that can start now."""
+        """Wake the download that has waited longest among those that can start now."""
         for called, sources in self._waiting.items():
             if not called.is_set() and sources.next(self._free) is not None:
                 called.set()

@@ -26,7 +26,7 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 T = TypeVar("T")
 PURPOSE = "payload"
 INLINE_BYTES = 4 << 20
-"""Content larger than this is hashed or copied in a separate thread, at about 1.7 GB/s, not on the network loop."""
+"""Content larger than this is hashed or copied, at about 1.7 GB/s, in a thread, so that the network loop continues."""
 
 
 def sign_payload(

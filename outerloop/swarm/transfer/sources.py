@@ -1,18 +1,18 @@
-"""Choose the next source to ask for a content: of the peers that may hold it, the most reliable one.
+"""Choose the next source to ask for an item, e.g. a payload: of the peers that may hold it, the most reliable one.
 
-Sources are ordered by the number of contents for which they sent wrong bytes, then by the time they have wasted, then
+Sources are ordered by the number of items for which they sent wrong bytes, then by the time they have wasted, then
 by the caller's order. Three kinds of time count as wasted:
 
-    a stream broke                                    the silence before it broke
-    a stream delivered less than one piece            the pause after it
-    a turn ended before the content was complete      the time in excess of what a link of SLOW_LINK_BYTES_PER_S would
-                                                      have needed for the bytes delivered in the turn
+    a stream broke                                 the silence before it broke
+    a stream delivered less than one piece         the pause after it
+    a turn ended before the item was complete      the time in excess of what a link of SLOW_LINK_BYTES_PER_S would
+                                                   have needed for the bytes delivered in the turn
 
-The record of a source outlives the content, so a frozen source causes only one stall, not one per content. Delivering a
-content completely clears the wasted time.
+The record of a source outlives the item, so a frozen source causes only one stall, not one per item. Delivering a
+complete item clears the wasted time.
 
-A source's first turn lasts TRANSFER_S; each further turn for the same content lasts as long as all turns before it
-together. So a large content can arrive over a slow link, and a source that is slow on purpose costs only a share of the
+A source's first turn lasts TRANSFER_S; each further turn for the same item lasts as long as all turns before it
+together. So a large item can arrive over a slow link, and a source that is slow on purpose costs only a share of the
 time.
 """
 
@@ -46,7 +46,7 @@ class SourceReputation:
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs the download of a content
+        self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs one download
 
     def blame(self, source: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for this content, so that it is not asked for the content again."""
@@ -70,7 +70,7 @@ class _Tries:
 
 
 class Sources:
-    """The sources of one content while it is downloaded. The caller may append to `names` meanwhile."""
+    """The sources of one item while it is downloaded. The caller may append to `names` meanwhile."""
 
     def __init__(self, names: Sequence[str], reputation: SourceReputation, sha: bytes) -> None:
         self._reputation = reputation
@@ -115,7 +115,7 @@ class Sources:
         self._note_dial(name, tries, error)
 
     def turn_s(self, name: str) -> float:
-        """Return the duration of this source's next turn. The turn ends only if another content or source waits."""
+        """Return the duration of this source's next turn. The turn ends only if another download or source waits."""
         return max(TRANSFER_S, self._tries[name].used_s)
 
     def turn_over(self, name: str, *, received_bytes: int, after_s: float) -> None:
@@ -129,7 +129,7 @@ class Sources:
         self._reputation.wasted_s[name] = 0.0
 
     def _left(self) -> list[str]:
-        """Return those of the remaining sources that sent wrong bytes for the fewest contents.
+        """Return those of the remaining sources that sent wrong bytes for the fewest items.
 
         Raises ContentUnavailable if no source remains.
         """

@@ -1,4 +1,4 @@
-"""Serve contents to other peers: a limited number of uploads at once, within the user's rate limit.
+"""Serve content to other peers: a limited number of uploads at once, within the user's rate limit.
 
 A queued peer gets a message every BUSY_S, because it would take silence as a sign that this peer is frozen. bulk.py
 describes the protocol. The rate limit, in bytes per second, is shared by all uploads and measured by the event loop's
@@ -25,7 +25,7 @@ MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
 
 
 class RateLimiter:
-    """A rate limiter: each call of `take` waits for the time that the bytes of all earlier calls need at the limit.
+    """A rate limiter: each call of `take` waits until the bytes of all earlier calls can have been sent at the rate.
 
     `bytes_per_s`: the rate; None: no limit. Idle time earns no credit: at most `bytes_per_s` * t bytes plus the bytes
     of one call have been sent at any time t after the first call.
@@ -53,7 +53,7 @@ def limiter_for(max_mbit: float | None) -> RateLimiter:
     if not number or max_mbit * 1e6 / 8 < MIN_BYTES_PER_S:
         least = f"{MIN_BYTES_PER_S * 8e-6:.2f}"
         raise UserError(
-            f"exchange.max_mbit={max_mbit} is too low an upload limit, other peers would consider this peer frozen:"
+            f"exchange.max_mbit={max_mbit} is so low an upload limit that other peers would consider this peer frozen:"
             f" set exchange.max_mbit={least} or more, or null for no limit"
         )
     return RateLimiter(max_mbit * 1e6 / 8)
@@ -71,7 +71,7 @@ class ContentSource(Protocol):
 
 
 class Uploads:
-    """A server for content requests. `busy` measures the time of running uploads; `bytes_sent` counts all content."""
+    """A server for content requests. `busy` measures the time of running uploads; `bytes_sent` counts content bytes."""
 
     def __init__(self, source: ContentSource, limiter: RateLimiter, busy: BusyTimer) -> None:
         self.source = source

@@ -91,9 +91,10 @@ ROSTERS: list[tuple[str, list[str], list[str], list[str], str]] = [
     ("an honest peer dropped", ["000-a", "003-d"], ["000-a", "003-d"], [], "drops 001-b, which was not absent 2 times"),
     ("one that takes part dropped", [*FOUR], [*FOUR[:2], "003-d"], [], "drops peers that take part"),
     ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "counts others than those that ask"),
-    ("a newcomer left out again", [*FOUR, "004-e"], [*FOUR], ["004-e"], "a next roster of 4 peers, not of 5"),
+    ("a newcomer left out again", [*FOUR, "004-e"], [*FOUR], ["004-e"],
+     "a next roster of 4 peers, not the expected roster of 5"),
     ("more newcomers than there is room", ["000-a", "001-b", "003-d", "004-e", "005-f"], [*FOUR, "004-e", "005-f"],
-     ["004-e", "005-f"], "a next roster of 6 peers, not of 5"),
+     ["004-e", "005-f"], "a next roster of 6 peers, not the expected roster of 5"),
 ]  # fmt: skip
 
 

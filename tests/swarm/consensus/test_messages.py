@@ -211,7 +211,7 @@ def test_a_memory_comes_back_equal(hard_state: HardState) -> None:
         ({"peer": "b"}, "this hard state is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),
         ({"log": []}, "the log must be a list of 1"),
-        ({"log": 2 * [decided_by("a", COMMIT, view=1).to_map()]}, "the log breaks before commit 3"),
+        ({"log": 2 * [decided_by("a", COMMIT, view=1).to_map()]}, "3 does not follow the previous one of the log"),
         ({"log": [COMMIT.to_map()]}, "a decided commit is a map"),
         ({"accepted": {}}, "an accepted commit is a map"),
     ],

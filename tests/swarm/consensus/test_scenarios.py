@@ -516,7 +516,7 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     ):
         assert kinds(world["a"].receive("d", forged)) == [Reject]
     assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].soft_state.asked == {"d"}
-    assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, this one is not among them"
+    assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, not including this one"
     assert world["d"].timeout(0, 0) == [] and world["a"].request_join() == []
 
 
