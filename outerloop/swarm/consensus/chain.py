@@ -79,7 +79,7 @@ class CommitChain(PaxosInstance):
     ) -> None:
         """Start from `hard_state`, which must be on disk: HardState.first, HardState.joining, or the last saved one."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
-            raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; got {absent_rounds}")
+            raise ValueError(f"absent_rounds must be 1 to {ROUNDS_KEPT}; got {absent_rounds}")
         super().__init__(
             hard_state,
             signer=signer,

@@ -97,13 +97,13 @@ class Participant:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         if type(value) is not list or len(value) not in (3, 5):
             raise MalformedMessage(
-                "a participant is [peer, sha256, bytes] or, with a state, [peer, sha256, bytes, commit, sha256];"
+                "a participant must be [peer, sha256, bytes] or, with a state, [peer, sha256, bytes, commit, sha256];"
                 f" got {quote(value)}"
             )
         peer, sha256, size_bytes, *state = value
         if state and type(peer) is str and len(peer) > MOST_LETTERS:
             raise MalformedMessage(
-                f"a participant with a state has a name of at most {MOST_LETTERS} letters; got {quote(peer)}"
+                f"a participant with a state must have a name of at most {MOST_LETTERS} characters; got {quote(peer)}"
             )
         return Participant(
             peer_id(peer, "a participant's peer"),
@@ -172,7 +172,7 @@ class Commit:
 
 
 def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
-    rows = [row(item, 2, "an ask is [peer, signature]") for item in items(value, "asks")]
+    rows = [row(item, 2, "an ask must be [peer, signature]") for item in items(value, "asks")]
     asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
     ascending([peer for peer, _ in asks], "asks")
     return asks

@@ -153,7 +153,7 @@ def from_map(value: Any) -> Message:
     """Return the message in an untrusted map. Raises MalformedMessage."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in FIELDS:
-        raise MalformedMessage(f"a message is a map whose kind is one of {', '.join(FIELDS)}; got {quote(value)}")
+        raise MalformedMessage(f"a message must be a map whose kind is one of {', '.join(FIELDS)}; got {quote(value)}")
     found = fields(value, kind, ("kind", *FIELDS[kind]))
     if kind == "decided":
         return _decided(found["decided"])

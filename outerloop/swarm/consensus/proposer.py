@@ -45,7 +45,7 @@ class GatherPolicy:
 
     def __post_init__(self) -> None:
         if self.min_peers < 1 or not 0 <= self.min_fraction <= 1:
-            raise ValueError(f"min_peers is 1 or more and min_fraction 0 to 1; got {self}")
+            raise ValueError(f"min_peers must be 1 or more, and min_fraction 0 to 1; got {self}")
 
     def closes(self, stored: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
         """Return whether `stored` payloads are enough to close the gather now.

@@ -214,7 +214,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 
 
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:
-    what = "a commit that was left is [number, sha256]"
+    what = "a commit that was left must be [number, sha256]"
     rows = [row(item, 2, what) for item in items(value, "the commits that were left")]
     return frozenset(
         (checked_int(number, "the number of a commit that was left", maximum=MAX_NUMBER), digest(sha256, "its sha256"))

@@ -42,7 +42,7 @@ class ViewWish(NamedTuple):
     @staticmethod
     def from_list(value: Any) -> ViewWish:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
-        peer, view, signed = row(value, 3, "a wish is [peer, view, signature]")
+        peer, view, signed = row(value, 3, "a wish must be [peer, view, signature]")
         return ViewWish(peer_id(peer, "a wish's peer"), view_number(view), signature(signed, "a wish's signature"))
 
 
@@ -59,9 +59,9 @@ class Pledge(NamedTuple):
     @staticmethod
     def from_list(value: Any) -> Pledge:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
-        peer, accepted, signed = row(value, 3, "a pledge is [peer, what it accepted, signature]")
+        peer, accepted, signed = row(value, 3, "a pledge must be [peer, accepted commit or nil, signature]")
         if accepted is not None:
-            view, of = row(accepted, 2, "a pledge reports an accept as [view, digest]")
+            view, of = row(accepted, 2, "a pledge must report an accept as [view, digest]")
             accepted = view_number(view), digest(of, "a pledged commit")
         return Pledge(peer_id(peer, "a pledge's peer"), accepted, signature(signed, "a pledge's signature"))
 
@@ -80,7 +80,7 @@ class ChainLink(NamedTuple):
     @staticmethod
     def from_list(value: Any) -> ChainLink:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
-        view, pledges, signed = row(value, 3, "a link is [view, pledges, signature]")
+        view, pledges, signed = row(value, 3, "a link must be [view, pledges, signature]")
         known = rows_by_peer(pledges, "pledges", Pledge.from_list)
         return ChainLink(view_number(view), known, signature(signed, "a leader's signature"))
 
@@ -137,7 +137,9 @@ class CommitCertificate:
         view = view_number(found["view"], "a decided view", minimum=commit.view)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
-            raise MalformedMessage(f"links of a decided commit end in its view {view}; got {quote(found['links'])}")
+            raise MalformedMessage(
+                f"links of a decided commit must end in its view {view}; got {quote(found['links'])}"
+            )
         return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", _accept), links)
 
 
@@ -153,10 +155,12 @@ def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink,
     links = tuple(ChainLink.from_list(item) for item in items(value, "links", minimum=minimum))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
-        raise MalformedMessage(f"links come in the order of views, from view {first_view} on; got views {quote(views)}")
+        raise MalformedMessage(
+            f"links must be in the order of views, from view {first_view} on; got views {quote(views)}"
+        )
     return links
 
 
 def _accept(value: Any) -> tuple[str, bytes]:
-    peer, signed = row(value, 2, "an accept is [peer, signature]")
+    peer, signed = row(value, 2, "an accept must be [peer, signature]")
     return peer_id(peer, "an accept's peer"), signature(signed, "an accept's signature")

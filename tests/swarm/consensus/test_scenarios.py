@@ -637,9 +637,9 @@ def test_repeated_and_late_messages_change_nothing() -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings in ({"min_peers": 0, "min_fraction": 0.5}, {"min_peers": 1, "min_fraction": 1.1}):
-        with pytest.raises(ValueError, match="min_peers is 1 or more"):
+        with pytest.raises(ValueError, match="min_peers must be 1 or more"):
             GatherPolicy(**settings)  # type: ignore[arg-type]
     hard_state = HardState.first(run=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
-        with pytest.raises(ValueError, match="absent_rounds is 1 to 8"):
+        with pytest.raises(ValueError, match="absent_rounds must be 1 to 8"):
             CommitChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)
