@@ -20,7 +20,7 @@ MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | Non
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
     """Return a function that calls `from_recipe` with these arguments.
 
-    The call to this factory itself, and not only the returned function, raises TypeError if an argument does not exist.
+    Raises TypeError immediately, before training begins, if an argument does not exist.
     """
     signature(from_recipe).bind(recipe, None, *overrides, **arguments)
 

@@ -59,7 +59,7 @@ class Batches:
         self.remaining: Iterator[Any] = iter(batches)
 
     def next(self) -> Any:
-        """Return the next batch. Raises UserError if the data has no more batches."""
+        """Return the next batch. Raises UserError if the data cannot be iterated again."""
         try:
             batch = next(self.remaining)
         except StopIteration:

@@ -182,7 +182,7 @@ class VirtualWorker:
 
 
 def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the outer method with the user's optimizer if the method exchanges gradients, else None.
+    """Return the outer method with the user's optimizer if there is one and the method exchanges gradients, else None.
 
     None means that the method of the recipe is used. Raises UserError if a method that exchanges gradients has no
     optimizer to replace.

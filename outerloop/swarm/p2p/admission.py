@@ -111,7 +111,7 @@ class Admission:
             if isinstance(error, Unreadable):
                 self._trust.garbled(remote, protocol, error)
             else:
-                logger.debug("%s left %s: %s", remote, protocol, error)
+                logger.debug("the stream of %s on %s failed: %s", remote, protocol, error)
         except OSError as error:
             stream.abort()
             if not EXHAUSTION.note(error):  # after resource exhaustion, the remote peer retries
@@ -135,13 +135,13 @@ class Admission:
         outside = not self._member(remote)
         most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
         if self.open_streams[remote, True] + self.open_streams[remote, False] >= most:
-            return remote, f"has {most} streams open, more are closed"
+            return remote, f"has {most} streams open; further ones are closed"
         if outside and public and self.open_streams[remote, True] >= STRANGER_STREAMS:
-            return remote, f"has {STRANGER_STREAMS} streams open for public requests, more are closed"
+            return remote, f"has {STRANGER_STREAMS} streams open for public requests; further ones are closed"
         if outside and self._open_outside >= OUTSIDE_STREAMS:
-            return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open, more are closed"
+            return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open; further ones are closed"
         if outside and (who := self._overspent(remote, public=public)):
-            return who, "asked too often or for too much; its requests are refused for a while"
+            return who, "asked too often or for too much; further requests are refused for a while"
         return None
 
     def _overspent(self, remote: str, *, public: bool) -> str:

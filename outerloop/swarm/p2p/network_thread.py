@@ -39,7 +39,7 @@ class BackgroundTasks:
 
 
 class NetworkThread:
-    """A background thread that runs coroutines. `spawn` returns at once, `call` waits for the result."""
+    """A background thread that runs coroutines. `spawn` returns at once; `call` waits for the result."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

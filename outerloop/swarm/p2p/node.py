@@ -96,7 +96,7 @@ class Node:
         try:
             async with limit(OPEN_S):
                 opened = await EXHAUSTION.wait_out(lambda: call(remote, protocol))
-        except TimeoutError as error:  # slow, not dead
+        except TimeoutError as error:  # the peer may be slow, not dead
             raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(printable(str(error).splitlines()[-1].lstrip(" *"))) from error

@@ -2,8 +2,8 @@
 
 The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner keeps the folder locked
 until the process ends, and gives it its final name only after locking it. So an unlocked folder with a final name
-belongs to a peer that was killed. The next peer on the machine removes it, or the command that started the killed
-worker.
+belongs to a peer that was killed. It is removed by the next peer on the machine, or by the command that started the
+killed worker.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class RpcService(ABC):
     """Client and server of one service. `allowed`: returns whether a peer id may call it; by default every peer may."""
 
     service: ClassVar[str]
-    """Last part of the protocol name. It is sent on the wire: peers with different names do not find each other."""
+    """Last part of the protocol name. It is sent on the wire, so both peers must use the same name."""
 
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool] = anybody) -> None:
         self._transport = transport

@@ -73,12 +73,14 @@ class Download:
             named = next((manifest for manifest in offers if manifest[0] == sha), None)
         if named is None:
             count = max(map(len, offers.values()), default=0)
-            raise ContentUnavailable(f"{count} of {len(donors)} peers offer the same state, more than half are needed")
+            raise ContentUnavailable(f"{count} of {len(donors)} peers offer the same state; more than half are needed")
         (sha, length), holders = named, offers[named]
         packed = await self.bulk.get(sha, length, holders, at_most=max_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(packed)
         if manifest.number != number or manifest.size_bytes > at_most:
-            raise ContentUnavailable(f"donors offer a state of {manifest.size_bytes} bytes, commit {manifest.number}")
+            raise ContentUnavailable(
+                f"donors named too large a state or another one: {manifest.size_bytes} bytes, commit {manifest.number}"
+            )
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:

@@ -108,7 +108,7 @@ class StateTransfer:
             self.donor.hold(content, manifest)
 
     def silent_s(self) -> float:
-        """Return how many seconds ago a peer last answered a request about the run, or state data was last moved.
+        """Return the seconds since a peer last answered a request about the run or state data was last transferred.
 
         A transfer of data is noticed at the first call of this method after the transfer, and counts from that call.
         """

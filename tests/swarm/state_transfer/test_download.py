@@ -152,7 +152,7 @@ async def test_a_request_for_a_past_state_is_answered_and_the_copy_is_dropped_la
     network, content = MemoryNetwork(), state(10)
     made = await donors(network, "a")
     await land(made["a"], 7, content)
-    with pytest.raises(ContentUnavailable, match="0 of 1 peers offer the same state, more than half are needed"):
+    with pytest.raises(ContentUnavailable, match="0 of 1 peers offer the same state; more than half are needed"):
         await joiner(network).get(7, ["a"], ignore)
     assert now_s() < 1
     get = asyncio.create_task(joiner(network).get(8, ["a"], ignore))
@@ -320,7 +320,7 @@ async def test_without_a_certificate_more_than_half_of_all_donors_have_to_name_a
             donor.hold(state(100, int(seed)), Manifest.of(state(100, int(seed)), number=3, head=HEAD))
     get = joiner(network).get(3, list(made), ignore)
     if taken is None:
-        with pytest.raises(ContentUnavailable, match="offer the same state, more than half are needed"):
+        with pytest.raises(ContentUnavailable, match="offer the same state; more than half are needed"):
             await get
     else:
         assert (await get)[1] == state(100, taken)
