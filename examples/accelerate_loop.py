@@ -1,7 +1,8 @@
-"""Two peers with accelerate: what `prepare` returns goes to the outer loop as it is, gradient accumulation included.
+"""Train with two peers and accelerate. The outer loop takes the objects that `prepare` returns, unchanged.
 
-Run: `python examples/accelerate_loop.py`, then in a second terminal with the address that it prints as the argument.
-Several processes per peer: `accelerate launch --num_processes 2 ...`. See: rounds after every 20 optimizer steps.
+Run: `python examples/accelerate_loop.py`. Then, in a second terminal, `python examples/accelerate_loop.py ADDRESS` with
+the address that the first program prints. For several processes per peer: `accelerate launch --num_processes 2 ...`.
+See: a round after every 20 optimizer steps, each of which accumulates the gradients of two batches.
 """
 
 import sys
@@ -18,7 +19,7 @@ SHARE = len(ADDRESS)
 
 accelerator = Accelerator(gradient_accumulation_steps=2)
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
 model, x = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=32, sampler=range(SHARE, 4096, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -31,7 +32,7 @@ def print_round(report: outerloop.RoundReport) -> None:
 
 with outerloop.from_recipe(
     "diloco", model, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=f"runs/accelerate-{SHARE}"
-) as outer:  # returns once both peers are there
+) as outer:  # waits until both peers have joined
     outerloop.attach(optimizer, outer, on_round=print_round)  # counts optimizer steps, not batches
     for _ in range(2):
         for x, y in data:

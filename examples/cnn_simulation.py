@@ -1,7 +1,8 @@
-"""Eight virtual workers on one device, with any model, data and loss: a CNN on images that are drawn here.
+"""Simulate eight workers on one device, with any model, data and loss; here, a CNN is trained on generated images.
 
-Run: `python examples/cnn_simulation.py` (half a minute on two cores), then `outerloop report runs/cnn` for curves on
-one page. See: the validation loss and accuracy of three recipes after equally many steps, and what each worker sent.
+Run: `python examples/cnn_simulation.py` (half a minute on two cores), then `outerloop report runs/cnn` for a page with
+curves. See: the validation loss and accuracy of three recipes after the same number of steps, and the bytes that each
+worker sent.
 """
 
 from pathlib import Path
@@ -19,7 +20,7 @@ shapes = nn.functional.interpolate(torch.randn(10, 1, 4, 4, generator=torch.Gene
 
 
 def make_model() -> nn.Module:
-    """Return a CNN of 20,000 parameters. Called once a worker, each time with the same seed."""
+    """Return a CNN of 20,000 parameters. It is called once for each worker, each time with the same seed."""
     first = (nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(32 * 9, 48), nn.ReLU(), nn.Linear(48, 10))

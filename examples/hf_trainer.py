@@ -1,7 +1,8 @@
-"""Two peers with Hugging Face's Trainer: one callback, and checkpoints, logging and resuming stay the Trainer's.
+"""Train with two peers and one callback in Hugging Face's Trainer, which still saves, logs and resumes as usual.
 
-Run: `python examples/hf_trainer.py`, then in a second terminal with the address that it prints as the argument. Several
-processes per peer: `torchrun --standalone --nproc-per-node 2 ...`. See: `outer/...` in the log after every 20 steps.
+Run: `python examples/hf_trainer.py`. Then, in a second terminal, `python examples/hf_trainer.py ADDRESS` with the
+address that the first program prints. For several processes per peer: `torchrun --standalone --nproc-per-node 2 ...`.
+See: values named `outer/...` in the log after every 20 steps.
 """
 
 import random
@@ -15,14 +16,14 @@ import outerloop
 
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
-PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # this peer's key
+PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # folder for this peer's key
 
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes))
 text = torch.tensor(list(Path(random.__file__).read_bytes()))  # bytes of the source code of Python's `random`
-rows = text[: len(text) // 64 * 64].view(-1, 64)[SHARE::2]  # each peer has its own half
+rows = text[: len(text) // 64 * 64].view(-1, 64)[SHARE::2]  # each peer trains on one half
 arguments = TrainingArguments(
     output_dir=f"runs/hf-trainer-{SHARE}",
     max_steps=60,
@@ -30,12 +31,12 @@ arguments = TrainingArguments(
     logging_steps=10,
     save_steps=30,
     disable_tqdm=True,
-    use_cpu=not torch.cuda.is_available(),  # without it, processes on CPUs ignore each other
-    ddp_find_unused_parameters=False,  # under torchrun: torch warns of the Trainer's default, True
-    report_to=[],  # or "wandb", "tensorboard", ...: they get the charts of every round too
+    use_cpu=not torch.cuda.is_available(),  # without this option, the CPU processes of a peer ignore each other
+    ddp_find_unused_parameters=False,  # under torchrun, torch warns about the Trainer's default, True
+    report_to=[],  # "wandb", "tensorboard", ... would also receive the values of every round
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
 trainer.add_callback(
     outerloop.HFCallback("sparseloco", trainer=trainer, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=PEER_DIR)
 )
-trainer.train()  # resume_from_checkpoint=True: resumes the outer loop as well
+trainer.train()  # with resume_from_checkpoint=True, the outer loop resumes as well

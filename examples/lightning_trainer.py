@@ -1,7 +1,8 @@
-"""Two peers with Lightning's Trainer: one callback; its loggers get every round, its checkpoints hold the outer loop.
+"""Train with two peers and one callback in Lightning's Trainer, which logs every round and saves the outer loop.
 
-Run: `python examples/lightning_trainer.py`, then in a second terminal with the address that it prints as the argument.
-See: both progress bars start when the second peer is there, and both print the same hash of the agreed weights.
+Run: `python examples/lightning_trainer.py`. Then, in a second terminal, `python examples/lightning_trainer.py ADDRESS`
+with the address that the first program prints. See: the progress bars of both programs start when the second one has
+joined. At the end, both programs print the same hash of the agreed weights.
 """
 
 import sys
@@ -32,12 +33,12 @@ class Regression(lightning.LightningModule):
 
 
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
 module, x = Regression(), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=16, sampler=range(SHARE, 4096, 2))
 callback = outerloop.LightningCallback(
     "diloco", peers=2, sync_every=30, initial_peers=ADDRESS, run_dir=f"runs/lightning-{SHARE}/peer", samples=16
 )
 trainer = lightning.Trainer(max_steps=90, callbacks=[callback], default_root_dir=f"runs/lightning-{SHARE}")
-trainer.fit(module, data)  # ckpt_path=...: resumes the outer loop as well
+trainer.fit(module, data)  # with ckpt_path=..., the outer loop resumes as well
 print(f"hash of the agreed weights {callback.outer.slow_hash:016x}")

@@ -1,7 +1,8 @@
-"""Two peers, each with its own PyTorch loop: SparseLoCo adds three lines, the rest of the loop stays as it is.
+"""Train with two peers and a plain PyTorch loop: SparseLoCo adds three lines, and the rest of the loop is unchanged.
 
-Run: `python examples/own_loop.py`, and in a second terminal `python examples/own_loop.py ADDRESS` with the address that
-the first one prints. See: six rounds of 4.7 KB (float32: 428 KB), and in both the same hash of the agreed weights.
+Run: `python examples/own_loop.py`. Then, in a second terminal, `python examples/own_loop.py ADDRESS` with the address
+that the first program prints. See: six rounds, each of 4.7 KB instead of the 428 KB of float32 values. At the end, both
+programs print the same hash of the agreed weights.
 """
 
 import random
@@ -18,11 +19,11 @@ STEPS, SYNC_EVERY = 180, 30
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 
-# 16 bytes of the source code of Python's `random`, and the byte that follows. Each peer has its own half.
+# Windows of 16 bytes of the source code of Python's `random`, each with the next byte. Each peer trains on one half.
 text = torch.tensor(list(Path(random.__file__).read_bytes()))
 windows = text.unfold(0, 17, 1)[SHARE::2]
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first one's
+torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
 model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(16 * 32, 128), nn.ReLU(), nn.Linear(128, 256))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
@@ -34,7 +35,7 @@ def print_round(report: outerloop.RoundReport) -> None:
 
 with outerloop.from_recipe(
     "sparseloco", model, peers=2, sync_every=SYNC_EVERY, initial_peers=ADDRESS, run_dir=f"runs/own-loop-{SHARE}"
-) as outer:  # returns once both peers are there
+) as outer:  # waits until both peers have joined
     outerloop.attach(optimizer, outer, on_round=print_round)  # every optimizer.step() counts as an inner step
     for _ in range(STEPS):
         batch = windows[torch.randint(len(windows), (64,))]

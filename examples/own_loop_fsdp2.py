@@ -1,7 +1,8 @@
-"""Two islands of FSDP2 ranks: parameters are sharded inside an island, and islands exchange every 15 steps.
+"""Train on two islands of FSDP2 ranks. Each island holds one sharded model; islands exchange updates every 15 steps.
 
-Run: `torchrun --nproc-per-node 4 examples/own_loop_fsdp2.py` (4 CPU processes or GPUs: 2 islands of 2 ranks). See: what
-each rank holds in memory, the loss of each island, equal hashes of a shard on both islands, and one checkpoint each.
+Run: `torchrun --nproc-per-node 4 examples/own_loop_fsdp2.py` (4 CPU processes or GPUs: 2 islands of 2 ranks). See: the
+memory and the loss of each rank, the hash of its shards, which is equal on the rank with the same shards on the other
+island, and one checkpoint per island.
 """
 
 import random
@@ -31,11 +32,11 @@ for block in blocks:
 fully_shard(model, mesh=mesh["ranks"])
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which replaces the parameters
 
-# 16 bytes of the source code of Python's `random`, and the byte that follows. Each rank has its own share.
+# Windows of 16 bytes of the source code of Python's `random`, each with the next byte. Each rank has a separate share.
 text = torch.tensor(list(Path(random.__file__).read_bytes()), device=device)
 windows = text.unfold(0, 17, 1)[dist.get_rank() :: dist.get_world_size()]
 
-# Every rank is a lane: it exchanges with the rank that holds the same shards on the other island.
+# Every rank is a lane: it exchanges messages with the rank that holds the same shards on the other island.
 with outerloop.from_recipe("sparseloco", model, mesh=mesh, dim="islands", sync_every=SYNC_EVERY) as outer:
     outerloop.attach(optimizer, outer)
     print(f"island {island} rank {rank}: {outerloop.memory.estimate(outer, optimizer)}")
@@ -46,5 +47,5 @@ with outerloop.from_recipe("sparseloco", model, mesh=mesh, dim="islands", sync_e
         loss.backward()
         optimizer.step()
     print(f"island {island} rank {rank}: loss {loss.item():.3f}, hash of the agreed shards {outer.slow_hash:016x}")
-    outerloop.resharding.save(f"runs/fsdp2/island-{island}", optimizer, outer)  # loads on any number of ranks
+    outerloop.resharding.save(f"runs/fsdp2/island-{island}", optimizer, outer)  # can be loaded on any number of ranks
 dist.destroy_process_group()

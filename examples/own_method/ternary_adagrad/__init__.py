@@ -1,1 +1,1 @@
-"""A compressor and an outer method for outerloop, in a package of their own."""
+"""A compressor and an outer method for outerloop, in a separate package."""

@@ -15,11 +15,11 @@ from outerloop.types import Tensors
 
 
 class Adagrad(Differences):
-    """Outer method with one squared sum per weight. `Differences` sends the pseudo-gradient φ − θ.
+    """Outer method with one sum of squares, v, per weight. `Differences` sends the pseudo-gradient φ − θ.
 
     Args:
-        lr: η.
-        eps: ε, about the size of a typical ḡ.
+        lr: η, the learning rate.
+        eps: ε, of about the size of a typical value of ḡ.
     """
 
     momentum = 0.0
@@ -30,7 +30,7 @@ class Adagrad(Differences):
         self.lr, self.eps = lr, eps
 
     def init(self, slow: Tensors) -> None:
-        """Allocate v, 0 for every weight."""
+        """Set v to 0 for every weight."""
         self.squares = {name: torch.zeros_like(x) for name, x in slow.items()}
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
@@ -40,9 +40,9 @@ class Adagrad(Differences):
             slow[name].sub_(m * self.lr / (square_root(v) + self.eps))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return v by parameter."""
+        """Return v for every parameter."""
         return {"squares": dict(self.squares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a result of `state_dict`."""
         self.squares = dict(state["squares"])
