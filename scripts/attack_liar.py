@@ -74,7 +74,7 @@ class Attack:
         return self.record(stopped)
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
-        """Return (time, event) pairs: lies start, machines join. The time is a fraction of the run."""
+        """Return (time, action) pairs that start lies and let machines join. The time is a fraction of the run."""
         early = len(self.lies) - 1
         begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
         lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
@@ -99,7 +99,7 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Record the time at which all honest members have logged the expulsion of the liar."""
+        """Return whether all honest members have logged the expulsion of the liar. Record the time when they have."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)

@@ -203,7 +203,7 @@ def main() -> None:
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(19)  # its own CPU use must not count as its effect on others
+    os.nice(19)  # so that its CPU use does not slow the attacked peers down
     began = time.monotonic()
     done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
     took_s = time.monotonic() - began

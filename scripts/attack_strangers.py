@@ -40,7 +40,7 @@ MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
 
 
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
-    """Run once and return the record."""
+    """Run the swarm once, with or without an attack, and return the record."""
     with ExitStack() as stack:
         machines = Listed(folder / "run", workers=args.workers, options=args.options)
         if kind == "open":
@@ -128,7 +128,7 @@ def ratios(records: list[Row]) -> Row:
 
 
 def main() -> int:
-    """Run everything that has no record yet, then check all records."""
+    """Make every run that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")

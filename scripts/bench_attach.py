@@ -76,7 +76,7 @@ class SlowLink(InProcess):
 
 
 def model(width: int = 256) -> nn.Module:
-    """Return 16 matrices of width x width values."""
+    """Return a model of 16 matrices of width x width values."""
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(16)))
 
 

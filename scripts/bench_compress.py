@@ -44,7 +44,7 @@ REST = 0.03
 
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each side. The sides run in turn, `repeats` times after one warm-up.
+    """Return the median seconds of each function in `sides`. They run in turn, `repeats` times after one warm-up.
 
     A pause precedes each run, because torch's threads spin for milliseconds after the previous one.
     """
@@ -65,7 +65,7 @@ def peak_kb() -> int:
 
 
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
-    """Measure one row."""
+    """Measure a case with this number of threads, and return its row."""
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
     before = peak_kb()

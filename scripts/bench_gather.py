@@ -101,9 +101,9 @@ def gathered(args: argparse.Namespace) -> list[Row]:
 
 
 def phases(rows: Iterable[Row]) -> Row:
-    """Return the seconds of the transfer and of the commit phase, over rounds and peers.
+    """Return the median seconds of the transfer and of the commit phase, over all rounds and peers.
 
-    The first round is a warm-up.
+    The 95th percentile and the maximum of the commit phase are added. The first round is a warm-up.
     """
     by_round: dict[float, list[Row]] = {}
     for row in rows:

@@ -79,7 +79,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
 
 
 def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
-    """Return the seconds of a transfer over one stream, whose bytes are neither hashed nor stored."""
+    """Return the seconds of a transfer over one stream. The bytes are neither hashed nor stored."""
 
     async def fetch() -> None:
         async with peer.node.open_stream(donor, PLAIN) as stream:

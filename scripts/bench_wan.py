@@ -57,7 +57,7 @@ SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
 
 @dataclass
 class Host(Machine):
-    """A machine on its own host."""
+    """A machine whose command runs on a separate host."""
 
     network: Network = field(kw_only=True)
 

@@ -46,7 +46,7 @@ class Network:
         return self._wan("address", str(host)).strip()
 
     def enter(self, host: int) -> None:
-        """Move this thread, and all that it starts, to this host. Raises OSError."""
+        """Move this thread, and all that it starts, to this host. Raises OSError if that fails."""
         with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"host {host} of {self.name} cannot be entered")

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 class PacedAdamW(torch.optim.AdamW):
-    """AdamW; `step_s`: seconds from the first forward pass to the end of `step`.
+    """AdamW whose inner steps take `step_s` seconds, from the first forward pass to the end of `step`.
 
     `hook`: records the forward passes of all modules of this process, until `hook.remove()` is called. `began_s`: start
     of the first forward pass of this inner step; None before that pass.

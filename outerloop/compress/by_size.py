@@ -19,7 +19,7 @@ class BySize:
 
     Args:
         below: a number of values; the size of one chunk of `large` is a natural choice.
-        small: compressor of small tensors; it should be cheap, and accurate enough to need no tuning (bfloat16).
+        small: compressor of small tensors; it should be cheap, and accurate enough to need no tuning, such as bfloat16.
         large: compressor of all other tensors.
     """
 
@@ -61,5 +61,5 @@ class BySize:
 
 
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
-    """Return the compressor for a tensor of this shape, resolving `BySize`."""
+    """Return the compressor for a tensor of this shape: `compress`, or, if it is a `BySize`, the one that it uses."""
     return compress.of(shape) if isinstance(compress, BySize) else compress

@@ -72,7 +72,7 @@ class ScaleCom(RandomK):
         return parts
 
     def announced(self, held: Tensor) -> Tensor:
-        """Return the positions of the largest values of the residual (N values, any shape), packed to uint8."""
+        """Return the positions of the largest magnitudes of the residual (N values, any shape), packed to uint8."""
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 

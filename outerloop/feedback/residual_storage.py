@@ -38,11 +38,11 @@ class Float32:
         return self.stored.get(name), None
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Keep zeros of the shape and on the device of `like`."""
+        """Store zeros of the shape and on the device of `like`."""
         self.stored[name] = torch.zeros_like(like)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all stored tensors."""
         self.stored = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,13 +77,13 @@ class EightBit:
         return self.stored[name][:2] if name in self.stored else (None, None)
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Keep zeros of the shape and on the device of `like`."""
+        """Store zeros of the shape and on the device of `like`."""
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
         self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all stored tensors."""
         self.stored = {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Landing(NamedTuple):
     own: the row of this peer among the payloads, or -1 to leave the residual unchanged.
     beta: decay of the residual.
     chunk, k: `k` of every `chunk` values are kept; see `Rows`.
-    by_senders: divide by the number of peers whose value is not 0 instead of by the number of all peers.
+    by_senders: divide a sum by the number of peers whose value is not 0 instead of by the number of all peers.
     lr, mu: η and μ of torch's SGD.
     nesterov: whether to use the Nesterov variant.
     """

@@ -51,7 +51,7 @@ class Operator:
     def fake(self, function: Callable) -> Callable:
         """Register the decorated function, which returns empty results of the right shapes for tracing.
 
-        The numbers of the NamedTuple are passed to it as separate arguments.
+        If the definition takes a NamedTuple, the function receives its numbers as separate arguments.
         """
         torch.library.register_fake(f"outerloop::{self.name}", function, lib=LIBRARY)
         return function

@@ -172,7 +172,7 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """Return two indices for each bit: that of the one of a code that starts at this bit, and that of the next code.
+    """Return two indices for each bit: where the zeros of a code that starts there end, and where the next code starts.
 
     An index outside the stream is replaced by the index of the last bit, which is padding.
     """
@@ -199,7 +199,7 @@ def elias_fano_bits(rows: Rows) -> int:
 
 
 def elias_fano_bytes(length: int, kept: int, low: int) -> int:
-    """Return the size in bytes of a row that keeps `kept` of `length` values."""
+    """Return the size in bytes of a row that keeps `kept` of `length` values, with `low` low bits per position."""
     return (kept * (low + 1) + ((length - 1) >> low) + 7) // 8
 
 
@@ -213,7 +213,7 @@ def blocks(rows: Rows) -> list[tuple[int, int, int]]:
 
 
 def block_bytes(rows: Rows) -> list[int]:
-    """Return the size in bytes of each block."""
+    """Return the size in bytes of the rows of each of `blocks`."""
     return [number * elias_fano_bytes(length, kept, elias_fano_bits(rows)) for number, length, kept in blocks(rows)]
 
 
@@ -275,7 +275,7 @@ def upto(count: int, like: Tensor) -> Tensor:
 
 
 def decode_each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Decode the bytes of peers one by one: (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
+    """Decode the bytes of P peers to (P, M) int32, one by one. Also return whether each peer's bytes are valid, (P,)."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)
 

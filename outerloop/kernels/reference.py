@@ -163,7 +163,7 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
     (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
 
-    code = 8 * (x < 0) + e, e = 0 for zero; scale = max |x|. Ties go to the smaller level.
+    code = 8 * (x < 0) + e, with e = 0 for the level 0; scale = max |x|. Ties go to the smaller level.
     """
     middle_7 = torch.tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))], device=x_GL.device)
     scale_G = to_scale(x_GL.abs().amax(1))

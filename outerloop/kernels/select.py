@@ -86,7 +86,7 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
 def select(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Select the kept values. Return their positions in their chunks, the values, and the sum of (slow − fast)².
+    """Select the values to keep. Return their positions, relative to their chunks, the values, and Σ (slow − fast)².
 
     All inputs are contiguous and have N values: slow and residual float32, fast float32 or bfloat16. If `scale` is
     given, the residual consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. The results are

@@ -100,26 +100,26 @@ class SGDSpec:
 
 
 def sparse_codec(compress: object, shape: Size) -> SparseCodec | None:
-    """Return the description of a compressor's codec for tensors of this shape, or None."""
+    """Return the description that a compressor gives of its codec for tensors of this shape; None if it gives none."""
     return described(compress, "sparse_codec", shape)
 
 
 def residual_spec(feedback: object) -> ResidualSpec | None:
-    """Return the description of a feedback, or None."""
+    """Return the description that a feedback gives of its arithmetic; None if it gives none."""
     return described(feedback, "residual_spec")
 
 
 def aggregate_rule(aggregate: object) -> AggregateRule | None:
-    """Return the description of an aggregate, or None."""
+    """Return the description that an aggregate gives of its arithmetic; None if it gives none."""
     return described(aggregate, "aggregate_rule")
 
 
 def sgd_spec(method: object) -> SGDSpec | None:
-    """Return the description of an outer method, or None."""
+    """Return the description that an outer method gives of its arithmetic; None if it gives none."""
     return described(method, "sgd_spec")
 
 
 def described(part: object, name: str, *args: object) -> Any:
     """Return the result of calling a part's method `name`; None if the part has no such method."""
-    describe = getattr(part, name, None)  # isinstance with a protocol would take 5 µs, for each tensor
+    describe = getattr(part, name, None)  # isinstance with a protocol would take 5 µs per tensor
     return describe(*args) if describe else None

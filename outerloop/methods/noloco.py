@@ -27,8 +27,8 @@ class NoLoCo:
     Args:
         alpha: momentum α. The paper uses 0.5.
         beta: outer learning rate β. The paper uses 0.7.
-        gamma: consensus strength γ; None: the same as β.
-        consensus: whether the pull is "inside" the momentum, as in the paper, or "outside" it.
+        gamma: consensus strength γ; None means β.
+        consensus: whether the pull towards the partners is "inside" the momentum, as in the paper, or "outside" it.
 
     Raises:
         UserError: if the replicas would drift apart with these settings; the message states the inequality.

@@ -161,7 +161,7 @@ class OuterOptimizer(Differences):
         return self.rounds[first] - 1
 
     def set_factors(self, round: int) -> None:
-        """Set the learning rate and momentum of this round."""
+        """Set the optimizer's learning rate and momentum for this round, if there are factors for them."""
         for key, factor in self.factors.items():
             for group, peak in zip(self.optimizer.param_groups, self.peak[key], strict=True):
                 if factor is not None:

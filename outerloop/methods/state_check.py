@@ -57,7 +57,11 @@ def check_counts(received: Any, slow: Tensors) -> None:
 
 
 def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str] | None, free: set[str]) -> None:
-    """Check the state of a torch optimizer. `keys`: allowed keys per parameter; `free`: settings that may differ."""
+    """Check the received state of a torch optimizer.
+
+    keys: allowed keys per parameter; None means that any keys are allowed.
+    free: settings that may differ from the local ones.
+    """
     own = optimizer.state_dict()
     if own.keys() == {"parts"}:
         check_parts(optimizer.parts, received, slow, free)

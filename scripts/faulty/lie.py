@@ -27,7 +27,7 @@ LIES = ("equivocate", "rosters", "views", "certificates", "histories", "states",
 
 
 def now() -> str:
-    """Return the current lie, from the same file as misbehave.py."""
+    """Return the current lie, which is read from the same file as the misbehaviours of misbehave.py."""
     import misbehave
 
     return misbehave.now()

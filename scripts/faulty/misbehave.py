@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 FILE = "OUTERLOOP_BENCH_MISBEHAVE"
-SLOW_BYTES_S = 4000.0  # per copy: a payload of model=nano takes 10 s
+SLOW_BYTES_S = 4000.0  # per download: a payload of model=nano takes 10 s
 
 
 def now() -> str:

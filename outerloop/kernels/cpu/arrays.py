@@ -33,12 +33,18 @@ def as_array(x: Tensor | None) -> Any:
 
 
 def convert(source: Any, target: Any) -> None:
-    """Set target[: source.size] = source. float32 -> bfloat16 rounds to nearest even. Only for compiled code."""
+    """Set target[: source.size] = source. If the target is bfloat16, float32 values are rounded to nearest even.
+
+    Works in compiled code only.
+    """
     raise NotImplementedError
 
 
 def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return source[start : start + n] as float32, read-only: a view, or a copy in `buffer`. Only for compiled code."""
+    """Return source[start : start + n] as float32, read-only: a view, or a copy in `buffer`.
+
+    Works in compiled code only.
+    """
     raise NotImplementedError
 
 

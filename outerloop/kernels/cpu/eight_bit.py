@@ -19,7 +19,7 @@ TINY = np.finfo(np.float32).tiny
 
 
 def read_residual_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return residual[start : start + n] as float32; the caller may modify it. Only for compiled code.
+    """Return residual[start : start + n] as float32; the caller may modify it. Works in compiled code only.
 
     The row is a view of a float32 residual, or a copy in `buffer`; `write_residual_row` stores it.
     """
@@ -27,7 +27,7 @@ def read_residual_row(residual: Any, scale: Any, start: int, n: int, buffer: Any
 
 
 def write_residual_row(row: Any, residual: Any, scale: Any, start: int) -> None:
-    """Write back the row that `read_residual_row` returned. Only for compiled code."""
+    """Write back the row that `read_residual_row` returned. Works in compiled code only."""
     raise NotImplementedError
 
 

@@ -138,7 +138,7 @@ def joined(first, second):
 
 @compiled
 def write_code(byte, i, end, word, fill, gap, b):
-    """Append the code of a gap, of any length. Return the new (i, word, fill)."""
+    """Append the code of a gap; the code may have any length. Return the new (i, word, fill)."""
     while gap >> b > 32:
         i, word, fill = flush(byte, i, end, word, fill + 32)
         gap -= 32 << b

@@ -22,7 +22,7 @@ TOGETHER = 4
 @two_bit_encode.kernel("CPU")
 def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Implement `two_bit_encode`."""
-    code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch would wake its threads: see finite.py
+    code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch.zeros would wake torch's threads: see finite.py
     level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
     arrays = [as_array(x.contiguous()), group, code, as_array(level)]
     parallel_rows(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
@@ -72,7 +72,7 @@ def decode_groups(code, level, group, x, first, last):
         start, stop = g * group, min(g * group + group, x.size)
         whole = start + (stop - start) // 4 * 4 if start % 4 == 0 else start
         byte, four = code[start // 4 : whole // 4], x[start:whole]
-        for j in range(byte.size):  # four stores in one body are vectorized
+        for j in range(byte.size):  # four stores in one loop body are vectorized
             four[4 * j] = level_value(byte[j], low, high)
             four[4 * j + 1] = level_value(byte[j] >> np.uint8(2), low, high)
             four[4 * j + 2] = level_value(byte[j] >> np.uint8(4), low, high)

@@ -177,7 +177,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. Where the sum is zero, 1 is divided in its place and ignored: a GPU divides zero by a slow path."""
+    """Return ḡ. Where a sum is 0, 1 is divided instead and the result ignored, because dividing 0 is slow on a GPU."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:

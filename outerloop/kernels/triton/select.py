@@ -21,7 +21,7 @@ from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_floa
 from outerloop.kernels.triton.eight_bit import load_residual
 
 EACH = 8
-"""Values per thread: with 64 registers on an H100 or H200, two chunks of 4096 share a multiprocessor."""
+"""Values per thread. It then uses 64 registers, so that two chunks of 4096 share a multiprocessor (H100, H200)."""
 
 
 @select.kernel("CUDA")
