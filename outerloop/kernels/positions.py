@@ -275,7 +275,7 @@ def upto(count: int, like: Tensor) -> Tensor:
 
 
 def decode_each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Decode the bytes of P peers to (P, M) int32, one by one. Also return whether each peer's bytes are valid, (P,)."""
+    """Decode the bytes of P peers one by one to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)
 
