@@ -1,1 +1,1 @@
-"""Commands, one file each. Of the packages below, only `config` and `launcher` import hydra."""
+"""The commands of the command line, one module each. Besides this package, only `config` and `launcher` import hydra."""

@@ -1,1 +1,1 @@
-"""Configuration: from yaml files and overrides to the objects of a run, with hydra."""
+"""Build the objects of a run from yaml files and overrides, with hydra."""

@@ -188,7 +188,7 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
 def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
     """Return the checked settings of a recipe.
 
-    `over_group`: select an exchange over torch.distributed, unless the overrides set one. Raises UserError.
+    `over_group`: whether to select an exchange over torch.distributed, unless the overrides set one. Raises UserError.
     """
     settings = load.load([f"recipe={recipe}", *overrides])
     if over_group and settings.workers_as != "ranks":

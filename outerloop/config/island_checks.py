@@ -93,5 +93,5 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
 
 
 def needs_whole_matrices(optimizer: DictConfig | None) -> bool:
-    """Return whether an inner optimizer needs whole matrices, and so cannot update their shards separately."""
+    """Return whether an inner optimizer needs whole matrices because it cannot update their shards separately."""
     return optimizer is not None and getattr(get_object(optimizer._target_), "needs_whole_matrices", False)

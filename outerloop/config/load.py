@@ -127,7 +127,7 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_optimizers(config: DictConfig) -> None:
-    """Check that one optimizer takes steps: that of each worker, or that of the method. Raises UserError if not."""
+    """Check that one optimizer takes steps, either in each worker or in the outer method. Raises UserError if not."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:

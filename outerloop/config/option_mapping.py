@@ -80,7 +80,7 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
 def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
     """Return the options and groups that an outer loop with these settings reads.
 
-    If its method exchanges gradients, the outer loop also reads the options of `inner` and `rounds`: the method takes
+    If the method exchanges gradients, the outer loop also reads the options of `inner` and `rounds`: the method takes
     its learning rate from `inner` and lets it decay over the rounds. `has_exchange`: whether the exchange is passed as
     an object, so that options of the exchange do not apply.
     """

@@ -1,4 +1,4 @@
-"""Check that peers with training loops of their users start with equal settings, shapes, rounds and weights."""
+"""Check that peers whose users run their own training loops start with equal settings, shapes, rounds and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a run that must be equal on all machines, and their fingerprint."""
+"""Collect the settings of a run that must be equal on all machines, and compute their fingerprint."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
 
 
 def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
-    """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a file has no valid key."""
+    """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a key file is invalid."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
     advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
     yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, one for each worker", advice)

@@ -84,7 +84,7 @@ def dial_failure(address: str) -> str:
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
-    If addresses are announced, the finding is undecided even if dialling failed, because many routers do not let hosts
+    If dialling failed although addresses are announced, the finding is undecided, because many routers do not let hosts
     in their own network dial its public address.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]

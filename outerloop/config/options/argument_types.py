@@ -18,7 +18,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def check(config: DictConfig, override: Override) -> None:
-    """Check the value of an override. Raises UserError if the argument is annotated with other types."""
+    """Check the value of an override. Raises UserError if its type is not in the annotation of its argument."""
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
         return
