@@ -1,1 +1,1 @@
-"""The commands of the command line, one module each. Besides this package, only `config` and `launcher` import hydra."""
+"""Commands of the command line, one module each. Besides this package, only `config` and `launcher` import hydra."""
