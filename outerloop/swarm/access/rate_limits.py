@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_REMOTES = 2048
-"""Maximum number of buckets, twice the maximum number of peers in a run. The least recently used one goes first."""
+"""Maximum number of buckets: twice the peer limit of a run. The least recently used bucket is dropped first."""
 EVERYBODY = "all non-members"
 """Name of the shared bucket's owner in a refusal."""
 

@@ -64,7 +64,7 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is valid; if not, log the refusal. `by`: its sender; empty: its owner."""
+        """Return whether a record is valid; if not, log the refusal. `by`: the sender; if empty, the owner."""
         owner = _owner(record.subkey)
         sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
@@ -97,7 +97,7 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Spend one signature check if it is needed. Return the owner of a budget that lacks it, or an empty string."""
+        """Spend one signature check, unless its result is known. Return the owner of an exhausted budget, or ""."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:

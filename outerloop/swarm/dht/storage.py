@@ -37,7 +37,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Return a stored value, cut to the size limit, because hivemind's searches may have added records to it."""
+        """Return a stored value. First cut it to the size limit, because hivemind's searches may have added to it."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)

@@ -15,8 +15,8 @@ session. A run that is resumed as a whole forms a new session. A peer that resta
 remembers their session, rejoins it. A late joiner is not a member: the members know its name, and it can join the
 roster of the gather rounds once it has the state.
 
-A peer believes that a member list has formed if more than half of the voters report it (proof.py lists what a minority
-can do). The voters are:
+A peer believes that the swarm has formed with a member list if more than half of the voters report it (proof.py lists
+what a minority can do). The voters are:
 
     if this peer is in the member list        the members in that list, including this peer
     else, in a run with exchange.allow        the other peers on the allow-list, who also vote on the commits
@@ -203,7 +203,7 @@ class Formation(RpcService):
             )
 
     def _is_backed(self, poll: MemberPoll, formed: Members, is_member: bool) -> bool:
-        """Return whether enough peers report that this list has formed, or this peer remembers the list's session."""
+        """Return whether enough peers report that the swarm has formed with `formed`, or this peer remembers it."""
         listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
         return poll.is_backed(formed, is_member=is_member, listed=listed) or self._remembers_that(formed)
 

@@ -95,7 +95,7 @@ class Incarnations(RpcService):
         self.own = self._own_incarnation.packed
         self.stopped: UserError | None = None
         self._stop_called, self._noticed = asyncio.Event(), asyncio.Event()
-        self._was_accepted = False  # another peer has accepted this process as this peer
+        self._was_accepted = False  # whether another peer has accepted this process
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}

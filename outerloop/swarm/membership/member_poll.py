@@ -63,9 +63,9 @@ class MemberPoll:
         return next((members for members in lists if 2 * lists.count(members) > len(lists)), [])
 
     def is_backed(self, formed: Members, *, is_member: bool, listed: frozenset[str]) -> bool:
-        """Return whether more than half of the voters (formation.py) report that this member list has formed.
+        """Return whether more than half of the voters (formation.py) report that the swarm has formed with this list.
 
-        `is_member`: whether this peer is in it. `listed`: the ids on the allow-list, which vote if this peer is
+        `is_member`: whether this peer is in the list. `listed`: the ids on the allow-list, which vote if this peer is
         not in the member list; empty if there is no allow-list.
         """
         reporters = {id_of(name) for name, members in self.formed_lists.items() if members == formed}

@@ -64,7 +64,7 @@ class NodeOptions:
 
 
 class PeerSession:
-    """A running peer. The constructor starts it. Others see it after `appear`; it knows the members after `form`.
+    """A running peer. The constructor starts it. Other peers see it after `appear`; it knows the members after `form`.
 
     `on_status` is called with lines for the user. `remembers` is passed to Formation.
     """

@@ -51,8 +51,8 @@ TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s
 peers together. Each refusal costs about 1 ms. Streams beyond these rates are held for HOLD_S.
 """
 HELD_AT_ONCE = 416
-"""Maximum number of streams held at a time; further ones are closed. Each takes up two open files in this process and
-in p2pd, and 0.18 MB of p2pd's memory, which adds up to 75 MB."""
+"""Maximum number of streams held at a time; further ones are closed. Each takes up two open files in this process
+and two in p2pd, and 0.18 MB of p2pd's memory, which adds up to 75 MB."""
 REQUEST_BYTES = 1024
 """Maximum size of a public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20

@@ -89,7 +89,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
 
 
 class RpcService(ABC):
-    """Client and server of one service. `allowed`: returns whether a peer id may call it; by default every peer may."""
+    """Client and server of one service. `allowed`: returns whether a peer (id) may call it; by default, any may."""
 
     service: ClassVar[str]
     """Last part of the protocol name. It is sent on the wire, so both peers must use the same name."""
