@@ -33,7 +33,7 @@ class Attached:
             are several optimizers, such as Muon and AdamW for different parameters, pass a list in the order of their
             steps; only the steps of the last optimizer are counted.
         outer: the outer loop, which counts every step; its rounds launch and land inside `optimizer.step`. On a rank
-            that does not lead its island, the `Follower` that replaces the outer loop.
+            that does not lead its island, pass the `Follower` that replaces the outer loop.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
         sole_writer: whether only the steps of `optimizer` change the weights. This is not the case if, for example,
@@ -94,7 +94,7 @@ attach = Attached
 
 
 def hooked_optimizer(optimizer: Any) -> Optimizer:
-    """Return the optimizer whose step calls hooks: the optimizer itself, or the optimizer that it wraps.
+    """Return the optimizer whose step calls hooks: `optimizer` itself, or the optimizer that it wraps.
 
     Accelerate's wrapper has no hooks. It calls the step of the wrapped optimizer when the gradients are complete.
 
@@ -104,7 +104,7 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
     hooked: Any = optimizer if has_hooks else getattr(optimizer, "optimizer", None)
     if not hasattr(hooked, "register_step_post_hook"):
         raise UserError(
-            f"attach takes an optimizer and an outer loop, and a {type(optimizer).__name__} is not an optimizer with"
+            f"attach takes an optimizer and an outer loop, but a {type(optimizer).__name__} is not an optimizer with"
             " step hooks: call outerloop.attach(optimizer, outer)"
         )
     return hooked

@@ -1,6 +1,6 @@
 """Events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, ready, step, round, eval, sample, saved, done. Names of fields include the unit.
+"event" is one of status, ready, step, round, eval, sample, saved, done. A field's name includes its unit.
 """
 
 from __future__ import annotations

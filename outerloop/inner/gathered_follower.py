@@ -50,7 +50,7 @@ class GatheredFollower:
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
-    """Follow the leader's commands until its run ends. Raises UserError or LeaderFailed if the leader failed."""
+    """Follow the leader's commands until the leader leaves. Raises UserError or LeaderFailed if the leader failed."""
     follower = Follower(outer.island)
     while (command := follower.recv_command())["do"] != "leave":
         if command["do"] == "step":

@@ -18,7 +18,7 @@ class StepHooks(Protocol):
 
     @property
     def island(self) -> Island:
-        """The trained parameters."""
+        """The island, which holds the trained parameters."""
         ...
 
     def before_update(self) -> float:

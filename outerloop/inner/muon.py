@@ -1,4 +1,4 @@
-"""Inner optimizer with Muon for layer matrices and AdamW for the rest (MuLoCo, arXiv 2505.23725).
+"""Define the inner optimizer that uses Muon for layer matrices and AdamW for the rest (MuLoCo, arXiv 2505.23725).
 
 Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps. Embeddings, the output matrix, norms and biases are
 not maps between layers, so AdamW updates them. Both optimizers are implemented by torch.

@@ -1,4 +1,4 @@
-"""Generate text from the global model during training, to show what the loss does not show."""
+"""Generate text from the global model during training, as a check of its quality in addition to the loss."""
 
 from __future__ import annotations
 

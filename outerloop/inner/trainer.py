@@ -61,14 +61,14 @@ class Trainer(Generic[Outer]):
         forward: module called in the forward pass: the model itself, or its torch.compile or DDP wrapper.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: the outer loop, which counts every inner step; on a rank of a gathered island that is not the leader, the
-            outer loop's replacement (gathered_follower.py).
+        outer: counts every inner step; the outer loop, or its replacement on a non-leader rank of a gathered island
+            (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
         lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
         warmup_steps: number of this worker's first updates during which a linear ramp limits the factor. A worker that
             joins late needs the ramp because its optimizer moments start at zero.
         accumulate: number of micro-batches per step.
-        clip_norm: largest global L2 norm of the gradient; None for no limit.
+        clip_norm: maximum global L2 norm to which the gradient is clipped; None for no limit.
         precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
     """
 

@@ -73,7 +73,7 @@ class Worker:
 
     @property
     def step(self) -> int:
-        """Number of inner steps done."""
+        """Return the number of completed inner steps."""
         return self.outer.inner_step
 
     def run(self) -> None:
@@ -108,7 +108,8 @@ class Worker:
         """Take one inner step and land the rounds that are due.
 
         If ReplicasDiverged is raised, the state is saved first, because it is not known which of the replicas is wrong.
-        For an island of several ranks nothing is saved: saving is collective, and only the leader gets this error.
+        With several ranks, nothing is saved, because all ranks must take part in saving, but only the leader gets this
+        error.
         """
         try:
             return self.trainer.step()
@@ -152,7 +153,7 @@ class Worker:
         self.consecutive_failures = self.consecutive_failures + 1 if report.failed else 0
         if self.consecutive_failures >= self.settings.max_failed_rounds:
             raise RoundFailed(
-                f"{self.consecutive_failures} rounds in a row did not complete, the last one: {report.failed}"
+                f"{self.consecutive_failures} rounds in a row did not complete; the last one: {report.failed}"
             )
 
     def keep_payload(self, report: RoundReport) -> None:
@@ -177,8 +178,8 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If rounds may land early, defer the save to the inner step after which the round has landed on all peers, so
-        that all peers save after the same step.
+        If rounds may land early, defer the save to the inner step after which the newest round has landed on all
+        peers, so that all peers save after the same step.
         """
         schedule = self.outer.schedule
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
@@ -188,8 +189,8 @@ class Worker:
     def save_at_stop_point(self) -> None:
         """Save and raise Stopped if the run is interrupted and its stop point is reached.
 
-        If not all workers have landed the same rounds after that step, continue to the next step after which they have:
-        no round is in flight, or one has just landed on all workers.
+        If the workers may have landed different rounds by then, save after the next step by which all have landed the
+        same rounds, because no round is in flight or one has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return
@@ -273,7 +274,7 @@ class Worker:
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 
     def emit_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
-        """Evaluate the given weights on this worker's share, and emit an eval event."""
+        """Evaluate `weights` on this worker's share of the validation set, and emit an eval event."""
         nats = self.trainer.evaluate(self.validation, weights, batch=self.settings.eval_batch)
         tokens = self.validation[:, 1:].numel() * self.ranks.size
         self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)

@@ -1,10 +1,10 @@
-"""Save and load the checkpoint of one worker in its run directory: one file, and the shards of a sharded island.
+"""Save and load the checkpoint of one worker in the run directory: one file, and the shards of a sharded island.
 
     checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
     checkpoints/step-00000300/island-0/       the shards of a sharded island (distributed_checkpoint.py)
 
-All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and a record with
-which file and shards can be verified (checkpoint.py). All ranks must call `load`; ranks that follow a leader call
+All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and a record that
+is used to verify the file and the shards (checkpoint.py). All ranks must call `load`; ranks that follow a leader call
 `load_inner` instead. Shards can be loaded by any number of ranks. An unsharded replica can be loaded by any number of
 ranks, each of which then has a copy.
 """

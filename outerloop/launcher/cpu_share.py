@@ -71,5 +71,5 @@ def concurrent_runs() -> int:
 
 
 def limit_threads(params: int, tokens: int) -> None:
-    """Lower the number of torch threads of the calling thread to the number that speeds up this model."""
+    """Lower the number of torch threads of the calling thread to the number that its model can use."""
     set_threads(min(torch.get_num_threads(), useful_threads(params, tokens)))

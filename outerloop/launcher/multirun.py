@@ -32,7 +32,7 @@ SWEEP_DIR = "hydra.sweep.dir="
 
 
 def multirun(overrides: list[str]) -> int:
-    """Check every combination of options, then run the sweep. Print the table of the runs, and why each dead run died.
+    """Check every combination of options, then run the sweep. Print a table of the runs, and why failed runs died.
 
     Return exit code 1 if any run died, else 0.
 

@@ -82,7 +82,7 @@ class TorchrunPool:
             raise Stopped("the run was stopped")
 
     def request_stop(self) -> bool:
-        """Return False, because torchrun also ends the other ranks immediately, so they cannot reach a common step."""
+        """Return False: on an interrupt, torchrun also ends the other ranks, so they cannot reach a common step."""
         return False
 
     def stop_after(self, step: int) -> None:

@@ -59,7 +59,7 @@ def train(overrides: Sequence[str]) -> int:
 
 
 def load_settings(overrides: Sequence[str], *, processes: int) -> DictConfig:
-    """Return the settings, with this number of processes divided into islands. Raises UserError if they are invalid."""
+    """Return the settings, with the processes divided into islands. Raises UserError if the settings are invalid."""
     settings = load.load([*overrides, f"workers={processes}"])
     ranks = ranks_per_island(settings, processes)
     refuse_island(settings, ranks)

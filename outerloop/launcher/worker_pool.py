@@ -5,8 +5,8 @@ worker ends without sending a last event, the pool sends {"event": "died"}. `sto
 and `join` waits until all have ended.
 
 To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
-"stopping", "step": inner steps begun}. `stop_after` lets them train up to one step, save and leave (stop_point.py).
-`request_stop` returns False if this pool cannot do that.
+"stopping", "step": inner steps begun}. `stop_after` lets them train up to a given step, save and leave (stop_point.py).
+`request_stop` returns False if a pool cannot do this.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
 
 
 def leave_on_signals(stop_point: StopPoint) -> None:
-    """Leave immediately on SIGINT. On SIGTERM, leave after PARENT_S unless the parent requests a checkpoint before."""
+    """Leave immediately on SIGINT. On SIGTERM, leave after PARENT_S unless the parent has requested a checkpoint."""
 
     def wait_for_request(number: int, frame: FrameType | None) -> None:
         signal.alarm(PARENT_S)

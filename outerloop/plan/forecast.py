@@ -8,7 +8,7 @@
 λ is the number of failures of one peer per second. The names "round", "calm" and "with one absent" are durations: the
 mean, a round without failures, and a round with one absent peer. A failed peer is still expected in the next two rounds
 (exchange.absent_rounds), each of which waits the whole grace period for it. The peer restarts after a minute and
-downloads the state. In gossip no peer waits.
+downloads the state. In gossip, no peer waits for an absent one.
 """
 
 from __future__ import annotations

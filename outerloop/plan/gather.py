@@ -8,7 +8,7 @@
     bandwidth for u = bits / (hidden + compute (1 / u − 1))
 
 A peer that is too late does not delay the others. A peer that launches after the decision lands the round that it
-missed, and immediately contributes its progress to the next round. With up to 9 peers, pullers do not queue at the
+missed, and immediately contributes its progress to the next round. With up to 9 peers, requests do not queue at the
 owners of payloads, and every transfer is simulated. With more peers, every link is a queue of payloads in the order in
 which they are ready. All links are equal and have the same queue, so the time of a simulation does not grow with the
 number of links: 10,000 peers are simulated fast.
@@ -98,8 +98,8 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
 def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
     """Return the arrival time of each payload, (P,).
 
-    It is the later one of two times: the payload's end in the queue of all payloads, and the time at which the peer's
-    uplink has sent all copies. The queue takes `gather_messages` times the time of one payload in the slower direction.
+    It is the later of two times: when the queue of all payloads has moved past the payload, and when the uplink of its
+    owner has sent all copies. The queue takes `gather_messages` times the time of one payload in the slower direction.
     """
     order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
@@ -120,5 +120,5 @@ def utilization(compute_s: float, exposed_s: float) -> float:
 
 
 def bandwidth_for(share: float, *, bits: float, compute_s: float, hidden_s: float) -> float:
-    """Return the bits/s that give a utilization of `share`, with an exchange of `bits` per `compute_s` of steps."""
+    """Return the bits/s that give a utilization of `share`, if `bits` are exchanged per `compute_s` of inner steps."""
     return bits / (hidden_s + compute_s * (1 / share - 1))

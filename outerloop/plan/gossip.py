@@ -29,7 +29,7 @@ from outerloop.plan.scenario import Fleet, Method, StepRate
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
 """Patience as a share of the time of inner steps, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Seconds between two proposals, and numbers: proposals during the patience, peers to notify, recent partners to avoid.
+"""Seconds between two proposals; numbers of proposals within the patience, notified peers, and remembered partners.
 
 The values are from swarm/timeouts.py, gossip.py and partner_policy.py.
 """

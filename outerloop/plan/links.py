@@ -1,6 +1,6 @@
 """Model the links of a run, and how long one exchange takes over equal links without other traffic.
 
-    gather   n · bytes / min(up, down),   n = P − 1; for 10 or more peers n = 1.5 (P − 1), because pullers queue
+    gather   n · bytes / min(up, down),   n = P − 1; for 10 or more peers n = 1.5 (P − 1), because requests queue
     pair     bytes / min(up, down)
     ring     2 (P − 1) messages of bytes / P;      tree   2 log2(P) messages of all bytes
 
@@ -20,7 +20,7 @@ GOODPUT = 0.80
 """Share of a link's capacity that payloads reach in a run. A single transfer reaches 0.94 to 0.96. If both directions
 are full and several transfers share a link, TCP leaves it partly idle: plain sockets reach 0.64 to 0.92."""
 HOST_BITS = 1.2e9
-"""Throughput limit of a host in each direction in bits/s, due to encryption and copying. Measured on one core each."""
+"""Throughput limit of a one-core host in each direction in bits/s, due to encryption and copying. Measured."""
 CONCURRENT_TRANSFERS = 8
 """Number of concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
 QUEUEING = 1.5

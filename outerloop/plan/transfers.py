@@ -4,9 +4,9 @@
                               from the other links of these transfers; the same is then done with the remaining links,
                               until all transfers have a rate
 
-A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further pullers queue at
-the owner, and a peer occupies one of its own slots while it queues. So some links are idle if all peers request
-payloads in the same order.
+A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further requests queue at
+the owner, and each occupies a slot of the peer that made it. So some links are idle if all peers request payloads in
+the same order.
 
 Suffixes of names: F transfers, P peers, L links.
 """
@@ -78,7 +78,7 @@ class GatherSimulation:
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
-        """Return the time at which the next transfer ends if no other starts before, and the current rates."""
+        """Return the time at which the next transfer ends if no other starts before then, and the current rates."""
         if not self.active:
             return np.inf, np.zeros(0)
         sources_F, targets_F = np.array(self.active).T

@@ -3,7 +3,7 @@
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 
 c is the worker's measured number of seconds per inner step, without waits, evaluations and saves. b_r is the number of
-payload bytes of round r times the number of copies that the worker sent. B is the number of bits per second. τ is the
+payload bytes of round r times the number of copies that the worker sent. B is the bandwidth in bits/s. τ is the
 number of inner steps between launch and landing, during which a transfer costs no time (0 for most schedules). The
 model ignores latency, and assumes that downlinks are not slower than uplinks.
 """

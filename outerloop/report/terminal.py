@@ -1,4 +1,4 @@
-"""Show the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
+"""Show the tables of a report in a terminal. Text is wrapped, numbers are not. A table that is too wide is split."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():
         worker.settings = replace(PLAN, rounds=100)
         for number, failed in enumerate(["gone", "gone", "", "gone", "gone"]):
             worker.after_round(report(number, failed))
-        with pytest.raises(RoundFailed, match="3 rounds in a row did not complete, the last one: at last"):
+        with pytest.raises(RoundFailed, match="3 rounds in a row did not complete; the last one: at last"):
             worker.after_round(report(5, "at last"))
         counters = worker.totals.counters()
         assert counters["rounds_failed"] == 5 and counters["wait_s"] == 3.0

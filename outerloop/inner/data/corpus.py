@@ -5,7 +5,7 @@ Every corpus guarantees:
 2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
 A window consists of seq_len + 1 tokens. Its first seq_len tokens are the inputs, its last seq_len tokens the targets.
-Consecutive windows share one token, so that every token of a text is a target once.
+Consecutive windows share one token, so that every token of a text, except the first, is a target once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Corpus(Protocol):
     """AXIS data: one source of text."""
 
     vocab_size: int
-    """Every token id is below this; the model's vocabulary must be at least as large."""
+    """All token ids are below this number; the model's vocabulary must be at least as large."""
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> Stream:
         """Return the stream of worker `rank` among `size` workers. No two workers train on the same text."""

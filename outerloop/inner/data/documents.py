@@ -1,8 +1,9 @@
-"""Serve text files as a corpus. Whole files are held out or assigned to workers; a worker reads only its own files.
+"""Serve text files as a corpus.
 
-If too small or too large a share of the bytes would be held out (for example, of a single large file), the last 5 % of
-the joined text is for validation instead. Then, or if the files cannot be assigned to workers evenly enough, workers
-train on contiguous spans of the joined training text, and each worker reads all of it.
+Whole files are held out for validation or assigned to workers, and each worker reads only its own files. If too small
+or too large a share of the bytes would be held out (for example, if all text is in one file), the last 5 % of the
+joined text is for validation instead. Then, or if the files cannot be assigned to workers evenly enough, workers train
+on contiguous spans of the joined training text, and each worker reads all of it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Documents:
         packages = group_by_package(training) if self.whole_packages else {d.name: [d] for d in training}
         if self.whole_packages and len(packages) < size:
             raise UserError(
-                f"data.non_iid=true distributes whole packages: {size} workers, but only {len(packages)} packages; "
+                f"data.non_iid=true needs a package per worker: {size} workers, but only {len(packages)} packages; "
                 f"use at most {len(packages)} workers or set data.non_iid=false"
             )
         names_by_worker = balance_by_bytes({name: total_bytes(package) for name, package in packages.items()}, size)

@@ -85,7 +85,7 @@ class HuggingFace:
         return self.encoding.tokenizer()
 
     def open_part(self, rank: int, size: int) -> IterableDataset:
-        """Return the part of worker `rank`: whole files if `size` divides their number, else every size-th example."""
+        """Return worker `rank`'s part: whole files if `size` divides the file count, else every size-th example."""
         from datasets.distributed import split_dataset_by_node
 
         return split_dataset_by_node(self._open(self.split, self.data_files), rank, size)

@@ -62,7 +62,7 @@ def encoding(tokenizer: str | None) -> Encoding:
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer saved in `folder`, without network access. Raises UserError if the folder contains none."""
-    from transformers import AutoTokenizer  # imported late: it takes a second, and runs on bytes do not need it
+    from transformers import AutoTokenizer  # imported late: the import takes a second, and bytes need no tokenizer
 
     path = Path(folder).expanduser()
     try:
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 def byte_tokenizer() -> PreTrainedTokenizerBase:
     """Return a new tokenizer whose ids are the byte values. It supports save_pretrained and AutoTokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast  # imported late: it takes a second, and only an export needs it
+    from transformers import PreTrainedTokenizerFast  # imported late: the import takes a second; only exports need it
 
     characters = byte_characters()
     core = Tokenizer(models.BPE(vocab={characters[byte]: byte for byte in range(256)}, merges=[]))

@@ -1,6 +1,6 @@
-"""Token shards in llm.c's layout: tokenize once, then train from files of any size.
+"""Read token shards in llm.c's format: text is tokenized only once, and files may be of any size.
 
-A shard is a header of 256 int32 values (magic, version, number of tokens, zeros), followed by the tokens. Two formats:
+A shard is a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens. The two kinds of shards:
 magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
 
 A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped,
@@ -95,7 +95,7 @@ class Shards:
         if tokens.max() >= self.vocab_size:
             raise UserError(
                 f"{shard.path}: token id {tokens.max()} is not below data.vocab_size={self.vocab_size}; "
-                "set data.vocab_size=N to the size of the tokenizer that made the file"
+                "set data.vocab_size=N to the vocabulary size of the tokenizer that made the file"
             )
         return tokens
 
