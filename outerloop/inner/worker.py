@@ -189,8 +189,8 @@ class Worker:
     def save_at_stop_point(self) -> None:
         """Save and raise Stopped if the run is interrupted and its stop point is reached.
 
-        If the workers may have landed different rounds by then, save after the next step by which all have landed the
-        same rounds, because no round is in flight or one has just landed on all workers.
+        If the workers may have landed different rounds at that step, save after the next step at which all have landed
+        the same rounds, because no round is in flight or one has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return
