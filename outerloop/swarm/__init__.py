@@ -3,8 +3,8 @@
 It uses three layers of hivemind, in one asyncio thread and without forking a process: the libp2p daemon (streams with
 an authenticated sender), the raw binary streams and the DHT. Each package below imports only those above it:
 
-    validation  timeouts  resource_exhaustion    checks of message fields; timeouts; lack of descriptors or disk space
-    consensus          consensus on the commits of a run (Paxos): pure, without network, clock, torch and hivemind
+    validation  timeouts  resource_exhaustion    field checks; timeouts; lack of file descriptors or disk space
+    consensus          consensus on the commits of a run (Paxos): pure, without network, clock, torch or hivemind
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request
     p2p                the libp2p daemon and the node of a peer; its streams, and admission control for them
