@@ -1,4 +1,4 @@
-"""Optional protocols of an exchange, and functions that use a default where an exchange does not implement one.
+"""Optional protocols of an exchange, and functions with a default for exchanges that do not implement a protocol.
 
 Replicated     a majority decides rounds; peers may miss rounds, join late and take over the state of the others
 Meeting        all peers exchange bytes outside of rounds
@@ -48,7 +48,10 @@ class Replicated(Protocol):
         ...
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Fetch the state of the other peers, as `StateTransferRequired.state` does. Raises QuorumLost."""
+        """Fetch the state of the other peers, as `StateTransferRequired.state` does.
+
+        Raises QuorumLost if the state does not arrive.
+        """
         ...
 
 
@@ -58,7 +61,10 @@ def replicated(exchange: Exchange) -> Replicated | None:
 
 
 def decided(exchange: Exchange, round: Round) -> bool:
-    """Return whether the other peers have decided a round without this peer. Raises StateTransferRequired."""
+    """Return whether the other peers have decided a round without this peer; False if the exchange is not replicated.
+
+    Raises StateTransferRequired if this peer is too far behind to land the round.
+    """
     majority = replicated(exchange)
     return majority is not None and majority.decided(round)
 
@@ -82,7 +88,7 @@ class Meeting(Protocol):
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the bytes that all live peers sent for one meeting, including this peer's, in peer-name order.
 
-        All peers must call this with the same increasing numbers. Raises RoundFailed.
+        All peers must call this with the same numbers, in increasing order. Raises RoundFailed.
         """
         ...
 
@@ -151,7 +157,7 @@ class Unmetered:
 
 
 def metered(exchange: Exchange) -> Metered:
-    """Return the exchange, whose counters keep changing, or `Unmetered` if it counts nothing."""
+    """Return the exchange itself, or `Unmetered` if the exchange counts nothing."""
     return exchange if isinstance(exchange, Metered) else Unmetered()
 
 

@@ -1,6 +1,6 @@
 """The protocols of the axes: compress, feedback, method, aggregate, schedule, exchange.
 
-An implementation needs only the methods and attributes of its protocol, and neither an import nor a base class.
+An implementation needs only the methods and attributes of its protocol. It needs no import and no base class.
 
 Any part may also have an attribute `requires`, a sequence of `Requirement`: properties that other parts must have. They
 are checked when an outer loop is constructed (core/compatibility).
@@ -150,9 +150,9 @@ class OuterMethod(Protocol):
     def sends(self) -> Literal["differences", "weights", "some weights"]:
         """The kind of tensors that `outgoing` returns.
 
-        differences: pseudo-gradients or gradients, which may be sparse and may use feedback.
-        weights: all weights, neither sparse nor with feedback.
-        some weights: a part of the weights may be left out, the same part on all peers; no feedback.
+        differences: pseudo-gradients or gradients; compression may be sparse and may use feedback.
+        weights: all weights; compression may neither be sparse nor use feedback.
+        some weights: weights, of which a part may be left out, the same part on all peers; without feedback.
         """
         ...
 
@@ -269,13 +269,13 @@ class Pending(Protocol):
 
 
 class Exchange(Protocol):
-    """AXIS exchange: sends this peer's message of a round and returns those of other peers.
+    """AXIS exchange: sends this peer's message of a round and returns the messages of other peers.
 
     exchange_protocols.py defines the optional protocols.
     """
 
     info: Capabilities
-    """An attribute of the class, so that it is known before the exchange is constructed."""
+    """Facts about the exchange. This is a class attribute, so that they are known before an exchange is constructed."""
     peer: str
     """This peer's name, unique in the run."""
 
@@ -299,7 +299,7 @@ class Exchange(Protocol):
     def start(self, blob: bytes, round: Round) -> Pending:
         """Start sending one wire message, and return immediately.
 
-        If the round is already decided, the message is not included, but the result of the round is returned.
+        If the round is already decided, the message is not included, but `Pending.wait` returns the contributions.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The small values that are passed between the parts in protocols.py, and the errors.
+"""Define the small values that are passed between the parts of protocols.py, and the errors.
 
 Letters used in shapes in all files: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
 """
@@ -96,7 +96,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def raise_terminated(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM."""
+    """Handle SIGTERM by raising Terminated."""
     raise Terminated
 
 
@@ -192,7 +192,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """The cost to this peer from one landing to the next, in seconds and bytes.
+    """The cost of a round to this peer, from one landing to the next, in seconds and bytes.
 
     compute_s: time of inner steps.
     codec_s: time of launching and landing.

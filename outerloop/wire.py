@@ -170,7 +170,7 @@ def check_schema(header: Header, schema: Schema) -> None:
     """Check that the sender has a model of this schema. Raises InvalidMessage if it has another model."""
     if header.schema != schema_hash(schema):
         raise InvalidMessage(
-            f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
+            f"{header.peer} has another model: its schema is {header.schema:016x}, not {schema_hash(schema):016x}"
         )
 
 
@@ -257,7 +257,7 @@ class Reader:
         """
         text = str(self.read_bytes(self.read_int("<B")), "utf-8")
         if not text.isprintable():
-            raise InvalidMessage(f"{text[:QUOTED]!r} is not a name")
+            raise InvalidMessage(f"the name {text[:QUOTED]!r} is not printable")
         return text
 
     def read_tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:

@@ -87,7 +87,7 @@ def test_too_long_is_refused_unread():
 
 def test_another_model_is_named():
     other = SCHEMA | {"d": Size([5, 2])}
-    with pytest.raises(wire.InvalidMessage, match="000-π sends another model"):
+    with pytest.raises(wire.InvalidMessage, match="000-π has another model"):
         wire.unpack(wire.pack(HEADER, message()), other)
 
 

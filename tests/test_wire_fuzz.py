@@ -128,7 +128,7 @@ def test_a_reason_is_short_whatever_the_parts_are_called():
 def test_names_that_a_terminal_would_obey_are_refused(name):
     draft = forged_payloads.apart(payload_checks.honest("identity"))
     draft.peer = name.encode()
-    with pytest.raises(wire.InvalidMessage, match="is not a name") as refused:
+    with pytest.raises(wire.InvalidMessage, match="is not printable") as refused:
         wire.read(draft.assembled())
     assert len(str(refused.value)) < 200
 

@@ -46,7 +46,7 @@ class UpdateCodec:
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if the message states another model, round or peer than it was received for.
+        Raises InvalidMessage if it is of another model, or states another round or peer than `contribution` does.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)

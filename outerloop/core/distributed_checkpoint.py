@@ -95,7 +95,10 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 
 def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str, Any]:
-    """Return the state that is not sharded, with a placeholder for each sharded tensor. Raises UserError."""
+    """Return the state that is not sharded, with a placeholder for each sharded tensor.
+
+    Raises UserError if this state is missing or invalid.
+    """
     one = held.get("rest")
     if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
         raise UserError(f"{folder} holds a checkpoint without an outer loop: use a folder of `resharding.save`")
@@ -155,7 +158,10 @@ def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
-    """Return the tree with placeholders for tensors sharded like parameter `name`; add these tensors to `shards`."""
+    """Return the tree with placeholders for tensors sharded like a parameter; add these tensors to `shards`.
+
+    name: the parameter to which the tree belongs; "" if it does not belong to one.
+    """
     if isinstance(tree, dict):
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
     x = dense(tree)

@@ -28,7 +28,7 @@ class EagerUpdates:
 
     @torch.no_grad()
     def begin(self, flight: InFlight, peers: int) -> None:
-        """Apply Δ_now / P after the first launch."""
+        """Apply Δ_now / P, where P is `peers`, after the first launch."""
         mean, replica = {name: x / peers for name, x in flight.update.items()}, self.launcher.replica
         self.method.update(replica.slow, mean, {})
         self.launcher.pipeline.write(mean)

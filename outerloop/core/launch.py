@@ -2,7 +2,7 @@
 
     blocking    inner steps stop for all of this
     async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied or, if
-                the caller announces its updates of the model, continue until the weights are about to change
+                the caller announces its updates to the model, continue until the weights are about to change
 
 The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only at
 landings, and no round lands, and no other round launches, before the thread is done. So both ways produce the same
@@ -75,7 +75,7 @@ class RoundLauncher:
         self.waiting = [0] * schedule.fragments
 
     def start_round(self, round: Round) -> None:
-        """Launch a round, immediately or while inner steps continue. Raises UserError if the model has changed."""
+        """Launch a round, immediately or while inner steps continue. Raises UserError if parameters were replaced."""
         if self.thread:
             self.pending[round] = self.launch_async(round)
         else:

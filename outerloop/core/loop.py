@@ -1,4 +1,4 @@
-"""Launch and land rounds; the whole path of a round:
+"""Launch and land rounds. The whole path of a round is:
 
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange                (launch.py)
     at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify.py)
@@ -12,7 +12,7 @@ This order guarantees three properties:
                          next Δ contains the progress that such a round did not send.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
-    no lost updates      The sum of all updates equals the sum of what was sent plus what is still stored.
+    no lost updates      The sum of all updates equals the sum of all that was sent, plus what is still stored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RoundLoop:
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step with this many samples; launch and land the rounds that are due.
 
-        Raises ReplicasDiverged.
+        Raises ReplicasDiverged if replicas that must be equal differ.
         """
         self.launcher.add_samples(samples)
         self.reports = []
@@ -63,7 +63,7 @@ class RoundLoop:
         return self.reports
 
     def advance(self) -> None:
-        """Advance by the counted steps that have passed (`StepClock`), up to the first after which a round lands."""
+        """Advance by the steps that `StepClock` has counted, at most up to a step after which a round lands."""
         for _ in range(self.clock.passed()):
             self.inner_step += 1
             self.run_due()
@@ -91,7 +91,7 @@ class RoundLoop:
             self.land(round)
 
     def replay(self, rounds: Sequence[Round]) -> None:
-        """Land rounds that were decided without this peer, and all rounds before them; advance to the next launch."""
+        """Land rounds that were decided without this peer, and all rounds in flight. Advance to the next launch."""
         for round in rounds:
             self.launcher.join_decided_round(round)
         for round in sorted(self.launcher.in_flight):
@@ -99,7 +99,7 @@ class RoundLoop:
         self.inner_step = self.scheduler.step_after_replay(self.inner_step)
 
     def launch(self, round: Round) -> None:
-        """Launch a round; begin eager updates with the first. Raises UserError if parameters were replaced."""
+        """Launch a round; begin eager updates with round 0. Raises UserError if parameters were replaced."""
         self.launcher.start_round(round)
         if self.lander.eager and not round.number:
             self.lander.eager.begin(self.launcher.in_flight[round], self.exchange.size)

@@ -44,10 +44,10 @@ class OuterLoop:
         method, compress, feedback, aggregate, exchange, schedule: the axes.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
             plus the progress of the inner steps since the launch.
-        buffers: "local"; or "averaged": BatchNorm statistics become the mean over all peers when a round lands.
-        eager: at landing, replace this peer's contribution to the round by its newest one (arXiv 2502.12996); needs a
+        buffers: "local", or "averaged" to replace BatchNorm statistics with their mean over peers when a round lands.
+        eager: at landing, replace this peer's contribution to the round with its newest one (arXiv 2502.12996); needs a
             schedule that lands a round just after the next round of the same fragment was launched.
-        clip: "median", "none", or "auto": which contributions are rejected or scaled down (aggregate/norm_screen.py).
+        clip: "median", "none" or "auto"; determines which contributions are rejected or scaled down (norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest time that a landing waits for the messages of its round.
         seed: seed of all random choices of the compressor; equal on all peers.
@@ -64,7 +64,7 @@ class OuterLoop:
     At the end of a `with` block the peer leaves the run: with `close`, or immediately if the block raises an exception.
 
     Raises:
-        UserError: for parts that cannot work together.
+        UserError: if parts cannot work together.
     """
 
     recipe = inner_optimizer = ""
@@ -218,8 +218,8 @@ class OuterLoop:
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step with this many training samples; launch and land the rounds that are due.
 
-        If this peer was absent for too long, it takes over the state of the others. Raises ReplicasDiverged, or
-        UserError if this peer has left the run.
+        If this peer was absent for too long, it takes over the state of the others. Raises ReplicasDiverged if
+        replicas that must be equal differ, UserError if this peer has left the run.
         """
         if self.closed:
             raise UserError(
@@ -229,7 +229,7 @@ class OuterLoop:
         return self.loop.after_inner_step(samples)
 
     def find_others(self) -> None:
-        """Take over the other peers' state if this late peer cannot land the rounds that it missed.
+        """Take over the other peers' state if this peer joins late and cannot land the rounds that it missed.
 
         Call this before the first inner step.
         """

@@ -54,7 +54,9 @@ class Average:
 
 @torch.no_grad()
 def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
-    """Return the average of all peers' slow weights that fit. All peers must call this. Raises RoundFailed.
+    """Return the average of the slow weights of all peers whose weights fit. All peers must call this.
+
+    Raises RoundFailed.
 
     Args:
         lanes: the ranks of this island, if each of them holds a different shard. The mean covers this rank's shard; the

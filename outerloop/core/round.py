@@ -112,7 +112,7 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Wait for `copied` or `ready` and return its result; inner steps stop. Raises any error of the thread."""
+        """Wait for `copied` or `ready`, while inner steps stop. Return its result. Raises any error of the thread."""
         began_s = time.perf_counter()
         try:
             return done.result()

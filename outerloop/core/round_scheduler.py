@@ -49,7 +49,7 @@ class RoundScheduler:
         return not (due.launch or due.land or self.schedule.early)
 
     def due(self, step: int, decided: Callable[[Round], bool], replayed: Collection[Round] = ()) -> DueWork:
-        """Return the work after this step.
+        """Return the rounds that are due after this step.
 
         Args:
             decided: returns whether the other peers have decided a round without this peer.
@@ -65,7 +65,7 @@ class RoundScheduler:
         return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
 
     def step_after_replay(self, step: int) -> int:
-        """Return the next step after which a round launches; `step` if the run's last round launches after it."""
+        """Return the next step after which a round launches; `step` itself if the last round launches after it."""
         if self.rounds is not None and step == self.schedule.inner_steps(self.rounds) - self.schedule.delay:
             return step
         return next(later for later in count(step + 1) if self.schedule.due(later).launch)

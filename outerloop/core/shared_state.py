@@ -111,8 +111,8 @@ class SharedState:
     def check(self, state: Any) -> None:
         """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. Parts that check a state while they
-        load it load it into a copy here.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. For parts that check a
+        state only while loading it, copies of the parts load it.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")

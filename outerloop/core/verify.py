@@ -75,7 +75,7 @@ class RoundVerifier:
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
         """Verify and aggregate the messages of a round that are not refused yet. Raises InvalidMessage.
 
-        refused: the messages that were refused, including those with large norms, when the same round was read before;
+        refused: the messages that were refused when the same round was read before, including those with large norms;
             empty when it is read for the first time.
         """
         verified = self.read(received, like, refused, screened=bool(refused))
@@ -164,7 +164,7 @@ class RoundVerifier:
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return one line if hashes differ and too few are known to decide who is right; empty otherwise.
+        """Return one line if hashes differ and too few are known to decide whose weights are right; empty otherwise.
 
         Fewer than half of all peers are assumed to lie, so if half of all peers report the same hash, at least one of
         them is honest.

@@ -94,7 +94,7 @@ class Distributed:
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all processes. A meeting is not part of training, so its bytes are not counted."""
+        """Return the bytes that all processes sent to a meeting. They do not count as traffic of the training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:

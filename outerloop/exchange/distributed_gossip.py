@@ -44,7 +44,7 @@ class DistributedGossip(Distributed):
         super().__init__(group=group, timeout_s=timeout_s)
 
     def partners(self, round: Round) -> list[int]:
-        """Return this process's group of the round, in the order of ranks."""
+        """Return the ranks in this process's group of a round, ascending, including its own."""
         return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round_id=round)
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:

@@ -43,7 +43,7 @@ TOKEN_BYTES = 16
 
 
 class SharedFolder:
-    """The exchange of one peer through the shared folder.
+    """The exchange of one peer, which passes messages through a shared folder.
 
     Args:
         folder: a folder that all peers share; created if absent.
@@ -155,7 +155,7 @@ class SharedFolder:
         return messages
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all peers. A meeting is not part of training, so its bytes are not counted."""
+        """Return the bytes that all peers sent to a meeting. They do not count as traffic of the training."""
         self.put("meeting", number, blob)
         limit = 2 * self.max_blob_bytes + MEETING_BYTES
         messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)
@@ -186,7 +186,7 @@ class PendingRound:
 
 
 class Files:
-    """Messages as files of one folder, which is created if absent."""
+    """Stores messages as files of one folder, which is created if absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -121,13 +121,13 @@ class InProcess:
         return what
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes of all workers. A meeting is not part of training, so its bytes are not counted."""
+        """Return the bytes that all workers sent to a meeting. They do not count as traffic of the training."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return the messages of these workers under one key, once all of them have submitted theirs."""
+        """Release the turn until these workers have submitted messages under `key`. Return rank -> message."""
         with self.hub.changed:
             self.give_turn()
             self.hub.wait_for(key, ranks)
@@ -135,14 +135,14 @@ class InProcess:
             return self.hub.fetch(key, self.rank, ranks)
 
     def take_turn(self) -> None:
-        """Wait until no worker computes, then restore this worker's random state. Call with `changed` held."""
+        """Wait until the turn is free, take it, and restore this worker's random state. Call with `changed` held."""
         self.hub.changed.wait_for(lambda: bool(self.hub.stop_reason) or self.hub.holder is None)
         self.hub.check_stop()
         self.hub.holder = self.rank
         rng.set_state(self.random)
 
     def give_turn(self) -> None:
-        """Save this worker's random state and let another worker compute. Call with `changed` held."""
+        """Save this worker's random state and release the turn, if this worker holds it. Call with `changed` held."""
         if self.hub.holder == self.rank:
             self.random = rng.get_state()
             self.hub.holder = None
@@ -169,7 +169,7 @@ class PendingRound:
         return self.exchange.wait(self.round, self.partners, timeout_s)
 
     def arrived(self) -> bool:
-        """Return False, because the order of turns is random and runs must be reproducible."""
+        """Return False: whether a round lands early must not depend on the random order of turns."""
         return False
 
 

@@ -32,5 +32,5 @@ class InProcessGossip(InProcess):
         self.group, self.seed = checked_group("exchange.group", group), seed
 
     def partners(self, round: Round) -> list[int]:
-        """Return this worker's group of the round, in the order of ranks."""
+        """Return the ranks in this worker's group of a round, ascending, including its own."""
         return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round_id=round)

@@ -40,8 +40,8 @@ KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)
 class LeaderExchange:
     """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
 
-    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that a
-    round may be started by a thread other than the thread of the inner steps.
+    A subclass implements `recover`. The ranks start a round with messages that have a separate tag (`launch_ranks`), so
+    that a thread other than that of the inner steps may start it.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.

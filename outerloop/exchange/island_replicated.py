@@ -25,11 +25,11 @@ class ReplicatedIsland(LeaderExchange):
     """An Exchange of processes that hold the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. Raises StateTransferRequired in all processes."""
+        """Return the answer of the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report a landing to the leader's exchange, with the state. Raises StateTransferRequired in all processes."""
+        """Report a landing to the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:

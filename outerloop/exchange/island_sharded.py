@@ -46,7 +46,7 @@ class ShardedIsland(LeaderExchange):
     """An Exchange of processes, each of which holds a different shard of the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. Raises StateTransferRequired in all lanes."""
+        """Return the answer of the leader's exchange. If it raises StateTransferRequired, all lanes raise it."""
         return self.request(
             f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
         )

@@ -19,7 +19,7 @@ class NetworkPeer(Protocol):
         ...
 
     def form(self, held: Mapping[int, str]) -> int | None:
-        """Wait for the other peers, then return the inner step of the checkpoint to resume from, or None.
+        """Wait for the other peers. Return the inner step of the checkpoint to resume from; None to start from scratch.
 
         `held`: inner step -> hash of the slow weights, for each checkpoint that this peer has.
 

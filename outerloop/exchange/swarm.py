@@ -71,7 +71,7 @@ class SwarmExchange(ABC):
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
-        """Collect the parts built in this block, let them serve, then make this peer visible. Abort on any error."""
+        """Yield a list for this peer's parts. Then let them serve and make this peer visible; abort on any error."""
         parts: list[Part] = []
         try:
             yield parts

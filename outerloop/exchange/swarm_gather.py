@@ -52,7 +52,7 @@ At the start peers send all settings and shapes, which may be larger than a smal
 class GatherOptions(NodeOptions, GatherSettings):
     """Options of SwarmGather, in addition to those of the two base classes.
 
-    A folder next to the key stores the agreements and payloads of the last rounds.
+    A folder next to the key file stores the agreements and payloads of the last rounds.
 
     reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments of the schedule
@@ -145,7 +145,7 @@ class SwarmGather(SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """Index among the members, once joined. A late joiner shares an index with a member."""
+        """This peer's index among the members; valid after `join`. A late joiner shares an index with a member."""
         members = list(self.members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
@@ -247,7 +247,7 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the initial state from all givers to the takers (swarm_state.py). Raises QuorumLost."""
+        """Transfer the initial state from all givers to the takers. Raises QuorumLost if it does not arrive."""
         return self._state.hand_over(way, state)
 
     def counters(self) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""Gossip between the peers of a swarm: peers pair up when they are ready. No collectives, no barriers.
+"""Gossip between the peers of a swarm, without collectives or barriers: peers pair up when they are ready.
 
 In each round a peer exchanges messages with one random other peer. If no other peer becomes ready within a fraction of
-the time that this peer spends on inner steps, it takes a solo step. This module provides an Exchange that is based on
-`outerloop.swarm.gossip`: runner.py runs rounds, pairing.py forms pairs, and handshake.py ensures that a pair's round
-has the same outcome on both peers. The two peers of a pair may be in rounds with different numbers; each contribution
-contains the round of its sender.
+the time that this peer spends on inner steps, it applies only its own update (a solo step). This module provides an
+Exchange that is based on `outerloop.swarm.gossip`: runner.py runs rounds, pairing.py forms pairs, and handshake.py
+ensures that a pair's round has the same outcome on both peers. The two peers of a pair may be in rounds with different
+numbers; each contribution contains the round of its sender.
 
 The members are the peers that were present at the start. A peer that dies costs its current partner one timeout and is
 not chosen again. At the end each peer averages the weights that it has fetched itself (final_gather.py).
@@ -91,7 +91,7 @@ class SwarmGossip(SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """Index among the members, once joined."""
+        """This peer's index among the members; valid after `join`."""
         return list(self.members.names.values()).index(self.peer)
 
     def counters(self) -> dict[str, float]:
@@ -108,7 +108,7 @@ class SwarmGossip(SwarmExchange):
         }
 
     def join(self, first: Round = FIRST) -> None:
-        """Wait until all peers are present and see the same members. Raises UserError, which names missing peers."""
+        """Wait until all peers are present and see the same members. Raises UserError, naming missing peers."""
         self._presence.form()
         if self.peer not in self.members.names.values():
             raise UserError(

@@ -39,7 +39,7 @@ class SwarmState:
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Transfer the initial state in chunks from all givers in parallel. All peers wait until the takers have it.
 
-        Return the state if this peer is a taker, else b"". Raises QuorumLost.
+        Return the state if this peer is a taker, else b"". Raises QuorumLost if the state does not arrive.
         """
         if not way.takers:
             return b""

@@ -3,10 +3,10 @@
     leader reads:    every rank gathers one parameter after another; only the leader keeps the result
     leader writes:   the leader's full tensors are sent one after another; every rank keeps its shard
 
-So islands of different sizes can exchange rounds, and an island of many ranks can exchange with a single process. Only
+So islands of different sizes can take part in the same rounds, even an island of many ranks and a single process. Only
 the leader holds slow weights, residual and momentum, unsharded. The other ranks follow: after every inner step they
 serve the leader until it lets them continue. If all islands are sharded in the same way, lanes (island.py) are better,
-because they need neither the gathering nor the memory.
+because they need no gathering and no memory for full tensors.
 """
 
 from __future__ import annotations

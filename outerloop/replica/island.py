@@ -1,7 +1,7 @@
 """One replica as plain tensors: the interface between a model and the outer loop.
 
 If the model is under `fully_shard`, a process holds a shard of every parameter, and the outer loop uses these shards.
-Each process is a lane, which exchanges with the processes that hold the same shards in the other islands. No full
+Each process is a lane: it exchanges messages with the processes that hold the same shards in other islands. No full
 tensor is built; slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a
 separate tensor, so chunks, scales and norms are those of the shard. A shard may be empty.
 
@@ -147,7 +147,7 @@ class Island:
 
     @contextmanager
     def followers_serving(self) -> Iterator[None]:
-        """Surround the work of the outer loop after an inner step. Does nothing; `Gathered` overrides it."""
+        """Run the block, which is the work of the outer loop after an inner step. `Gathered` overrides this."""
         yield
 
 

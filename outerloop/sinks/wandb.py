@@ -31,12 +31,12 @@ Value = TypeVar("Value")
 class Wandb:
     """A sink that logs a run to Weights & Biases, with inner steps, tokens and bytes as axes.
 
-    wandb's own step is not used, because wandb drops values whose step is lower than the last one. Evaluations complete
-    after later steps have been logged.
+    wandb's own step is not used, because wandb drops values whose step is lower than the last one, and evaluations are
+    logged after later steps.
 
     Args:
         project, entity, name, group: settings of the wandb run; None: taken from the environment or from the run.
-        mode: online, offline or disabled; None: taken from the environment, otherwise online if there is a key.
+        mode: online, offline or disabled; None: WANDB_MODE if set, else online if there is a key, else offline.
         artifacts: also store loss.png and the model in hf/ as artifacts at the end of the run.
     """
 

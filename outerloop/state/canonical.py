@@ -1,4 +1,4 @@
-"""Convert a tree of tensors and plain values to bytes and back: the shared state of a run, for a peer that joins late.
+"""Convert a tree of tensors and plain values to bytes and back, such as the shared state of a run for a late joiner.
 
     {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
 
@@ -36,7 +36,7 @@ def unpack(data: bytes) -> Any:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
         return from_json(tree, named)
-    except Exception as error:  # safetensors' own errors derive from Exception alone
+    except Exception as error:  # safetensors' own errors derive directly from Exception
         raise ValueError(f"not a snapshot: {error}") from error
 
 

@@ -94,7 +94,7 @@ def on_device(state: Any, device: torch.device) -> Any:
 
 
 def wrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of an outer loop with every part but the slow weights wrapped in a tuple of length one.
+    """Return the state of an outer loop with every part wrapped in a tuple of length one, except weights and counters.
 
     torch.distributed.checkpoint loads only keys that the target state already has, and a new outer loop has no
     residual, no momentum and no rounds in flight. A tuple is treated as one value, which is saved and loaded whole.

@@ -172,7 +172,7 @@ def overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
 
 
 def refuse_overlap(places: Iterable[Place]) -> None:
-    """Check that no two places share bytes of a file. Raises ValueError.
+    """Check that no two places share bytes of a file. Raises ValueError if two do.
 
     Otherwise a file of few bytes could make a reader allocate any amount of memory.
     """

@@ -274,7 +274,7 @@ def of_another_peer(draft):
     ("change", "why"),
     [
         (not_finite, "finite"),
-        (another_model, "sends another model: schema"),
+        (another_model, "has another model: its schema"),
         (beyond_the_end, "tensor"),
         (of_round_before, "sends a message of"),
         (of_another_peer, "sends a message of"),

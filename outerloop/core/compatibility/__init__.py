@@ -192,7 +192,7 @@ def of_eager(
 ) -> Iterator[str]:
     """Yield the reasons why eager updates cannot work with another part.
 
-    Eager updates replace this peer's contribution to the mean by a newer one.
+    Eager updates replace this peer's contribution to the mean with a newer one.
     """
     if not exchange.waits_for_all:
         yield (

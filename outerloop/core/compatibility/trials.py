@@ -69,7 +69,7 @@ def in_fast_weights(feedback: Feedback) -> bool:
 
 
 def adds_up(method: OuterMethod) -> bool:
-    """Return whether the step for a sum of two means equals the sum of their steps, up to rounding, for any norm."""
+    """Return whether the step for a sum of two means is the sum of the two steps, up to rounding, for any norm."""
     x = 1e6 * probe()[0]
     step, other, both = moved(method, x), moved(method, x.flip(0)), moved(method, x + x.flip(0))
     return torch.allclose(step + other, both, rtol=1e-4, atol=float(1e-4 * both.norm() / both.numel() ** 0.5))

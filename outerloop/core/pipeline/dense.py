@@ -1,4 +1,4 @@
-"""The general pipeline: works for any combination of axes, with dense tensors between the steps.
+"""Run a round with any combination of axes, with dense tensors between the steps of the computation.
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
@@ -151,7 +151,7 @@ def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
             f"{name}: the slow weights are far too large because an outer step was too long: set clip=median, or lower"
             " the learning rate of the method"
         )
-    raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
+    raise FloatingPointError(f"{name}: pseudo-gradient is not finite, so training has diverged: lower inner.lr")
 
 
 def squares(tensors: Mapping[str, Tensor]) -> float:

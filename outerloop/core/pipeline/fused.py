@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """Sparse updates of one tensor from P peers: positions and values, (P, M), and factors, (P, 1).
+    """Sparse updates of one tensor from P peers: positions and values of M kept values, (P, M), and factors, (P, 1).
 
     `factor` is None if all factors are 1.
     """
@@ -81,7 +81,7 @@ class FusedPipeline:
         self.codec, self.peer, self.on_copy = dense.codec, dense.peer, on_copy
         specs = sgd_spec(dense.method), residual_spec(dense.feedback), aggregate_rule(dense.aggregate)
         self.fits = None not in specs and not slow_moves
-        self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if it fits
+        self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if `fits`
 
     def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
         """Return whether this pipeline takes a tensor whose fast weights have this dtype.
