@@ -13,9 +13,9 @@ liveness: each round needs a majority of its own roster to be up, and one runnin
 
 Two things must survive a crash. First, Persist effects: each is written before the effects after it. Second, payloads,
 from `payload_stored` until their round is ROUNDS_KEPT rounds old, because a peer that accepts a commit promises to
-serve its payloads. A commit is applied and passed on before it is saved. This is safe because a majority has saved its
-accepts of the commit, so a peer that loses the commit in a crash learns the same commit again. A peer that lost its
-saved state returns under a new identity.
+serve its payloads. A commit is applied and passed on before it is saved. This is safe because the accepts of a majority
+are on disk, so a peer that loses the commit in a crash learns the same commit again. A peer that lost its saved state
+returns under a new identity.
 
 Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
 a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
@@ -142,7 +142,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer as a learner, unless it has a vote. It must hold the state of the head.
+        """Ask the roster to count this peer as a learner, unless it has a vote. It must hold the state as of the head.
 
         The caller must repeat this in each round, and periodically within a round.
         """
@@ -231,7 +231,7 @@ class CommitChain(PaxosInstance):
     def _apply(self, decided: CommitCertificate) -> None:
         """Apply a decided commit without saving it first.
 
-        A majority has saved its accepts of the commit, so a peer that loses the commit in a crash learns it again.
+        The accepts of a majority are on disk, so a peer that loses the commit in a crash learns it again.
         """
         self._begin(self.hard_state.learned(decided))
         self._effects.append(ApplyCommit(decided.commit))

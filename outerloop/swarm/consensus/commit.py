@@ -94,7 +94,7 @@ class Participant:
 
     @staticmethod
     def from_list(value: Any) -> Participant:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a participant that a peer sent. Raises MalformedMessage if it is malformed."""
         if type(value) is not list or len(value) not in (3, 5):
             raise MalformedMessage(
                 "a participant must be [peer, sha256, bytes] or, with a state, [peer, sha256, bytes, commit, sha256];"
@@ -156,7 +156,7 @@ class Commit:
 
     @staticmethod
     def from_map(value: Any) -> Commit:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a commit that a peer sent. Raises MalformedMessage if it is malformed."""
         found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks", "demoted"))
         participants = [Participant.from_list(item) for item in items(found["participants"], "participants")]
         ascending([participant.peer for participant in participants], "participants")

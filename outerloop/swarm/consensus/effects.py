@@ -13,7 +13,7 @@ from outerloop.swarm.consensus.state import HardState
 class Persist:
     """Write `hard_state.to_bytes()` to disk and sync it before any later effect, because other peers rely on it.
 
-    A commit, however, is applied and passed on before it is saved: a majority has already saved its accepts of it.
+    A commit, however, is applied and passed on before it is saved: the accepts of a majority are already on disk.
     """
 
     hard_state: HardState

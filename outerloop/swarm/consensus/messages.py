@@ -90,7 +90,7 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """A vote for a proposal. `digest`: digest of the accepted commit. `signature`: the sender's, forwarded to all."""
+    """A vote for a proposal. `digest`: of the accepted commit. `signature`: of the sender, forwarded to all peers."""
 
     number: int
     head: bytes
@@ -150,7 +150,7 @@ def to_map(message: Message) -> dict[str, Any]:
 
 
 def from_map(value: Any) -> Message:
-    """Return the message in an untrusted map. Raises MalformedMessage."""
+    """Parse a message from an untrusted map. Raises MalformedMessage if the map is malformed."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in FIELDS:
         raise MalformedMessage(f"a message must be a map whose kind is one of {', '.join(FIELDS)}; got {quote(value)}")

@@ -199,7 +199,7 @@ class PaxosInstance(Pacemaker):
     # both roles
 
     def _turn_error(self, sender: str, proposal: Accepted) -> str:
-        """Return why the sender may not make this proposal, e.g. it does not lead the view; empty if it may."""
+        """Return why the sender may not make this proposal, e.g. because it does not lead the view; empty if it may."""
         if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = (self.hard_state.accepted, self.soft_state.proposal)

@@ -113,7 +113,7 @@ class HardState:
     def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
         """Return the state of a newcomer that starts from the run's state as of `head`.
 
-        Raises ValueError if the peer is in the roster already, and so may have voted.
+        Raises ValueError if the peer is already in the roster, because it may have voted.
         """
         if peer in head.commit.roster:
             raise ValueError(

@@ -33,7 +33,7 @@ def commit_error(
     absent_rounds: int,
     max_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why this cannot be the commit of the current round. `max_bytes`: maximum size of one payload."""
+    """Return why this cannot be the commit of the current round; empty if it can. `max_bytes`: limit of a payload."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
         return f"commit {commit.number} follows another head: its history differs from this peer's"
@@ -76,7 +76,7 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
-    """Check that each counted learner has asked to be counted, and that no key is counted under two names."""
+    """Return an error if a counted learner has not asked to be counted, or if a key is counted under two names."""
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
         return f"commit {commit.number} counts {duplicate} under another name as well"
@@ -89,7 +89,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
 
 
 def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Check that the peers that leave were absent and that the rule admits those that enter (roster_change.py)."""
+    """Return an error unless all leaving peers were absent and the rule admits all entering ones (roster_change.py)."""
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
     if leaving & present:
@@ -109,7 +109,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
 
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
-    """Check that the demoted peers, which lead last, are those whose views failed (commit.py)."""
+    """Return an error unless the demoted peers, which lead last, are those whose views failed (commit.py)."""
     expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""

@@ -41,7 +41,7 @@ class ViewWish(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> ViewWish:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a wish that a peer sent. Raises MalformedMessage if it is malformed."""
         peer, view, signed = row(value, 3, "a wish must be [peer, view, signature]")
         return ViewWish(peer_id(peer, "a wish's peer"), view_number(view), signature(signed, "a wish's signature"))
 
@@ -58,7 +58,7 @@ class Pledge(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> Pledge:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a pledge that a peer sent. Raises MalformedMessage if it is malformed."""
         peer, accepted, signed = row(value, 3, "a pledge must be [peer, accepted commit or nil, signature]")
         if accepted is not None:
             view, of = row(accepted, 2, "a pledge must report an accept as [view, digest]")
@@ -79,7 +79,7 @@ class ChainLink(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> ChainLink:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a link that a peer sent. Raises MalformedMessage if it is malformed."""
         view, pledges, signed = row(value, 3, "a link must be [view, pledges, signature]")
         known = rows_by_peer(pledges, "pledges", Pledge.from_list)
         return ChainLink(view_number(view), known, signature(signed, "a leader's signature"))
@@ -98,7 +98,7 @@ class Accepted:
 
     @property
     def vote(self) -> tuple[int, bytes]:
-        """The view and digest that a promise reports."""
+        """The view and digest of this proposal, as a promise reports them."""
         return self.view, self.commit.digest
 
     def to_map(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Accepted:
 
     @staticmethod
     def from_map(value: Any) -> Accepted:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse an accepted proposal that a peer sent. Raises MalformedMessage if it is malformed."""
         found = fields(value, "an accepted commit", ("commit", "links"))
         commit = Commit.from_map(found["commit"])
         return Accepted(commit, _links(found["links"], commit.view, minimum=1))
@@ -131,7 +131,7 @@ class CommitCertificate:
 
     @staticmethod
     def from_map(value: Any) -> CommitCertificate:
-        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        """Parse a certificate that a peer sent. Raises MalformedMessage if it is malformed."""
         found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
         commit = Commit.from_map(found["commit"])
         view = view_number(found["view"], "a decided view", minimum=commit.view)

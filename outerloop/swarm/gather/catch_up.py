@@ -83,7 +83,7 @@ class CatchUpTask:
             self.fetch_from(peer)
 
     async def join(self) -> None:
-        """Until cancelled, every ASK_S, ask to join the roster; while the state is missing, fetch newer commits."""
+        """Until cancelled, ask to join the roster every ASK_S, or fetch newer commits while the state is missing."""
         while True:
             if not self.awaiting_state:
                 self._context.act(lambda chain: chain.request_join())

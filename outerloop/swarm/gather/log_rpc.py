@@ -112,7 +112,7 @@ class LogRpc(RpcService):
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
     ) -> AsyncGenerator[Answer, None]:
-        """Ask peers for the commits after a number. Yield the answers as they arrive; the caller closes the generator.
+        """Ask peers for their commits after `after`. Yield the answers as they arrive; the caller closes the generator.
 
         The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Answers that have not
         arrived 2 * HEDGE_S after `enough` first returned True are not awaited any longer.

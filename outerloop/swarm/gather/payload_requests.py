@@ -179,7 +179,7 @@ class OwnPayloads:
         self._context.report_stored(number, participant)
 
     def resume(self, number: int) -> None:
-        """Report the stored payloads of this and later rounds to the consensus, and offer this peer's own payloads."""
+        """Report payloads stored for this round and later ones to the consensus, and offer this peer's own payloads."""
         for known, participant in self._store.since(number):
             self._context.report_stored(known, participant)
             if participant.peer == self._context.own:

@@ -64,7 +64,10 @@ class RoundLoop:
     _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round, digest of the chain's head
 
     async def run(self) -> None:
-        """Handle events one at a time until cancelled. If handling one fails, e.g. on a disk error, fail `outcomes`."""
+        """Handle events one at a time until cancelled.
+
+        If an event cannot be handled, e.g. because of a disk error, pass the error to `outcomes` and stop.
+        """
         try:
             while True:
                 event = await self.context.events.get()

@@ -133,7 +133,7 @@ class RoundTimers:
 def awaits_its_leader(chain: CommitChain) -> bool:
     """Return whether the leader should have acted by now.
 
-    That is so in any view after the first, after a proposal, with enough payloads, or if others have timed out.
+    That is so in any view after the first, once a proposal or enough payloads have arrived, or if others timed out.
     """
     soft_state = chain.soft_state
     under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None

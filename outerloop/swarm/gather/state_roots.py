@@ -88,7 +88,7 @@ class StateRoots:
         self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Wait for a hash being computed. Return the state that this peer's payload of a round names, or None."""
+        """Return the state that this peer's payload of a round names, or None. First wait for states being hashed."""
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()

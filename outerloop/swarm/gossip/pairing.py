@@ -78,7 +78,7 @@ class Pairing:
 
     @property
     def is_looking(self) -> bool:
-        """Return whether this peer is in the pool and still without a partner; a proposal may be unanswered."""
+        """Return whether this peer is in the pool without a partner, possibly waiting for an answer to its proposal."""
         return self.round is not None and (self.pair is None or self.pair.state is PairState.PROPOSED)
 
     def ready(self, round: Round) -> StayAlone | None:

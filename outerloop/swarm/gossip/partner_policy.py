@@ -23,7 +23,7 @@ class Partners(Protocol):
     """A policy for choosing partners."""
 
     def of(self, round: Round) -> Sequence[str]:
-        """Return the peers that this peer may meet in its round `round`; if empty, it takes a solo step."""
+        """Return the peers that this peer may meet in its round `round`; if there are none, it takes a solo step."""
         ...
 
     def fit(self, own: Round, theirs: Round) -> bool:

@@ -70,7 +70,7 @@ class _Tries:
 
 
 class Sources:
-    """The sources of one item while it is downloaded. The caller may append to `names` meanwhile."""
+    """The sources of one download. The caller may append to `names` while the download runs."""
 
     def __init__(self, names: Sequence[str], reputation: SourceReputation, sha: bytes) -> None:
         self._reputation = reputation

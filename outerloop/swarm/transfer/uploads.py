@@ -25,7 +25,7 @@ MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
 
 
 class RateLimiter:
-    """A rate limiter: each call of `take` waits until the bytes of all earlier calls can have been sent at the rate.
+    """A rate limiter: each call of `take` waits until, at the limit, the bytes of all earlier calls have been sent.
 
     `bytes_per_s`: the rate; None: no limit. Idle time earns no credit: at most `bytes_per_s` * t bytes plus the bytes
     of one call have been sent at any time t after the first call.
