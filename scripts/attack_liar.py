@@ -7,8 +7,8 @@
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest
 for the first fraction CALM of the time. Then the last one starts the named lie (faulty/lie.py, faulty/misbehave.py),
 and at NEWCOMER_AT another machine joins. Each lie has a separate run. With `--lies all`, all lies follow one after the
-other in one run: the lies that get the liar expelled come last, from LAST_AT on, because an expelled liar is ignored,
-and a second machine joins at SECOND_AT.
+other in one run. The lie that gets the liar expelled then comes last, from LAST_AT on, because an expelled liar is
+ignored, and a second machine joins at SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. A record has the pace of rounds
 before the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each

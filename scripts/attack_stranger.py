@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
-    floods    DHT requests of 1.3 MB each: one key requested 60,000 times, 7,000 records in the peer's own name with a
-              wrong signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). A request that the
-              peer does not serve is repeated again and again; each attempt uses up its share of the rate, but sends
-              nothing
+    floods    DHT requests of 1.3 MB each: one key requested 60,000 times, 7,000 records in the attacked peer's name
+              without its signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). A request that
+              the peer does not serve is repeated again and again; each attempt uses up its share of the rate, but
+              sends nothing
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
     claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
               the peer stops reading

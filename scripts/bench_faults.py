@@ -13,8 +13,8 @@ every `every` seconds a fault, drawn from the seed, hits one machine; three of f
                 its payloads are unusable for 10 to 30 s (faulty/misbehave.py)
     join        not a fault: a new machine joins and stays, at most `joins` times
 
-At least half of the machines, and a majority of the last round's roster, always stay unharmed; a fault is postponed
-until this holds. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
+At least half of the machines, and a majority of the last round's roster, always stay unharmed: a fault that would leave
+fewer is postponed. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
 first (--calm FILE uses an earlier record). The learning rate stays constant, so that losses can be compared after equal
 numbers of contributed tokens, i.e. equal sums over the rounds of the number of peers that took part.
 

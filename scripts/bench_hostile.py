@@ -2,11 +2,11 @@
 
     .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
 
-The recipe is the default one, and workers are threads of one process. From round 3 on, every message of the last
-worker is replaced:
+The recipe is the default one, and workers are threads of one process. From round 3 on, the last worker sends messages
+that depend on the case:
 
     calm       the worker is honest                     open       the worker is honest, clip=none
-    absent     it does not take part any longer         largest    every level is the largest bfloat16
+    absent     it takes no further part                 largest    every level is the largest bfloat16
     ten        its own message times 10                 flipped    its own message times -10
     samples    it claims 2^63 samples
 

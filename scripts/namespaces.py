@@ -1,8 +1,8 @@
 """Manage hosts as network namespaces, created by scripts/wan.sh.
 
 The module gives the addresses of hosts, runs commands on a host, and partitions the hosts into two groups by pulling
-the cable between them. The partition is silent: packets are lost and no connection is reset. Root and iproute2 are
-needed: `lacking` returns what is missing, and `ready_or_exit` ends a program if they are missing.
+the cable between them. The partition is silent: packets are lost and no connection is reset. The hosts need root
+privileges and iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program if anything is missing.
 """
 
 from __future__ import annotations

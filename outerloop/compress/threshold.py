@@ -7,6 +7,7 @@ If the number of values above the fitted threshold differs from the wanted numbe
 corrected by bisection. This is needed because error feedback makes magnitudes more equal, so they are not exponential.
 SIDCo instead adapts the number of stages over the iterations, which needs state. No tensor sends more than 1.2 times
 its share; if too many magnitudes are equal, the first values are sent.
+
 All chunks of a tensor have the same threshold, so, unlike with `topk`, more values are sent from chunks of large values
 than from chunks of small values. The number of kept values varies, so the gaps between their positions are sent, about
 one byte each at a share of 1/32. Needs error feedback.

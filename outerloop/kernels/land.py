@@ -4,7 +4,7 @@ The state consists of the residual, the momentum, the slow weights and the fast 
 
     ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S peers ("senders") have a value of the coordinate that is not 0
     e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent
-    b ← b · μ + ḡ;   slow ← slow − s · η       torch's SGD; s = ḡ + b · μ (Nesterov), b, or ḡ without momentum
+    b ← b · μ + ḡ;   slow ← slow − s · η  torch's SGD; s = ḡ + b · μ (Nesterov), s = b, or s = ḡ (without momentum)
     fast ← slow
 
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.

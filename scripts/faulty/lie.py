@@ -1,15 +1,15 @@
 """Make a worker of attack_liar.py lie, as long as the file named by the environment variable of misbehave.py says so.
 
-equivocate   with every accept, sends all peers a second one of the same round and view, correctly signed
-rosters      names itself four times, and an id that does not exist, in the next roster of each of its proposals
+equivocate   with every accept message, sends all peers a second one for the same round and view, correctly signed
+rosters      adds four aliases of itself, and an id that does not exist, to the next roster in each of its proposals
 views        with every message, sends view changes for views up to 2^31 - 1
 certificates with every message, sends a later, undecided commit with its own signature under all names
 histories    answers requests for commits with no commits; with every message, claims a round far ahead
-states       serves a wrong state: other roots, and other weights to newcomers
+states       serves newcomers a manifest with a wrong hash of the state's last chunk
 silence      sends nothing
 
-Lies are correctly signed with this peer's key, like honest statements: a malformed message would be refused for its
-form and show nothing.
+Lies are correctly signed with this peer's key, like honest statements, because a malformed message would be refused
+for its form, which would test nothing else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Elias-Fano code of kept positions: 8 bits per position if 64 of 4096 are kept, with sizes known in advance.
 
-    the low = floor(log2(chunk / k)) lowest bits of every position;  then the gaps between the high parts, in unary:
+    low = floor(log2(chunk / k));  the `low` lowest bits of every position;  then the gaps between the high parts:
     (position >> low) - (position before >> low) zeros, a one;  then zeros, up to k + ((chunk - 1) >> low) bits of gaps
 
 A row takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of 4096 are

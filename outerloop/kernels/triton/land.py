@@ -4,7 +4,7 @@ A program owns one row of sums (and one of sender counts) in global memory, smal
 values of the peers are added to it one peer after another, in name order, with a barrier in between. The positions of
 one peer are distinct, so no two threads write the same sum. Then one sweep updates the residual, the momentum, the slow
 weights and the fast weights, and the sums that were written are set to zero for the next chunk. A residual of 8 bits is
-first written to another row of this kind, because its scales are known only after this peer's own values were
+first computed in a separate float32 row, because its scales are known only after this peer's own values were
 subtracted.
 
 Bytes per value, each read once and written once: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4.
