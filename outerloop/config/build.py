@@ -202,7 +202,7 @@ def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
 def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
     """Return the function that maps an inner step to its learning-rate factor: warm-up, then cosine decay.
 
-    The decay ends with the run, whose number of inner steps the schedule estimates anew at every step.
+    The decay ends with the run, whose number of inner steps the schedule estimates at every step.
     """
     return lambda step: warmup_cosine(
         step,
