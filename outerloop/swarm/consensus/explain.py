@@ -25,7 +25,7 @@ def _as_follower(agreement: CommitChain) -> str:
         missing = set(proposal.commit.participants) - agreement.payloads
         return f"{leader} proposes; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
-        return f"accepted; {leader} needs a majority of {len(hard_state.roster)} peers"
+        return f"this peer has accepted; {leader} needs a majority of {len(hard_state.roster)} peers"
     return f"{leader} has to propose"
 
 

@@ -104,7 +104,7 @@ class PaxosInstance(Pacemaker):
             self._reject(sender, f"promises view {promise.view} without a valid signature")
             return
         if promise.accepted and (reason := self._proposal_error(promise.accepted)):
-            self._reject(sender, f"has accepted what no peer may accept: {reason}")
+            self._reject(sender, f"has accepted a commit that no peer may accept: {reason}")
             return
         if promise.accepted and (reason := self._vote_refusal(promise.accepted.commit, (), first=False)):
             self._reject_commit(sender, promise.accepted.commit, reason)

@@ -71,7 +71,9 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
     statement = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
     acceptors = {id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)}
     if len(acceptors) < majority(roster):
-        return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
+        return (
+            f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, not of a majority"
+        )
     return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""
 
 
@@ -82,7 +84,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
         return f"commit {commit.number} counts {duplicate} under another name as well"
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
-        return f"commit {commit.number} counts others than those that asked to be counted: {unasked}"
+        return f"commit {commit.number} counts learners other than those that asked to be counted: {unasked}"
     if forged := next((peer for peer, signature in commit.asks if not signer.verify(peer, statement, signature)), ""):
         return f"commit {commit.number} counts {forged}, which has not asked to be counted"
     return ""
@@ -93,11 +95,11 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
     if leaving & present:
-        return f"commit {commit.number} drops peers that take part in it from the next roster"
+        return f"commit {commit.number} drops peers that take part in it"
     history = [decided.commit for decided in hard_state.log]
     missing, _ = absent_peers(history, run=hard_state.run, view=commit.view, absent_rounds=absent_rounds)
     if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
-        return f"commit {commit.number} drops {min(early)}, which was not absent {absent_rounds} times"
+        return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
         return f"commit {commit.number} lets in {min(unknown)}, whose payload it does not count"
     if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
@@ -114,7 +116,7 @@ def _demoted_error(hard_state: HardState, commit: Commit) -> str:
     if commit.demoted == expected:
         return ""
     named, due = (", ".join(peers) or "nobody" for peers in (commit.demoted, expected))
-    return f"commit {commit.number} demotes {named} where {due} follows from the failed views"
+    return f"commit {commit.number} demotes {named}, but the failed views demote {due}"
 
 
 def _duplicate_id(names: Iterable[str]) -> str:

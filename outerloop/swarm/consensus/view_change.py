@@ -90,7 +90,7 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
     if before is None:
         return f"the promises report another commit, accepted in view {view}" if commits else ""
     if view != before.view or commit.digest not in commits:
-        return f"the promises do not report it as the last accepted commit, in view {before.view}"
+        return f"the promises do not report this commit as the last accepted one, in view {before.view}"
     return ""
 
 
@@ -176,7 +176,7 @@ class Pacemaker:
         later = [wish for wish in wishes if wish.peer in voters and wish.view > known.get(wish.peer, -1)]
         for wish in later:
             if not self.signer.verify(wish.peer, statements.wish(self.number, head, wish.view), wish.signature):
-                self._reject(sender, f"shows a wish of {wish.peer} for view {wish.view} that is not signed by it")
+                self._reject(sender, f"sent a wish of {wish.peer} for view {wish.view} without a valid signature")
                 return
         self.soft_state = self.soft_state.with_wishes(later)
         if (view := reached(voters, self.soft_state.wishes)) > self.view:

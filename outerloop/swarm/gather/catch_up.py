@@ -127,7 +127,7 @@ class CatchUpTask:
             return
         for peer, log in response.later.items():
             first = log[0].commit.number
-            reason = f"sent commits from {first} on, where {hard_state.number} is next: nothing proves them"
+            reason = f"sent commits from {first} on without proof, although commit {hard_state.number} is next"
             trust.refusals.note("ballots", peer, reason)
 
 

@@ -138,7 +138,7 @@ class PayloadDownloads:
             reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or being downloaded"
             self.reject(participant.peer, reason)
             return
-        content, reason = b"", f"a payload of {participant.size_bytes} bytes, up to {self._max_bytes} are allowed"
+        content, reason = b"", f"a payload of {participant.size_bytes} bytes, where up to {self._max_bytes} are allowed"
         if participant.size_bytes <= self._max_bytes:
             content = await self._get_content(participant, sources)
             reason = await self._content_error(key, content)

@@ -114,7 +114,7 @@ class RoundContext:
 
     def begin(self, chain: CommitChain) -> None:
         """Set the consensus state machine, with which this peer takes part in the rounds."""
-        assert self._chain is None, "the rounds have begun"
+        assert self._chain is None, "the rounds have already begun"
         self._chain = chain
 
     # events
@@ -137,7 +137,7 @@ class RoundContext:
             self.trust.refusals.note(
                 "ballots",
                 flooding,
-                f"{MAX_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
+                f"{MAX_WAITING} of its messages are queued already, or the whole queue is full: one message is dropped",
             )
 
     # the peers that take part, and the commits that this peer can send them

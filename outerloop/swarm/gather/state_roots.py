@@ -128,7 +128,7 @@ class StateRoots:
     def describe(self, number: int) -> str:
         """Return one line with the largest number of peers that have named the same state as of this commit."""
         named = max((len(peers) for (of, _), peers in self.votes.items() if of == number), default=0)
-        return f"{named} peers have named it in a commit, and more than half of the roster must"
+        return f"{named} peers have named the same state in a commit, and more than half of the roster must"
 
     def _forget(self) -> None:
         oldest = self._last - CERTIFY_ROUNDS

@@ -202,7 +202,7 @@ class FinalGather(RpcService):
     def _share_error(self, number: int, share: SignedShare) -> str:
         """Return a one-line reason why this share cannot be its owner's, or an empty string if it can."""
         if share.length > self._max_bytes:
-            return f"a share of {share.length} bytes, up to {self._max_bytes} are allowed"
+            return f"a share of {share.length} bytes, where up to {self._max_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
             return f"its share of {self._members.names[share.owner]} is not signed by the owner for gather {number}"
         return ""

@@ -146,7 +146,9 @@ class Bulk(RpcService):
                 while not await self._ask_one(get):
                     await get.sources.pause()
         except TimeoutError as error:
-            raise ContentUnavailable(f"{get.partial}, no more after {get.silent_s:g} s: {get.sources}") from error
+            raise ContentUnavailable(
+                f"{get.partial}, no further bytes within {get.silent_s:g} s: {get.sources}"
+            ) from error
         for source in get.partial.bad_sources():
             self.reputation.blame(source, get.partial.sha)
 
@@ -163,7 +165,9 @@ class Bulk(RpcService):
             self.reputation.blame(bad_source, get.partial.sha)
             get.sources.leave_out(bad_source, "sent wrong bytes")
         else:
-            logger.warning("%s from several sources is wrong: retrying from one source", get.partial.sha.hex()[:16])
+            logger.warning(
+                "bytes of %s from several sources are wrong: retrying from one source", get.partial.sha.hex()[:16]
+            )
         return False
 
     @asynccontextmanager
@@ -188,7 +192,7 @@ class Bulk(RpcService):
             get.sources.turn_over(source, received_bytes=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
             get.sources.failed(source, error, received_bytes=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
-            logger.debug("%s: %s failed (%s), resuming from there", get.partial, source, error)
+            logger.debug("%s: %s failed (%s); the download resumes from this point", get.partial, source, error)
 
     async def _fetch(self, get: _Get, source: str) -> None:
         async with self._stream_to(source) as stream:

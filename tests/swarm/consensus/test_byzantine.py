@@ -88,9 +88,10 @@ ROSTERS: list[tuple[str, list[str], list[str], list[str], str]] = [
     ("more names of its key", [*FOUR], [*FOUR, "100-d", "101-d"], [], "whose payload it does not count"),
     ("its key twice, both counted", [*FOUR, "100-d"], [*FOUR, "100-d"], ["100-d"], "under another name"),
     ("an honest key twice", [*FOUR, "100-b"], [*FOUR, "100-b"], ["100-b"], "under another name"),
-    ("an honest peer dropped", ["000-a", "003-d"], ["000-a", "003-d"], [], "drops 001-b, which was not absent 2 times"),
+    ("an honest peer dropped", ["000-a", "003-d"], ["000-a", "003-d"], [],
+     "drops 001-b, which did not miss 2 rounds in a row"),
     ("one that takes part dropped", [*FOUR], [*FOUR[:2], "003-d"], [], "drops peers that take part"),
-    ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "counts others than those that ask"),
+    ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "counts learners other than those that"),
     ("a newcomer left out again", [*FOUR, "004-e"], [*FOUR], ["004-e"],
      "a next roster of 4 peers, not the expected roster of 5"),
     ("more newcomers than there is room", ["000-a", "001-b", "003-d", "004-e", "005-f"], [*FOUR, "004-e", "005-f"],
@@ -237,7 +238,7 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     usurped = commit_of(machine.hard_state, counted, counted)
     for message in (Propose(proposal(usurped, roster=roster)), decided_by(roster, usurped)):
         refused, *_ = machine.receive(machine.hard_state.leader(0), message)
-        assert isinstance(refused, Reject) and "which was not absent 2 times" in refused.reason
+        assert isinstance(refused, Reject) and "which did not miss 2 rounds in a row" in refused.reason
     stays = commit_of(machine.hard_state, counted, roster)
     machine.receive(machine.hard_state.leader(0), Propose(proposal(stays, roster=roster)))
     assert voted(machine, stays), "leaving out is not dropping"
@@ -411,8 +412,8 @@ def test_an_earlier_proposal_is_proposed_again_with_its_justification() -> None:
     for links, why in (
         ((again,), "does not show that commit"),
         ((first._replace(signature=bytes(64)), again), "does not show that"),
-        ((first, jumped), "do not report it as the last accepted commit, in view 0"),
-        ((first, justified(hard_state, 2, commit, dict.fromkeys(FOUR[:3]))), "do not report it"),
+        ((first, jumped), "do not report this commit as the last accepted one, in view 0"),
+        ((first, justified(hard_state, 2, commit, dict.fromkeys(FOUR[:3]))), "do not report this commit"),
     ):
         (refused,) = machine.receive(hard_state.leader(2), Propose(Accepted(commit, links)))
         assert isinstance(refused, Reject) and why in refused.reason
@@ -685,5 +686,5 @@ def test_a_leader_that_demotes_others_than_failed_is_refused(demoted: tuple[str,
     machine = four()
     commit = commit_of(machine.hard_state, FOUR, FOUR, demoted=demoted)
     refused, *_ = machine.receive(FOUR[3], Propose(proposal(commit, roster=FOUR)))
-    assert isinstance(refused, Reject) and f"demotes {', '.join(demoted)} where nobody follows" in refused.reason
+    assert isinstance(refused, Reject) and f"demotes {', '.join(demoted)}, but the failed views" in refused.reason
     assert machine.hard_state.accepted is None and machine.soft_state.proposal is None

@@ -52,7 +52,7 @@ def test_a_state_is_certified_by_more_than_half_of_the_roster_over_several_commi
     roots.add(commit(5, {"a": (4, RIGHT), "b": None}, "abcd"))
     assert certified(roots, 4) is None
     roots.add(commit(6, {"a": (4, RIGHT), "b": (4, RIGHT), "d": (4, WRONG)}, "abcd"))
-    assert certified(roots, 4) is None and "2 peers have named it" in roots.describe(4), "each peer counts once"
+    assert certified(roots, 4) is None and "2 peers have named the same" in roots.describe(4), "each peer counts once"
     roots.add(commit(7, {"c": (4, RIGHT)}, "abcd"))
     assert certified(roots, 4) == RIGHT
 
@@ -306,7 +306,7 @@ def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pyte
 
     run(scene())
     said = [record.getMessage() for record in caplog.records if "waits for the rounds after it" in record.getMessage()]
-    assert 1 <= len(said) <= 2 and "0 peers have named it in a commit" in said[0]
+    assert 1 <= len(said) <= 2 and "0 peers have named the same state in a commit" in said[0]
     assert said[0].endswith("If the run ends before the state is certified, it is not transferred")
 
 

@@ -187,6 +187,6 @@ async def test_a_holder_that_makes_others_wait_forever_is_given_up() -> None:
     network, content = MemoryNetwork(), some_bytes(1000)
     (a,) = await nodes(network, "a")
     await trickler(network, "b", content, waits=True)
-    with pytest.raises(ContentUnavailable, match="no more after 100 s"):
+    with pytest.raises(ContentUnavailable, match="no further bytes within 100 s"):
         await a.get(content, ["b"], timeout_s=100)
     assert now_s() == 100
