@@ -51,7 +51,9 @@ class UpdateCodec:
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
         if claims != (contribution.peer, contribution.round):
-            raise wire.InvalidMessage(f"{contribution.peer} sends a message of {claims} in {contribution.round}")
+            raise wire.InvalidMessage(
+                f"{contribution.peer} sends a message of another peer or round: {claims} in {contribution.round}"
+            )
         return message
 
     def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:

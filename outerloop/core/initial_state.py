@@ -148,8 +148,9 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         return f"{peer} does not state its position; start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
-            f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: from inner steps"
-            f" {theirs.step} and {own.step}. Load the checkpoint of one step everywhere, or remove the later ones"
+            f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: their checkpoints are"
+            f" from inner steps {theirs.step} and {own.step}. Load the checkpoint of one step everywhere, or remove the"
+            " later ones"
         )
     if own.layouts != theirs.layouts:
         return (

@@ -182,7 +182,7 @@ class ShardedIsland(LeaderExchange):
             return
         if RECOVERY in questions and (majority := replicated(exchange)):
             raise StateTransferRequired(majority.recover)
-        raise ReplicasDiverged(f"the lanes of this island are not at the same point: {', '.join(sorted(questions))}")
+        raise ReplicasDiverged(f"the lanes of this island made different requests: {', '.join(sorted(questions))}")
 
     def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
         """Return this lane's part of each message that the leader has; empty for a message that is not a bundle."""

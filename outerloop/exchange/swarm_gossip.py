@@ -189,7 +189,9 @@ class _Pending(SwarmPending):
             return self.future.result(timeout_s)
         except TimeoutError:
             self.future.cancel()
-            raise RoundFailed(f"round {self._round.number}: no partner and no solo step in {timeout_s:g} s") from None
+            raise RoundFailed(
+                f"round {self._round.number} found no partner and took no solo step in {timeout_s:g} s"
+            ) from None
         except CancelledError:
             raise RoundFailed(f"round {self._round.number} was dropped: this peer is leaving") from None
         finally:

@@ -108,7 +108,7 @@ def of_method(
     if method.shared and not exchange.agrees:
         yield (
             "this exchange gives each peer different contributions, and this method needs equal ones:"
-            " set method=noloco, or exchange=swarm_gather (inprocess: workers as threads)"
+            " set method=noloco, or exchange=swarm_gather (inprocess if workers are threads)"
         )
     if method.sends == "weights":
         yield from of_weights(compress, feedback)
@@ -181,8 +181,8 @@ def of_delay(eager: bool, schedule: Schedule, merge_local: float | str) -> Itera
         )
     if eager != (schedule.delay == schedule.sync_every):
         yield (
-            f"eager={str(eager).lower()} with schedule.delay={schedule.delay}: eager updates need a delay of exactly"
-            f" sync_every={schedule.sync_every}, and such a delay needs them:"
+            f"eager={str(eager).lower()} does not fit schedule.delay={schedule.delay}; eager updates need a delay of"
+            f" exactly sync_every={schedule.sync_every}, and such a delay needs them:"
             f" set eager=true schedule.delay={schedule.sync_every}"
         )
 
@@ -246,7 +246,7 @@ def of_evolving(method: OuterMethod, exchange: Capabilities) -> Iterator[str]:
     if not exchange.agrees:
         yield (
             "this schedule derives H from contributions that are equal on all peers, and this exchange gives each peer"
-            " different ones: set schedule=every_h, or exchange=swarm_gather (inprocess: workers as threads)"
+            " different ones: set schedule=every_h, or exchange=swarm_gather (inprocess if workers are threads)"
         )
     if method.sends != "differences":
         yield (
