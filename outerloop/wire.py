@@ -182,7 +182,7 @@ def read_names(reader: Reader) -> tuple[list[str], int]:
 def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
     """Read the table and the sections. Return the parts of each of `count` tensors.
 
-    Raises InvalidMessage if bytes remain.
+    Raises InvalidMessage if bytes remain after the last section.
     """
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]

@@ -123,7 +123,7 @@ class RoundLauncher:
     def samples_of(self, round: Round) -> int:
         """Return the number of training samples that contribute to a round that launches now.
 
-        These are the samples since the last landing of its fragment, without the samples of rounds in flight. Two
+        These are the samples since the last landing of the fragment, without the samples of rounds in flight. Two
         rounds of a fragment are in flight if one lands after the next was launched (a delay of H).
         """
         others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)

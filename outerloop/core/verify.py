@@ -73,7 +73,7 @@ class RoundVerifier:
         return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
 
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
-        """Verify and aggregate the messages of a round that are not refused yet. Raises InvalidMessage.
+        """Verify and aggregate those messages of a round that are not refused yet. Raises InvalidMessage.
 
         refused: the messages that were refused when the same round was read before, including those with large norms;
             empty when it is read for the first time.

@@ -122,7 +122,7 @@ class Distributed:
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)
-            del self.group  # its connections close with the last reference
+            del self.group  # connections of the group close with its last reference
 
 
 class PendingRound:

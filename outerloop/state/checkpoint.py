@@ -208,7 +208,7 @@ def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
     """
     fingerprints = json.loads((generation(run_dir, step) / f"worker-{worker}.json").read_text())
     if not isinstance(fingerprints, dict) or not isinstance(fingerprints.get("shards", {}), dict):
-        raise ValueError("it is not a map of fingerprints")
+        raise ValueError("the content is not a map of fingerprints")
     return fingerprints
 
 
@@ -233,6 +233,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk it would occupy the space that the caller waits for
+        temporary.unlink(missing_ok=True)  # on a full disk the file would occupy the space that the caller waits for
         raise
     sync_folder(path.parent)

@@ -26,7 +26,7 @@ class Writer(FileSystemWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         folder = Path(self.path)
-        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # it describes files that have been overwritten
+        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # the old index describes overwritten files
         super().finish(metadata, results)
         dcp_index.write(folder, metadata)
 

@@ -115,7 +115,7 @@ def parse_index(index: Any, sizes: Sizes) -> Metadata:
     Raises ValueError, KeyError, TypeError or AttributeError if the index is invalid.
     """
     if index["format"] != FORMAT:
-        raise ValueError(f"its format is {index['format']!r}, and this version reads {FORMAT}")
+        raise ValueError(f"the index has format {index['format']!r}, and this version reads {FORMAT}")
     entries: dict[str, Any] = {}
     places: dict[MetadataIndex, Any] = {}
     for name, entry in index["entries"].items():

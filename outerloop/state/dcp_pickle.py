@@ -63,7 +63,7 @@ def refuse_array(unpickler: pickle.Unpickler) -> None:
 
     A pickle states the size of such an array, and the memory is allocated before its bytes have been read.
     """
-    raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
+    raise pickle.UnpicklingError("the pickle holds an array of bytes, which no index of torch has")
 
 
 class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 objects if a file of ten bytes requests it
@@ -76,7 +76,7 @@ class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 object
         if isinstance(dtype, torch.dtype):
             return dtype
         if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no index of torch does")
+            raise pickle.UnpicklingError(f"the pickle names {module}.{name}, which no index of torch does")
         return ADMITTED[module, name]
 
 

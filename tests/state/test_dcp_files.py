@@ -101,7 +101,7 @@ def test_a_pickle_that_would_run_something_is_refused_by_name(where, tmp_path):
     if where == "key":
         real.state_dict_metadata = {**real.state_dict_metadata, ("x", evil): 3}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(evil if where == "alone" else real))
-    with pytest.raises(UserError, match=r"is not loaded.*it names (_?io)\.open, which no index of torch does"):
+    with pytest.raises(UserError, match=r"is not loaded.*the pickle names (_?io)\.open, which no index of torch does"):
         Reader(tmp_path)
     assert not ran.exists()
     if where == "alone":  # what torch itself does with it
@@ -119,7 +119,7 @@ def calls(module, name, *arguments):
                                   "torch.distributed.checkpoint.metadata.os.system", "functools.partial"])  # fmt: skip
 def test_no_function_is_called(name):
     module, _, function = name.rpartition(".")
-    with pytest.raises(ValueError, match=rf"it names {name}"):
+    with pytest.raises(ValueError, match=rf"the pickle names {name}"):
         records(calls(module, function, "true"))
 
 
@@ -204,7 +204,7 @@ def halves(index, first, second, *, length):
 
 
 HARMS = {
-    "another format": (lambda index: index.update(format=2), "its format is 2, and this version reads 1"),
+    "another format": (lambda index: index.update(format=2), "the index has format 2, and this version reads 1"),
     "no format": (lambda index: index.pop("format"), "'format'"),
     "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), "secret' is not a file in this folder"),
     "an absolute file": (lambda index: chunk(index).update(file="/etc/passwd"), "is not a file in this folder"),
