@@ -45,18 +45,18 @@ class Compressor(Protocol):
 
 @runtime_checkable
 class Transforming(Protocol):
-    """A compressor whose parts are coefficients of an orthonormal transform.
+    """A compressor whose parts are coefficients of an orthonormal transform, the same at all peers.
 
-    Contributions are aggregated as coefficients.
+    Contributions are aggregated as coefficients, unless the aggregate `combines_values`.
 
-    decode(parts, shape, context) = inverse(coefficients(parts, shape, context))
+    decode(parts, shape, context) = inverse(coefficients(parts, shape, context), context)
     """
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError like `decode`."""
         ...
 
-    def inverse(self, coefficients: Tensor) -> Tensor:
+    def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
         """Transform finite coefficients back to values of the same shape, float32."""
         ...
 
@@ -183,7 +183,8 @@ class OuterMethod(Protocol):
 class Aggregate(Protocol):
     """AXIS aggregate: combines the decoded contributions of all peers into one tensor.
 
-    Optional: `weighs_samples`, True if peers are weighted by their numbers of samples.
+    Optional: `weighs_samples`, True if peers are weighted by their numbers of samples. `combines_values`, True if
+    payloads of coefficients (`Transforming`) must be transformed back before they are combined.
     """
 
     needs_norms: bool

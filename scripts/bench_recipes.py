@@ -52,6 +52,13 @@ CASES = {
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],
     "outerloop": ["recipe=outerloop", INPROCESS],
+    "rotated_.7": ["recipe=outerloop", INPROCESS, "compress=rotated", "feedback.beta=0.7"],
+    "rotated_.85": ["recipe=outerloop", INPROCESS, "compress=rotated"],
+    "rotated_mean": [
+        *("recipe=outerloop", INPROCESS, "compress=rotated", "aggregate=mean"),
+        *("method.optimizer.lr=${workers}.0", "feedback.beta=0.7"),
+    ],
+    "ddp_muon": ["recipe=ddp", INPROCESS, "inner=muon"],
 }
 CASES |= {
     f"{name}_late_{steps}": [*CASES[name], f"schedule.delay={steps}", "merge_local=carry"]

@@ -36,6 +36,7 @@ class Median:
 
     needs_norms = False
     linear = False
+    combines_values = True
     requires = needs_aligned("and the median of mostly zeros is 0: set aggregate=senders, or compress=int8 or rotated")
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:

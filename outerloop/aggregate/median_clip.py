@@ -36,6 +36,7 @@ class MedianClip:
     def __init__(self, *, of: Aggregate) -> None:
         self.of = of
         self.weighs_samples, self.requires = getattr(of, "weighs_samples", False), getattr(of, "requires", ())
+        self.combines_values = getattr(of, "combines_values", False)
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Aggregate P tensors of the same shape, given the norms of the fragments they are from."""

@@ -35,6 +35,7 @@ class TrimmedMean:
 
     needs_norms = False
     linear = False
+    combines_values = True
     requires = needs_aligned(
         "and a trimmed mean drops what few peers send: set aggregate=senders, or compress=int8 or rotated"
     )

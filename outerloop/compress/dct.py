@@ -56,13 +56,13 @@ class Dct:
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError if `of` cannot decode them."""
-        return self.inverse(self.coefficients(parts, shape, context))
+        return self.inverse(self.coefficients(parts, shape, context), context)
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the coefficients, float32 of `shape`. Raises ValueError if `of` cannot decode the parts."""
         return self.of.decode(parts, shape, context)
 
-    def inverse(self, coefficients: Tensor) -> Tensor:
+    def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
         """Transform coefficients back to values, float32 of the same shape."""
         return self.by_chunk(idct_rows, coefficients)
 

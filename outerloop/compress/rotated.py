@@ -10,6 +10,9 @@ A top-k codec then sends some of the energy of every value of x, instead of all 
 tensor is dense. This lowers the loss if all coordinates have updates of similar size (Muon), and raises it if a few
 coordinates dominate (AdamW).
 
+All peers use the same rotation, so an aggregate such as `senders` combines rotated values, and only its result is
+rotated back. A median combines the decoded tensors.
+
 Chunks have L = 4, 16, 64, ... values, so that √L is a power of two and only the additions round: log2 L per value, each
 in float32 and in a fixed order. All machines compute the same bits. Dividing by L first keeps the sums within range. A
 shorter last chunk is cut into the largest such blocks that fit, without padding.
@@ -57,8 +60,16 @@ class Rotated:
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError if `of` cannot decode them."""
-        signed_N = self.transform(self.of.decode(parts, shape, context).float().reshape(-1))
-        return (signed_N * signs(shape.numel(), context.seed).to(signed_N.device)).view(shape)
+        return self.inverse(self.coefficients(parts, shape, context), context)
+
+    def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
+        """Return the rotated values that `of` decodes, float32 of `shape`. Raises ValueError if it cannot."""
+        return self.of.decode(parts, shape, context).float()
+
+    def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
+        """Rotate values back, float32 of the same shape."""
+        signed_N = self.transform(coefficients.reshape(-1))
+        return (signed_N * signs(len(signed_N), context.seed).to(signed_N.device)).view(coefficients.shape)
 
     def transform(self, x_N: Tensor) -> Tensor:
         """Return the orthonormal Walsh-Hadamard transform of every chunk, clamped to the range of float32."""

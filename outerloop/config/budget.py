@@ -8,6 +8,7 @@ H is schedule.sync_every. The last round lands up to schedule.delay inner steps 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
@@ -42,15 +43,11 @@ def apply(config: DictConfig) -> None:
 def inner_steps(config: DictConfig) -> int | None:
     """Return the number of inner steps per worker that the budget allows; None without a budget. Raises UserError."""
     given = {name: config[name] for name in BUDGETS if config[name] is not None}
-    for name, value in given.items():
-        if type(value) is not int or value < 1:
-            raise UserError(f"{name}={value} must be a whole number of at least 1, or null: set {name}=1000")
     if len(given) > 1:
         raise UserError("steps and tokens are both set: omit one")
     if "tokens" not in given:
         return given.get("steps")
-    inner, peers = config.inner, config.exchange.get("peers") or config.workers
-    return given["tokens"] // (peers * inner.batch * inner.accumulate * inner.seq_len)
+    return given["tokens"] // tokens_per_step(config)
 
 
 def refuse_rounds(overrides: Sequence[Override]) -> None:
@@ -59,3 +56,29 @@ def refuse_rounds(overrides: Sequence[Override]) -> None:
     for name in BUDGETS:
         if {name, "rounds"} <= typed:
             raise UserError(f"{name} determines the number of rounds: omit rounds= or {name}=")
+
+
+def unequal_work(configs: Sequence[DictConfig]) -> str | None:
+    """Return a warning if the runs of a sweep do not train equally many inner steps or, with tokens=, tokens."""
+    name = "steps" if configs[0].tokens is None else "tokens"
+    units = [work_per_round(config, name) for config in configs]
+    trained = sorted({config.rounds * unit for config, unit in zip(configs, units, strict=True)})
+    if len(trained) == 1:
+        return None
+    common = math.lcm(*units)
+    enough = common * -(-(configs[0][name] or trained[-1]) // common)
+    return (
+        f"the runs train {' or '.join(map(str, trained))} {name}, so their losses are not comparable: set"
+        f" {name}={enough}, a multiple of the {name} in one round of each run"
+    )
+
+
+def work_per_round(config: DictConfig, name: str) -> int:
+    """Return the inner steps of each worker, or the tokens of all workers, in one round of a fixed schedule."""
+    return int(config.schedule.get("sync_every") or 1) * (tokens_per_step(config) if name == "tokens" else 1)
+
+
+def tokens_per_step(config: DictConfig) -> int:
+    """Return the number of tokens in one inner step of all workers of the run."""
+    inner, peers = config.inner, config.exchange.get("peers") or config.workers
+    return int(peers * inner.batch * inner.accumulate * inner.seq_len)

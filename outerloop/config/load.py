@@ -6,16 +6,13 @@ allowed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from outerloop.config import added_options, budget
+from outerloop.config import added_options, budget, schema
 from outerloop.config.options import argument_types
 from outerloop.config.options.compose import (
     complete,
@@ -29,30 +26,6 @@ from outerloop.config.options.explain import explain, unknown_option
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.types import UserError
-
-POSITIVE = (
-    "workers",
-    "rounds",
-    "log_every",
-    "max_failed_rounds",
-    "inner.batch",
-    "inner.seq_len",
-    "inner.accumulate",
-    "eval.sequences",
-    "checkpoint.keep",
-    "samples.tokens",
-)
-WORDS = {"merge_local": ("carry",)}
-"""Numeric options that also accept these strings."""
-NOT_NEGATIVE = (
-    "seed",
-    "eval.every",
-    "checkpoint.every",
-    "checkpoint.hf_every",
-    "samples.every",
-    "keep_payload_rounds",
-    "inner.warmup_steps",
-)
 
 
 def refuse_ambiguous(overrides: Sequence[str]) -> None:
@@ -97,32 +70,19 @@ def refuse_missing(config: DictConfig) -> None:
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Check the rules for options that no part checks by itself. Raises UserError if a rule is violated."""
+    """Check that all options exist, and that their values are valid alone and together. Raises UserError if not."""
     defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
             adds = override.is_add() or override.is_force_add()
             if adds and not added_options.is_read(config, defaults, override.key_or_group):
                 raise UserError(unknown_option(defaults, override))
-        check_type(override, OmegaConf.select(defaults, override.key_or_group))
-        argument_types.check(config, override)
-    for key in POSITIVE + NOT_NEGATIVE:
-        minimum = 1 if key in POSITIVE else 0
-        value = OmegaConf.select(config, key)
-        if value is None or value < minimum:
-            raise UserError(f"{key}={value} must be at least {minimum}: set {key}={OmegaConf.select(defaults, key)}")
-    if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
-        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: set threads=1")
+        argument_types.check(config, defaults, override)
+    schema.check(config, defaults)
     if config.eval.sequences < config.workers:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one per worker: set eval.sequences={config.workers}"
         )
-    if config.merge_local != "carry" and not 0 <= config.merge_local <= 1:
-        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: set merge_local=0.5")
-    if config.state_dtype not in ("float32", "float64"):
-        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: set state_dtype=float32")
-    if config.state_device not in ("model", "cpu"):
-        raise UserError(f"state_device={config.state_device} is not one of model, cpu: set state_device=model")
     check_optimizers(config)
 
 
@@ -144,21 +104,3 @@ def check_optimizers(config: DictConfig) -> None:
 def inner_optimizer(config: DictConfig) -> DictConfig | None:
     """Return the optimizer of each worker's inner steps, or None if the method exchanges gradients instead."""
     return None if config.method.get("reads") == "gradients" else config.inner.optimizer
-
-
-def check_type(override: Override, default: Any) -> None:
-    """Check that a value has the type of the default, if the default is a list, a number or a bool. Raises UserError.
-
-    The strings in WORDS are accepted for their options.
-    """
-    value, key = override.value(), override.key_or_group
-    if value in WORDS.get(key, ()):
-        return
-    if OmegaConf.is_list(default) and isinstance(value, bool | int | float):
-        raise UserError(f"{key}={value}: {key} must be a list: set {key}={json.dumps(list(default))}")
-    types = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
-    if types is None or value is None or override.is_sweep_override():
-        return
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
-        raise UserError(f"{key}={value}: {key} must be {kind}: set {key}={str(default).lower()}")

@@ -67,21 +67,23 @@ class UpdateCodec:
         """
         return self.read(message, name, like, self.compress.decode)
 
-    def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Return one tensor of one message in the form in which it is aggregated, with the shape and device of `like`.
+    def coefficients(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
+        """Return the coefficients of one tensor of one message if the compressor applies a transform.
 
-        This is what `decode` returns, or the coefficients if the compressor applies a transform. Raises InvalidMessage.
+        Otherwise, this is what `decode` returns. Shape and device are those of `like`. Raises InvalidMessage.
         """
         codec = codec_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
 
-    def values(self, aggregate: Tensor) -> Tensor:
-        """Convert an aggregate of contributions to values: apply the inverse transform if the compressor has one.
+    def values(self, number: int, name: str, aggregate: Tensor) -> Tensor:
+        """Convert the aggregate of coefficients to values: apply the inverse transform if the compressor has one.
 
         An aggregate that is not finite is returned unchanged.
         """
         codec = codec_of(self.compress, aggregate.shape)
-        return codec.inverse(aggregate) if isinstance(codec, Transforming) and all_finite(aggregate) else aggregate
+        if not isinstance(codec, Transforming) or not all_finite(aggregate):
+            return aggregate
+        return codec.inverse(aggregate, self.context(number, name))
 
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
         """Apply `decode` to one tensor of one message. Raises InvalidMessage, naming peer and tensor, if this fails."""

@@ -197,6 +197,7 @@ class Worker:
         schedule = self.outer.schedule
         if schedule.due(self.step).land or not (schedule.early or self.outer.in_flight):
             self.save()
+            self.outer.island.run_on_followers("leave")
             raise Stopped("the run was interrupted")
 
     def finish(self) -> None:

@@ -42,10 +42,12 @@ def multirun(overrides: list[str]) -> int:
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
-    for combination in combinations(overrides):
-        settings = load.load(combination)
-        if settings.workers_as == "ranks" or settings.island.kind != "single":
-            raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
+    configs = [load.load(combination) for combination in combinations(overrides)]
+    if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
+        raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
+    swept = {override.key_or_group for override in load.parse_overrides(overrides) if override.is_sweep_override()}
+    if not swept & {"rounds", *budget.BUDGETS} and (warning := budget.unequal_work(configs)):
+        print(f"outerloop: {warning}", file=sys.stderr)
     folder = sweep_folder(overrides)
     sys.argv = [sys.argv[0], "--multirun", *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
     try:

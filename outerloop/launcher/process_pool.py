@@ -111,11 +111,10 @@ class ProcessWorkerPool:
         except (BrokenPipeError, ValueError):
             pass
 
-    def request_stop(self) -> bool:
-        """Ask all workers to wait before their next inner step. Return True."""
+    def request_stop(self) -> None:
+        """Ask all workers to wait before their next inner step."""
         for index in range(self.config.workers):
             self.send(index, {"request_stop": True})
-        return True
 
     def stop_after(self, step: int) -> None:
         """Ask all workers to save and leave after this inner step."""

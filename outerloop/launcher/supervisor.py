@@ -100,10 +100,11 @@ class Supervisor:
     def save_before_leaving(self, pool: WorkerPool) -> None:
         """Let all workers train to a common inner step, save and leave, within SAVE_S.
 
-        Do nothing if the workers have not begun to train, if one has died or finished, or if the pool cannot do this.
+        Do nothing if the workers have not begun to train, or if one has died or finished.
         """
-        if len(self.ready) < self.config.workers or self.died or self.done_s is not None or not pool.request_stop():
+        if len(self.ready) < self.config.workers or self.died or self.done_s is not None:
             return
+        pool.request_stop()
         print_line(self.console, "saving after this inner step; interrupt again to stop without saving")
         self.stopping, end_s = True, time.monotonic() + SAVE_S
         begun: dict[int, int] = {}

@@ -81,11 +81,10 @@ class ThreadWorkerPool:
                 compute=self.compute,
             )
 
-    def request_stop(self) -> bool:
-        """Ask all workers to wait before their next inner step. Return True."""
+    def request_stop(self) -> None:
+        """Ask all workers to wait before their next inner step."""
         for index, stop_point in enumerate(self.stop_points):
             self.events.put(stopping_event(index, stop_point.request()))
-        return True
 
     def stop_after(self, step: int) -> None:
         """Ask all workers to save and leave after this inner step."""

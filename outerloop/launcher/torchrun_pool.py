@@ -4,6 +4,9 @@ A worker is one process, or the ranks of an island, of which only the first send
 
 Rank 0's own worker is a thread, so that the process can supervise all workers. The other ranks send their events
 through the store of torchrun's rendezvous. Events are numbered when they are sent, and read and removed in this order.
+
+To end with a checkpoint (stop_point.py), rank 0 sets STOP_REQUESTED in the store. Each rank then sends the number of
+inner steps that it has begun. Rank 0 sets STOP_AFTER to the largest, up to which all ranks train.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,14 +29,19 @@ from outerloop.config.rank_layout import RankLayout, current_layout
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.inner.events import Event
+from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import run_worker
-from outerloop.launcher.worker_pool import error_event, run_to_end
+from outerloop.launcher.worker_pool import error_event, run_to_end, stopping_event
 from outerloop.launcher.worker_process import Emit, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange
 from outerloop.types import Stopped, UserError
 
 POLL_S = 0.05
 """Seconds between two checks for events."""
+STOP_POLL_S = 0.5
+"""Seconds between two checks for a request to stop."""
+STOP_REQUESTED, STOP_AFTER = "stop requested", "stop after"
+"""Keys in the store."""
 
 
 class TorchrunPool:
@@ -45,9 +54,18 @@ class TorchrunPool:
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, store: dist.Store) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.store, self.stopped = store, threading.Event()
+        self.store, self.workers, self.stopped = store, config.workers, threading.Event()
+        self.begun: dict[int, int] = {}
+        self.stop_point = StopPoint()
         self.run_own_worker = partial(
-            run_rank, config, run_dir, resume_step, emit=self.events.put, check_stop=self.check_stop
+            run_rank,
+            config,
+            run_dir,
+            resume_step,
+            store=store,
+            emit=self.events.put,
+            stop_point=self.stop_point,
+            check_stop=self.check_stop,
         )
         self.threads = [
             threading.Thread(target=target, daemon=True) for target in (self.run_worker, self.forward_events)
@@ -68,7 +86,7 @@ class TorchrunPool:
         try:
             while not self.stopped.is_set():
                 if self.store.check([f"{number}"]):
-                    self.events.put(json.loads(self.store.get(f"{number}")))
+                    self.forward(json.loads(self.store.get(f"{number}")))
                     self.store.delete_key(f"{number}")
                     number += 1
                 else:
@@ -76,22 +94,33 @@ class TorchrunPool:
         except Exception as error:
             self.events.put(error_event(0, error))
 
+    def forward(self, event: Event) -> None:
+        """Forward an event. A worker is stopping when all ranks are, because any rank may be the furthest."""
+        if event["event"] != "stopping":
+            self.events.put(event)
+            return
+        self.begun[event["worker"]] = event["step"]
+        if len(self.begun) == dist.get_world_size():
+            for worker in range(self.workers):
+                self.events.put(stopping_event(worker, max(self.begun.values())))
+
     def check_stop(self) -> None:
         """Raise Stopped after `stop`."""
         if self.stopped.is_set():
             raise Stopped("the run was stopped")
 
-    def request_stop(self) -> bool:
-        """Return False: on an interrupt, torchrun also ends the other ranks, so they cannot reach a common step."""
-        return False
+    def request_stop(self) -> None:
+        """Make all ranks wait before their next inner step."""
+        self.store.set(STOP_REQUESTED, "")
 
     def stop_after(self, step: int) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
+        """Let all ranks train up to inner step `step`, save and leave."""
+        self.store.set(STOP_AFTER, f"{step}")
 
     def stop(self) -> None:
         """Ask rank 0's worker to leave at its next step. torchrun ends the other workers."""
         self.stopped.set()
+        self.stop_point.cancel()
 
     def join(self) -> None:
         """Wait until rank 0's worker has left."""
@@ -104,12 +133,41 @@ def send_event(store: dist.Store, event: Event) -> None:
     store.set(f"{store.add('count', 1)}", json.dumps(event))
 
 
+@contextmanager
+def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
+    """Stop this rank's training at the step that rank 0 chooses if it requests a stop within the block."""
+    ended = threading.Event()
+
+    def appears(key: str) -> bool:
+        while not store.check([key]):
+            if ended.wait(STOP_POLL_S):
+                return False
+        return True
+
+    def follow() -> None:
+        with suppress(dist.DistError):  # the store ends with rank 0, and then torchrun ends this process
+            if appears(STOP_REQUESTED):
+                send_event(store, stopping_event(dist.get_rank(), stop_point.request()))
+                if appears(STOP_AFTER):
+                    stop_point.set_target(int(store.get(STOP_AFTER)))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def run_rank(
     config: DictConfig,
     run_dir: Path,
     resume_step: int | None,
     *,
+    store: dist.Store,
     emit: Emit,
+    stop_point: StopPoint,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run this rank's worker to its end, or this rank's part of a worker."""
@@ -121,16 +179,18 @@ def run_rank(
     join = partial(run_worker.join_exchange, config, run_dir=run_dir, resume_step=resume_step, index=layout.island)
     exchange, emit_event = rank_exchange(config, layout, run_dir, join, emit)
     try:
-        run_worker.run_worker(
-            config,
-            index=layout.island,
-            run_dir=run_dir,
-            resume_step=resume_step,
-            exchange=exchange,
-            emit=emit_event,
-            check_stop=check_stop,
-            layout=layout,
-        )
+        with following_stop(store, stop_point):
+            run_worker.run_worker(
+                config,
+                index=layout.island,
+                run_dir=run_dir,
+                resume_step=resume_step,
+                exchange=exchange,
+                emit=emit_event,
+                check_stop=check_stop,
+                stop_point=stop_point,
+                layout=layout,
+            )
         exchange.close()
     finally:
         exchange.abort()

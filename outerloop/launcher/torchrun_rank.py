@@ -6,6 +6,9 @@
 Rank 0 claims the run directory, supervises all workers and writes the results. The other ranks train, and write their
 checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run. torchrun
 then ends the other ranks, as it does when a rank is lost, and, if configured, restarts all from the last checkpoint.
+
+torchrun passes SIGTERM and SIGINT on to all ranks, and kills those that are still there after 30 s. Within this time
+they train to a common inner step and save.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ from outerloop.config.peer_check import refuse_different
 from outerloop.config.rank_layout import group_timeout, island_and_rank, local_world_size, process_group_backend
 from outerloop.config.run_directory import comparable
 from outerloop.exchange.distributed import Distributed
+from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import cpu_share
 from outerloop.launcher.torchrun_pool import TorchrunPool, run_rank, send_event
 from outerloop.launcher.worker_pool import run_to_end
-from outerloop.launcher.worker_process import raise_stopped
+from outerloop.launcher.worker_process import leave_on_signals
 from outerloop.types import RoundFailed, Stopped, UserError, raise_terminated
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+STOP_REQUEST_S = 10
+"""Seconds after SIGTERM in which rank 0 may request a checkpoint."""
 LEAVE_S = 20
 """Seconds for which a failed worker waits until rank 0 has reported the reason and torchrun ends the worker."""
 
@@ -108,10 +114,11 @@ def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store)
 
     If its worker fails, wait before returning, so that rank 0 can report the reason first.
     """
-    signal.signal(signal.SIGTERM, raise_stopped)
-    signal.signal(signal.SIGINT, raise_stopped)
+    stop_point = StopPoint()
+    leave_on_signals(stop_point, request_s=STOP_REQUEST_S)
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
     try:
-        if train_rank(settings, world, events):
+        if train_rank(settings, world, events, stop_point):
             world.close()
             return 0
         time.sleep(LEAVE_S)
@@ -120,7 +127,7 @@ def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store)
     return 1
 
 
-def train_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
+def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, stop_point: StopPoint) -> bool:
     """Train in the folder and from the step that rank 0 sends. Return whether the worker reached its end."""
     try:
         exchange_values(settings, world, shared_settings(settings))
@@ -130,7 +137,10 @@ def train_rank(settings: DictConfig, world: Distributed, events: dist.Store) -> 
     if run is None:
         return True
     run_dir, resume_step = run
-    run_own_worker = partial(run_rank, settings, Path(run_dir), resume_step, emit=partial(send_event, events))
+    emit = partial(send_event, events)
+    run_own_worker = partial(
+        run_rank, settings, Path(run_dir), resume_step, store=events, emit=emit, stop_point=stop_point
+    )
     island, rank_in_island = island_and_rank(world.rank, size=world.size, workers=settings.workers)
     event = run_to_end(island, run_own_worker)
     if rank_in_island == 0 or event["event"] == "error":

@@ -6,7 +6,6 @@ and `join` waits until all have ended.
 
 To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
 "stopping", "step": inner steps begun}. `stop_after` lets them train up to a given step, save and leave (stop_point.py).
-`request_stop` returns False if a pool cannot do this.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class WorkerPool(Protocol):
 
     def start(self) -> None: ...
 
-    def request_stop(self) -> bool: ...
+    def request_stop(self) -> None: ...
 
     def stop_after(self, step: int) -> None: ...
 

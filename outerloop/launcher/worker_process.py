@@ -33,7 +33,7 @@ from outerloop.state import checkpoint
 from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
-PARENT_S = 2
+REQUEST_S = 2
 """Seconds after SIGTERM for the parent to request a checkpoint. Clusters send SIGTERM to all processes of a job."""
 
 
@@ -170,11 +170,14 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def leave_on_signals(stop_point: StopPoint) -> None:
-    """Leave immediately on SIGINT. On SIGTERM, leave after PARENT_S unless the parent has requested a checkpoint."""
+def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> None:
+    """Leave immediately on SIGINT. On SIGTERM, leave after `request_s` seconds unless a checkpoint is requested before.
+
+    Raises Stopped in the main thread to leave.
+    """
 
     def wait_for_request(number: int, frame: FrameType | None) -> None:
-        signal.alarm(PARENT_S)
+        signal.alarm(request_s)
 
     def leave_unless_requested(number: int, frame: FrameType | None) -> None:
         if not stop_point.requested:

@@ -6,6 +6,8 @@ import torch
 
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median import Median
+from outerloop.aggregate.median_clip import MedianClip
+from outerloop.aggregate.senders import Senders
 from outerloop.aggregate.trimmed_mean import TrimmedMean
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -130,7 +132,11 @@ def test_other_lengths_are_refused(chunk):
         Rotated(chunk=chunk, of=Identity())
 
 
-@pytest.mark.parametrize("aggregate", [Mean(), Median(), TrimmedMean(trim=0.25)], ids=["mean", "median", "trimmed"])
+@pytest.mark.parametrize(
+    "aggregate",
+    [Mean(), Senders(), Median(), TrimmedMean(trim=0.25), MedianClip(of=Median())],
+    ids=["mean", "senders", "median", "trimmed", "clipped"],
+)
 def test_decoded_payloads_are_dense_so_any_aggregate_takes_them(aggregate):
     """Four workers train a toy model and agree bit for bit, whatever combines the payloads."""
 
@@ -151,6 +157,15 @@ def test_decoded_payloads_are_dense_so_any_aggregate_takes_them(aggregate):
 
     first, *others = toy.run_workers(4, work)
     assert all(torch.equal(x, y) for slow in others for x, y in zip(first, slow, strict=True))
+
+
+def test_rotated_values_are_combined_and_only_the_result_is_rotated_back():
+    """Two peers send one rotated value each, at different positions: both have one sender, so neither is halved."""
+    codec, x = Rotated(chunk=64, of=topk_signs(64, 1)), [seeded(64, seed=0), seeded(64, seed=3)]
+    kept = [codec.coefficients(codec.encode(one, NOW), one.shape, NOW) for one in x]
+    assert [int((one != 0).sum()) for one in kept] == [1, 1] and not ((kept[0] != 0) & (kept[1] != 0)).any()
+    mean = codec.inverse(Senders()(kept, [1, 1], []), NOW)
+    assert torch.allclose(mean, sent(codec, x[0]) + sent(codec, x[1]), atol=1e-6)
 
 
 def test_an_outer_loop_accepts_it_with_the_median():

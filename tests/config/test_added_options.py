@@ -53,7 +53,7 @@ def test_a_mistake_beside_a_recipe_of_ones_own_is_answered_as_ever(mine):
         load.load([mine, "recipe=mino"])
     with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: set schedule\.sync_every"):
         load.load([mine, "recipe=mine", "schedule.sync_evry=3"])
-    with pytest.raises(UserError, match="rounds must be a whole number"):
+    with pytest.raises(UserError, match="must be a valid integer"):
         load.load([mine, "recipe=mine", "rounds=many"])
     with pytest.raises(UserError, match="searchpath=file:///nowhere is not a folder: set"):
         load.load(["hydra.searchpath=[file:///nowhere]", "recipe=mine"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outerloop.config import load
+from outerloop.config import budget, load
 from outerloop.config.run_directory import comparable
 from outerloop.config.shared_settings import fingerprint
 from outerloop.types import UserError
@@ -37,8 +37,8 @@ def test_a_run_with_a_budget_is_the_run_with_these_rounds():
     ("typed", "said"),
     [
         (["steps=10"], "less than one round of schedule.sync_every=15: set steps=15"),
-        (["steps=0"], "steps=0 must be a whole number of at least 1"),
-        (["tokens=many"], "tokens=many must be a whole number"),
+        (["steps=0"], "steps=0 must be greater than or equal to 1"),
+        (["tokens=many"], "tokens=many must be a valid integer"),
         (["steps=30", "tokens=9"], "both set: omit one"),
         (["steps=30", "rounds=2"], "steps determines the number of rounds: omit rounds="),
         (["steps=30", "schedule=adaptive"], "need a schedule with a fixed H"),
@@ -49,3 +49,15 @@ def test_a_budget_that_cannot_be_kept_is_refused(typed, said):
     with pytest.raises(UserError, match=said) as error:
         load.load(typed)
     assert "\n" not in str(error.value)
+
+
+def test_a_sweep_of_unequal_work_is_told_the_next_equal_budget():
+    def warning(*options):
+        return budget.unequal_work([load.load([f"recipe={recipe}", *options]) for recipe in ("sparseloco", "diloco")])
+
+    assert warning("steps=300") is None
+    assert "train 90 or 100 steps" in warning("steps=100") and "set steps=300," in warning("steps=100")
+    assert "train 900 or 1000 steps" in warning() and "set steps=1200," in warning(), "each recipe has its own rounds"
+    per_step = 4 * 8 * 128
+    assert f"set tokens={300 * per_step}," in warning(f"tokens={100 * per_step}")
+    assert warning(f"tokens={300 * per_step}") is None

@@ -13,11 +13,11 @@ from outerloop.types import UserError
         ("compress.large.k=5000", "k=5000 must be 1 .. chunk=4096"),
         ("feedback.beta=2", "beta=2.* must be 0 .. 1"),
         ("inner.device=tpu", "is not available here"),
-        ("inner.precision=fp8", "not one of auto, float32, bfloat16"),
+        ("inner.precision=fp8", "must be 'auto', 'float32' or 'bfloat16': set inner.precision=auto"),
         ("inner.seq_len=5000", "longer than model.max_seq_len"),
         ("model.vocab_size=100", "smaller than the data's 256"),
         ("model.heads=5", "heads must divide"),
-        ("inner.lr=-1", "Invalid learning rate"),
+        ("inner.lr=-1", "inner.lr=-1 must be greater than or equal to 0"),
         ("inner.optimizer.betas=[2,0.9]", "Invalid beta"),
     ],
 )
@@ -60,7 +60,7 @@ def test_fingerprint_is_of_what_all_machines_share():
 def test_a_clip_that_cannot_be_is_refused_before_anything_starts():
     with pytest.raises(UserError, match="clip=median needs peers that take the same outer step"):
         part_checks.check_parts(load.load(["recipe=noloco", "clip=median"]))
-    with pytest.raises(UserError, match="clip=often is not one of auto, median, none"):
+    with pytest.raises(UserError, match="clip=often must be 'auto', 'median' or 'none': set clip=auto"):
         part_checks.check_parts(load.load(["clip=often"]))
 
 

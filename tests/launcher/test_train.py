@@ -182,7 +182,7 @@ def read(path):
 def test_mistakes_exit_with_2_and_one_line(tmp_path):
     command = [sys.executable, "-m", "outerloop", "train", "workers=0", f"run_dir={tmp_path}/x"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "workers=0 must be at least 1" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "workers=0 must be greater than" in done.stderr
     assert not (tmp_path / "x").exists()
 
 

@@ -179,7 +179,7 @@ def test_weights_that_are_written_go_to_the_device_of_the_model():
 
 def test_the_option_says_where_and_only_two_places_are_known():
     assert load.load([]).state_device == "model"
-    with pytest.raises(UserError, match="state_device=disk is not one of model, cpu: set state_device=model"):
+    with pytest.raises(UserError, match="state_device=disk must be 'model' or 'cpu': set state_device=model"):
         load.load(["state_device=disk"])
 
 

@@ -173,7 +173,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
             {"options": {"exchange": "swarm_gather"}},
             "connects processes, but the workers of a simulation are threads",
         ),
-        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"workers": 0}, "workers=0 must be greater than or equal to 1"),
         ({"validation": [3], "sync_every": 3}, "a batch is a int without a tensor"),
     ],
 )

@@ -213,7 +213,8 @@ class Definition:
             assert all(torch.equal(encoded[part], parts[part]) for part in parts), (name, list(parts))
             context = CodecContext(round.number, seed, agreed=agreed, name=name)
             decoded[name] = compress.decode(on(value.device, encoded), value.shape, context).double()
-            if transforms(codec := codec_of(compress, value.shape)):
+            if self.as_coefficients(value.shape):
+                codec = codec_of(compress, value.shape)
                 kept = codec.coefficients(on(value.device, encoded), value.shape, context).double()
                 self.coefficients[rank, round, name] = kept
             if "next" in encoded:
@@ -253,16 +254,22 @@ class Definition:
             parts, samples = self.screened(round, parts, samples)
         mean = self.mean_of(parts, samples)
         if not self.eager:
-            mean = {name: self.values(m) for name, m in mean.items()}
+            mean = {name: self.values(round, name, m) for name, m in mean.items()}
         slow = moved(run["loop"].method, self.states[rank], before["slow"], mean, own, then["fast"])
         same({name: after["slow"][name] for name in x}, slow, f"slow, {round}")
         self.check_kept(run, round, x, own)
         self.check_fast(run, round, x, own)
         self.check_buffers(rank, round)
 
-    def values(self, mean):
-        codec = codec_of(self.loop.codec.compress, mean.shape)
-        return codec.inverse(mean.float()).double() if transforms(codec) else mean
+    def as_coefficients(self, shape):
+        codec, aggregate = codec_of(self.loop.codec.compress, shape), self.loop.pipeline.dense.aggregate
+        return isinstance(codec, Transforming) and not getattr(aggregate, "combines_values", False)
+
+    def values(self, round, name, mean):
+        if not self.as_coefficients(mean.shape):
+            return mean
+        context = CodecContext(round.number, wire.name_hash(f"{self.seed} {round.number} {name}"), name=name)
+        return codec_of(self.loop.codec.compress, mean.shape).inverse(mean.float(), context).double()
 
     def drawn_near(self, rank, round, parts, own, slow):
         """θ_j ← φ + (θ_j − φ) min(1, 4 r / d_j), d_j = ‖θ_j − φ‖; r = min(max(h, d_own), 8 D).
@@ -340,10 +347,6 @@ class Definition:
         for name, kept in before["buffers"].items():
             then = [self.runs[p]["launched"][round]["buffers"][name].double() for p in run["met"][round]]
             same({name: after["buffers"][name]}, {name: sum(then) / len(then) if averaged else kept}, "buffers")
-
-
-def transforms(codec):
-    return isinstance(codec, Transforming)
 
 
 def same(got, expected, what):

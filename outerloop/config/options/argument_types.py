@@ -1,4 +1,4 @@
-"""Check the type of an option's value against the annotation of the argument that receives it."""
+"""Check the type of an option's value against the annotation or the default of the argument that receives it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any, Union, cast, get_args, get_origin
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from outerloop.config.options.typed_options import as_typed, hint
 from outerloop.types import UserError
 
 PLAIN = (bool, int, float, str, type(None))
 """Types of values that can be checked. An argument annotated with any other type is not checked."""
+NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list"}
 
 
-def check(config: DictConfig, override: Override) -> None:
-    """Check the value of an override. Raises UserError if its type is not in the annotation of its argument."""
+def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
+    """Check the type of an override whose value is the argument of a class or function.
+
+    `defaults`: the same choices without other overrides. If the argument has no annotation that can be checked, its
+    value must have the type of its default. Raises UserError if the type is wrong.
+    """
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
         return
@@ -27,12 +33,19 @@ def check(config: DictConfig, override: Override) -> None:
         return
     node = OmegaConf.select(config, parent) if parent else None
     target = node.get("_target_") if isinstance(node, DictConfig) else None
-    allowed = annotated_types(target, name) if isinstance(target, str) else ()
+    if not isinstance(target, str):
+        return
+    default = OmegaConf.select(defaults, key)
+    allowed = annotated_types(target, name) or types_like(default)
     if allowed and not fits(value, allowed):
-        names = " or ".join({type(None): "null", str: "text"}.get(t, t.__name__) for t in allowed)
-        raise UserError(
-            f"{key}={value} must be {names}: set another value; for its description, run outerloop options {key}"
-        )
+        names = " or ".join(NAMES.get(kind, kind.__name__) for kind in allowed)
+        raise UserError(f"{key}={as_typed(value)} must be {names}: {hint(key, default)}")
+
+
+def types_like(default: Any) -> tuple[type, ...]:
+    """Return the types that are accepted in place of a default; empty if any type is."""
+    kind = list if OmegaConf.is_list(default) else type(default)
+    return (kind, type(None)) if kind in (bool, int, float, list) else ()
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,6 +22,16 @@ FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
 """Options that set the folder of a run. A run that repeats an earlier run does not take them over."""
+
+
+def as_typed(value: Any) -> str:
+    """Return a value of an option as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, default=list)
+
+
+def hint(key: str, default: Any) -> str:
+    """Return what to do about an invalid value of an option: set its default or, if that is null, read about it."""
+    return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:

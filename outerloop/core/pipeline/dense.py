@@ -2,8 +2,8 @@
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
-Norms, agreement and aggregate are all computed from the same kind of tensor: from values, or from the coefficients of
-an orthonormal transform.
+Norms, agreement and aggregate are all computed from the same kind of tensor: from values or, if the compressor applies
+an orthonormal transform, from coefficients, unless the aggregate combines values.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class DensePipeline:
     ) -> None:
         self.method, self.feedback, self.aggregate = method, feedback, aggregate
         self.codec, self.peer = codec, peer
+        self.combines_values = getattr(aggregate, "combines_values", False)
         self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
@@ -79,7 +80,6 @@ class DensePipeline:
     ) -> Tensors:
         """Decode, scale and aggregate all messages, in peer-name order. Return ḡ. Changes nothing.
 
-        Payloads of coefficients (DCT) are aggregated as coefficients, and only the aggregate is transformed back.
         Raises InvalidMessage.
 
         factors: factor of each message.
@@ -87,17 +87,24 @@ class DensePipeline:
         norms: norm of each whole message after scaling, if the aggregate needs norms.
         """
 
-        def sent(name: str, x: Tensor) -> list[Tensor]:
-            return self.scaled(name, self.contributions(messages, name, x), factors)
+        def combined(name: str, x: Tensor) -> Tensor:
+            sent = self.scaled(name, self.contributions(messages, name, x), factors)
+            mean = self.aggregate(sent, samples, norms)
+            return mean if self.combines_values else self.codec.values(messages[0].header.round, name, mean)
 
-        return {name: self.codec.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
+        return {name: combined(name, x) for name, x in like.items()}
 
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
         """Return each message's contribution to one tensor, in the form in which it is aggregated.
 
         Raises InvalidMessage.
         """
-        return [self.codec.contribution(message, name, like) for message in messages]
+        return [self.contribution(message, name, like) for message in messages]
+
+    def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
+        """Return one tensor of one message in the form in which it is aggregated. Raises InvalidMessage."""
+        read = self.codec.decode if self.combines_values else self.codec.coefficients
+        return read(message, name, like)
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
@@ -117,7 +124,7 @@ class DensePipeline:
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
         """Return Σ x² of each tensor of one message, in the form in which it is aggregated. Raises InvalidMessage."""
         return {
-            name: self.sum_of_squares(name, self.codec.contribution(message, name, x), of=x.numel())
+            name: self.sum_of_squares(name, self.contribution(message, name, x), of=x.numel())
             for name, x in like.items()
         }
 

@@ -1,0 +1,141 @@
+"""Types and limits of the options in train.yaml, and in its groups inner and exchange/shared/node.
+
+The yaml files contain the defaults and describe each option; the models below state which values are valid. The options
+of all other groups are arguments of the classes that `_target_` names, which check them (options/argument_types.py).
+Options that a recipe or a yaml file of the user adds to a group are not checked here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from outerloop.config.options.typed_options import as_typed, hint
+from outerloop.types import UserError
+
+Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Options(BaseModel):
+    """Base class: values are not converted (the text "3" is not a number), and other options are allowed."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Inner(Options):
+    """Options that every choice of the group inner has."""
+
+    batch: Count
+    seq_len: Count
+    accumulate: Count
+    lr: Annotated[float, Field(ge=0)]
+    warmup_steps: Natural
+    lr_floor: Fraction
+    clip_norm: Positive | None
+    precision: Literal["auto", "float32", "bfloat16"]
+    compile: bool
+    device: str
+    optimizer: dict[str, Any] | None
+
+
+class Evaluation(Options):
+    """Options eval.*."""
+
+    every: Natural
+    sequences: Count
+
+
+class Checkpoints(Options):
+    """Options checkpoint.*."""
+
+    every: Natural
+    keep: Count
+    hf_every: Natural
+
+
+class Samples(Options):
+    """Options samples.*."""
+
+    every: Natural
+    prompt: str
+    tokens: Count
+
+
+class Network(Options):
+    """Options of exchange=swarm_gather and exchange=swarm_gossip that the user sets. Other exchanges have none."""
+
+    run: str | int | None = None
+    peers: Count = 1
+    initial_peers: list[str] = []
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    announce: list[str] = []
+    open_internet: bool = False
+    allow: list[str] = []
+    join_timeout_s: Positive = 120.0
+    max_blob_bytes: Count | None = None
+    max_mbit: Positive | None = None
+
+
+class Training(Options):
+    """All options of a run."""
+
+    recipe: str
+    workers: Count
+    rounds: Count
+    steps: Count | None
+    tokens: Count | None
+    seed: Natural
+    run_dir: str | None
+    init_from: str | None
+    threads: Count | None
+    merge_local: Fraction | Literal["carry"]
+    buffers: Literal["local", "averaged"]
+    clip: Literal["auto", "median", "none"]
+    eager: bool
+    state_dtype: Literal["float32", "float64"]
+    state_device: Literal["model", "cpu"]
+    round_timeout_s: Positive
+    max_failed_rounds: Count
+    log_every: Count
+    keep_payload_rounds: Natural
+    inner: Inner
+    eval: Evaluation
+    checkpoint: Checkpoints
+    samples: Samples
+    exchange: Network
+
+
+def check(config: DictConfig, defaults: DictConfig) -> None:
+    """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
+
+    `defaults`: the same choices without other overrides; its value is the one that the error message suggests.
+    """
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    try:
+        Training.model_validate(values)
+    except ValidationError as error:
+        key, value = invalid_option(values, error.errors()[0]["loc"])
+        told = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
+        allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in told))
+        told_to = hint(key, OmegaConf.select(defaults, key))
+        raise UserError(f"{key}={as_typed(value)} must be {allowed}: {told_to}") from None
+
+
+def invalid_option(values: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
+    """Return the dotted key and the value of an option that is at fault.
+
+    `location` is pydantic's: keys from the root to the option, then its index in a list, or the member of a union.
+    """
+    path = []
+    for name in location:
+        if not isinstance(values, dict) or name not in values:
+            break
+        path.append(str(name))
+        values = values[name]
+    return ".".join(path), values
