@@ -121,10 +121,10 @@ def check(config: DictConfig, defaults: DictConfig) -> None:
         Training.model_validate(values)
     except ValidationError as error:
         key, value = invalid_option(values, error.errors()[0]["loc"])
-        told = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
-        allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in told))
-        told_to = hint(key, OmegaConf.select(defaults, key))
-        raise UserError(f"{key}={as_typed(value)} must be {allowed}: {told_to}") from None
+        messages = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
+        allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in messages))
+        what_to_do = hint(key, OmegaConf.select(defaults, key))
+        raise UserError(f"{key}={as_typed(value)} must be {allowed}: {what_to_do}") from None
 
 
 def invalid_option(values: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:

@@ -49,7 +49,10 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("rounds=many", "rounds=many must be a valid integer: set rounds=60"),
         ("rounds=2.5", "rounds=2.5 must be a valid integer: set rounds=60"),
         ("rounds='3'", "rounds=3 must be a valid integer"),
-        ("threads=0", "threads=0 must be greater than or equal to 1: for its description, run outerloop options threads"),
+        (
+            "threads=0",
+            "greater than or equal to 1: for its description, run outerloop options threads",
+        ),
         ("threads=all", "threads=all must be a valid integer"),
         ("rounds=null", "rounds=null must be a valid integer: set rounds=60"),
         ("eval.sequences=3", "less than one per worker: set eval.sequences=4"),
