@@ -171,7 +171,7 @@ def rounds(run: Run) -> list[int]:
 
 
 def tokens(run: Run) -> list[float]:
-    """Return the tokens of all workers at each validation."""
+    """Return the number of tokens that all workers of the run folder have trained on by each validation."""
     return [row["tokens"] for row in run.validations]
 
 

@@ -18,7 +18,7 @@ DEFAULT_BASELINE = "ddp"
 YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
 """Prefixes of settings. Losses are compared only between groups in which all these settings are equal."""
 SAME_TOKENS = 0.01
-"""Relative difference in tokens above which the report notes that a gap compares runs of different length."""
+"""Relative difference in token counts above which the report notes that two runs of different length are compared."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Comparison:
 
     Args:
         runs: all runs that were found.
-        baseline: the recipe to which losses are compared; None: ddp.
+        baseline: the recipe whose loss the other losses are compared with; None: ddp.
 
     Raises:
         UserError: if a baseline was given and no run of this recipe has finished.
@@ -155,7 +155,7 @@ class Comparison:
         return notes
 
     def baseline_notes(self) -> list[str]:
-        """Return notes on gaps that are missing, ambiguous, or compare runs of different length."""
+        """Return notes on loss gaps that are missing, are ambiguous, or compare runs of different length."""
         bases = {group.label: base for group in self.finished if (base := self.find_baseline(group))}
         if not bases:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]

@@ -65,7 +65,7 @@ def finished_part(comparison: Comparison) -> list[str]:
 
 
 def unfinished_part(comparison: Comparison) -> list[str]:
-    """Return the HTML parts that list the runs that died, stopped or are still running, and why."""
+    """Return the HTML parts with the runs that died, stopped or are still running, and the reason for each."""
     if not comparison.unfinished:
         return []
     unfinished = table.unfinished(comparison)

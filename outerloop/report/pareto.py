@@ -54,5 +54,5 @@ def draw_front(axes: Axes, front: list[Group]) -> None:
 
 
 def bytes_sent(group: Group) -> float:
-    """Return the mean bytes sent per worker."""
+    """Return the mean number of bytes sent per worker."""
     return group.stat("bytes_sent_per_worker").mean

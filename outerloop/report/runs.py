@@ -33,7 +33,7 @@ DIED = "died.json"
 SWEEP = "multirun.yaml"
 """File that hydra writes into the folder of a sweep, next to one numbered folder per run."""
 FRESH_S = 120
-"""If a metrics.jsonl was changed within this number of seconds, its run may still be running."""
+"""A run may still be running if its metrics.jsonl was changed less than this number of seconds ago."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the bytes that a worker had sent at each validation, counting every copy, as a mean over workers."""
+        """Return the number of bytes sent per worker up to each validation, counting every copy (mean over workers)."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
@@ -236,5 +236,5 @@ def parse_row(line: str) -> Row | None:
 
 
 def has_numbers(row: Any, names: Sequence[str]) -> bool:
-    """Return whether `row` is a dictionary in which all of these names have numeric values."""
+    """Return whether `row` is a dictionary with a numeric value for each of `names`."""
     return isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in names)

@@ -1,6 +1,6 @@
 """Compare groups of runs by the settings in their config.yaml, and give each group a label.
 
-A label consists of the recipe and a short list of settings in which the group differs from other groups of this recipe.
+A label consists of the recipe and a short list of settings in which the group differs from others of the same recipe.
 """
 
 from __future__ import annotations

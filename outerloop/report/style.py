@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
 LABEL_WIDTH = 84
 """Maximum number of characters in one line of a legend."""
 LOG_FROM = 10
-"""The x axis is logarithmic if the largest x at the end of a curve is at least this multiple of the smallest."""
+"""The x axis is logarithmic if the largest final x of the curves is at least this many times the smallest."""
 
 
 def colour(index: int) -> str:

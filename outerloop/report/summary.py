@@ -18,9 +18,10 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: one entry for each worker of this machine that
     finished. `workers_died`: the workers of this machine that died.
 
-    Three times are means over the finished workers: `compute_s` was spent in inner steps, `communication_s` and
-    `others_s` while inner steps were stopped (inner/run_totals.py). `utilization` is the share of `compute_s` in their
-    sum. Runs with gossip also have the `spread` of the `replicas` at the end, and sums over this machine's workers.
+    `compute_s`, `communication_s`, `others_s`: seconds spent in inner steps, in the work of the outer loop between
+    them, and waiting for other peers between them (inner/run_totals.py); means over this machine's finished workers.
+    `utilization`: `compute_s` divided by the sum of the three. Runs with gossip also have the number of `replicas`,
+    their `spread` at the end, and the counts GOSSIP_COUNTS, summed over this machine's finished workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

@@ -20,7 +20,7 @@ from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
 
 LARGEST = 1 << 40
-"""Upper limit of counts of rounds and inner steps: more than any run has."""
+"""Upper limit for the number of a round or an inner step, higher than in any run."""
 
 
 class Adaptive(EveryH):

@@ -20,7 +20,7 @@ class EverySeconds(EveryH):
     """A schedule of one fragment, the whole model, by wall-clock time.
 
     Args:
-        seconds: S. An inner step should take far less time, because the other peers wait until a running step ends.
+        seconds: S. An inner step should take far less time than S, because the other peers wait until it ends.
         sync_every: H, the number of counted steps into which S is divided.
         delay: τ, counted steps between launch and landing, 0 .. H.
 

@@ -1,4 +1,4 @@
-"""Describe the task of a simulation by functions of the user: a model, the batches of each worker, and a loss."""
+"""Describe the task of a simulation by the user's functions for the model, the batches of each worker and the loss."""
 
 from __future__ import annotations
 

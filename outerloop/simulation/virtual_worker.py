@@ -32,7 +32,7 @@ class VirtualWorker:
 
     Args:
         task, settings: task and settings of the run, equal for all workers.
-        exchange: exchange of this worker, which has already joined.
+        exchange: exchange of this worker; `exchange.join` has already been called.
         emit: function called with each event.
         compute: function of (work, *args) that runs work(*args) in the one thread that computes for all workers.
     """

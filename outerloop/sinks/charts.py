@@ -53,7 +53,7 @@ class Charts:
             self.bytes_sent = self.bytes_after_round[row["round"]] = row.get("bytes_sent", 0)
 
     def axes(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return the position of a row on each axis. A round has the number of tokens of the last logged step."""
+        """Return the position of a row on each axis. A round is placed at the token count of the last logged step."""
         if row["event"] != "validation":
             return {STEP: row["step"], TOKENS: self.tokens, BYTES: self.bytes_sent}
         sent = self.bytes_after_round.get(row["round"], self.bytes_sent)

@@ -1,4 +1,4 @@
-"""Convert a tree of tensors and plain values to bytes and back, such as the shared state of a run for a late joiner.
+"""Convert a tree of tensors and plain values, such as the state of a run for a late joiner, to bytes and back.
 
     {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
 

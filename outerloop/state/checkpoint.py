@@ -30,7 +30,7 @@ KEEP = 2
 COMPARED = 3
 """Number of newest generations among which the peers of a network look for a common one.
 
-One of them may be from an interrupted run, so that other machines do not have it.
+One of them may come from an interrupted session, so other machines may not have it.
 """
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because the shards of an island may not fit in memory."""
@@ -187,7 +187,7 @@ def discard_after(run_dir: Path, step: int | None) -> None:
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Return the fingerprint of a file. Raises OSError."""
+    """Return the fingerprint of a file. Raises OSError if the file cannot be read."""
     with path.open("rb") as file:
         return fingerprint(file)
 
@@ -204,7 +204,7 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
 def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
     """Return the expected fingerprints of a worker's files of one step.
 
-    Raises OSError, or ValueError or RecursionError for invalid content.
+    Raises OSError if they cannot be read, and ValueError or RecursionError if their content is invalid.
     """
     fingerprints = json.loads((generation(run_dir, step) / f"worker-{worker}.json").read_text())
     if not isinstance(fingerprints, dict) or not isinstance(fingerprints.get("shards", {}), dict):

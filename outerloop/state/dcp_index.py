@@ -38,7 +38,7 @@ from outerloop.types import UserError, printable
 INDEX, TORCH_INDEX = "index.json", ".metadata"
 FORMAT = 1
 MAX_SIZE = 1 << 62
-"""Upper bound of a size, an offset or a length, because torch uses int64 for them."""
+"""Upper bound on a size, an offset or a length. Torch stores them as int64."""
 Sizes = Mapping[str, int]
 """Name of a file in the folder -> its size in bytes."""
 
@@ -174,7 +174,7 @@ def overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
 def refuse_overlap(places: Iterable[Place]) -> None:
     """Check that no two places share bytes of a file. Raises ValueError if two do.
 
-    Otherwise a file of few bytes could make a reader allocate any amount of memory.
+    Without this check, a file of a few bytes could make a reader allocate any amount of memory.
     """
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
     for first, second in itertools.pairwise(ordered):

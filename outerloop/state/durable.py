@@ -1,7 +1,7 @@
 """Create directories that survive a power failure.
 
-fsync of a file is not enough: the directory entries of the file and of each parent directory must be synced too, after
-they were created.
+fsync of a new file is not enough: the directory that lists the file must be synced too, and so must the parent of each
+new directory.
 """
 
 from __future__ import annotations

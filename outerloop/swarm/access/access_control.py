@@ -3,9 +3,9 @@
 The rejection log counts the messages and streams that this peer refused, by kind, and logs the sender and the reason at
 a limited rate. The kinds are:
 
-    outsiders   a stream of a peer that is not on the allow-list or may not use the protocol, or of a second process
-                with a peer's key (incarnations.py)
-    records     a roster record not signed by its owner, too large, valid for too long, or of a peer outside the run
+    outsiders   a stream from a peer that is not on the allow-list or may not use the protocol, or from a second
+                process with a peer's key (incarnations.py)
+    records     a roster record not signed by its owner, too large, valid for too long, or about a peer outside the run
     requests    data on a stream that is not a message of its protocol, or longer than allowed; requests over a limit
     payloads    a payload not signed by its owner for this round, larger than allowed, or impossible to land because it
                 cannot be decoded or its norm is far above those of other payloads
@@ -147,9 +147,10 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Return whether to answer a stream of `remote`; if not, record the refusal in the rejection log.
+        """Return whether to answer a stream from `remote`; if not, record the refusal in the rejection log.
 
-        `remote` must pass `allowed`, and must be on the allow-list or be the onlooker asking for what it may read.
+        `allowed` must return True for `remote`. `remote` must also be on the allow-list, or be the onlooker and ask for
+        what the onlooker may read.
         """
         looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
         if remote not in self.allow and not looks_on:

@@ -5,7 +5,7 @@ is the 32-byte seed followed by the 32-byte public key. hivemind itself would wr
 times faster, and its public key can be read back from the peer id. An extra field follows, which libp2p does not know
 and skips. It holds two numbers:
 
-    starts   number of starts of this peer, raised to the count of any copy that it objects to (incarnations.py)
+    starts   number of starts of this peer, or a higher count that a copy of the key has used (incarnations.py)
     voted    number of the last start whose process synced its hard state (its votes); 0: the peer has never voted
 
 Both numbers are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds

@@ -130,7 +130,7 @@ class Accusations(RpcService):
 async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
     """Request the evidence on the basis of which `peer` (an id) has expelled other peers. Return it unchecked.
 
-    Raises BrokenStream, Unreachable, TimeoutError.
+    Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer validly.
     """
     async with limit(HISTORY_S), transport.open_stream(peer, protocol_name(run, EXPELLED)) as stream:
         await stream.send_object({})
@@ -143,7 +143,7 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
 
 
 async def _receive(stream: Stream) -> Evidence:
-    """Receive one piece of evidence. Raises BrokenStream, or Unreadable if the evidence is malformed."""
+    """Receive one piece of evidence. Raises Unreadable if it is malformed, and BrokenStream if the stream fails."""
     try:
         return Evidence.from_map(msgpack.unpackb(await stream.receive(at_most=MAX_BYTES)))
     except ValueError as error:  # all errors of msgpack and validation.py are ValueErrors

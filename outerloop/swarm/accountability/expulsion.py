@@ -141,7 +141,7 @@ async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
 
 
 class ExpelledPeers:
-    """A running peer's register: keeps the expelled peers out of `trust.allow`.
+    """A running peer's register. It excludes the expelled peers from the run (AllowList.expel).
 
     `hard_state` returns the hard state of the consensus, or None before the rounds have begun. Until then, no peer is
     newly expelled.

@@ -142,9 +142,10 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer as a learner, unless it has a vote. It must hold the state as of the head.
+        """Ask the roster to count this peer as a learner. Does not ask if this peer already has a vote.
 
-        The caller must repeat this in each round, and periodically within a round.
+        The peer must hold the run's state as of the head. The caller must repeat the request in each round, and
+        periodically within a round.
         """
         if not self.votes:
             number, head = self.number, self.hard_state.head.digest

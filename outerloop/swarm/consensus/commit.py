@@ -58,8 +58,8 @@ from outerloop.swarm.validation import (
 DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
 MOST_LETTERS = 64
-"""Maximum length of a peer's name in a participant that names a state. The name of the payload's file contains the
-peer's name and the state (round_store.py), and may have at most 255 characters.
+"""Maximum length of a peer's name if its payload names a state (state_roots.py). The payload's file name contains both
+(round_store.py) and is limited to 255 characters.
 """
 State = tuple[int, bytes]
 """The number of a commit, and the sha256 of the manifest of the run's state as of that commit."""

@@ -68,5 +68,5 @@ def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
 
 
 def is_better(commit: Commit, other: Commit) -> bool:
-    """Return whether all peers continue with `commit`, not `other`; both are of one round and have the same parent."""
+    """Return whether all peers continue with `commit`, not `other`. Both have the same round and the same parent."""
     return (commit.view, commit.digest) < (other.view, other.digest)

@@ -159,7 +159,7 @@ class HardState:
         return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
 
     def moved_to(self, decided: CommitCertificate) -> HardState:
-        """Return the state of a peer that continues from a later commit, whose state it downloads."""
+        """Return the hard state of a peer that downloads the run's state as of a later commit and continues there."""
         assert decided.commit.number >= self.number
         return self._after((decided,))
 

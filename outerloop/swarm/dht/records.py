@@ -32,7 +32,7 @@ from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 CONTEXT = "record"
 MAX_RECORD_BYTES = 8 * 1024
 MAX_OWNER_BYTES = 64
-"""Size limit of a subkey, which is a packed peer id of 52 letters."""
+"""Size limit of a subkey, which is a packed peer id of 52 characters."""
 CHECKED = 4 * MAX_PEERS
 """Number of records whose check results are remembered: enough for old and new records of all peers of a run."""
 SIGNATURES = Rate(burst=2 * MAX_PEERS, per_s=MAX_PEERS / ROSTER_LEAST_S)

@@ -37,7 +37,7 @@ class BallotRpc(RpcService):
         self._sending = BackgroundTasks()
 
     def send(self, to: str, message: Message) -> None:
-        """Send a ballot in the background. The caller is not notified whether it arrives."""
+        """Send a ballot in the background. The caller does not learn whether it arrives."""
         self._sending.start(self._send(to, message))
 
     async def _send(self, to: str, message: Message) -> None:
@@ -63,7 +63,7 @@ async def send_message(stream: Stream, message: Message) -> None:
 
 
 async def receive_message(stream: Stream) -> Message:
-    """Receive one message. Raises BrokenStream, or Unreadable if it is malformed."""
+    """Receive one message. Raises Unreadable if it is malformed, and BrokenStream if the stream fails."""
     try:
         return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
     except MalformedMessage as error:
