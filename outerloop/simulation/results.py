@@ -48,7 +48,7 @@ class Results:
 
     @property
     def bytes_sent(self) -> list[float]:
-        """The number of bytes sent per worker up to each evaluation (mean over workers). All copies of a payload count."""
+        """The number of bytes sent per worker up to each evaluation (mean over workers), counting every copy."""
         rates = worker_step_rates(self.rows, delay_steps=self.delay)
         return [sum(sent) / len(sent) for sent in zip(*(rate.bytes_at(self.steps) for rate in rates), strict=True)]
 
