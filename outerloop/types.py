@@ -1,4 +1,4 @@
-"""Define the small values that are passed between the parts of protocols.py, and the errors.
+"""Define the small value types that the components of protocols.py pass to each other, and the errors.
 
 Letters used in shapes in all files: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
-"""Peer -> why its message of a round is left out; the text starts with the peer's name."""
+"""Peer -> why its message is left out of a round; the text starts with the peer's name."""
 
 Tensors = dict[str, "Tensor"]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
@@ -160,11 +160,11 @@ class Capabilities:
 class StateHandoff:
     """The peers that send their state, and the peers that receive it, before the first inner step.
 
-    number: the number of the handoff in the sequence of meetings.
+    number: number of the meeting (an all-gather outside of rounds) that the handoff uses.
     givers, takers: names of the peers that send and receive, in order. All givers hold equal states, and the first
         giver is the first peer of the run.
     max_bytes: maximum size of the state.
-    timeout_s: how long to wait for the meeting.
+    timeout_s: how long to wait for the other peers in this meeting.
     """
 
     number: int

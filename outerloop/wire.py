@@ -134,7 +134,10 @@ def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
 
 
 def read(blob: bytes) -> tuple[Header, list[Parts]]:
-    """Return the header of a message of any model, and the parts of each of its tensors. Raises InvalidMessage."""
+    """Return the header of a message of any model, and the parts of each of its tensors.
+
+    Raises InvalidMessage if the bytes are not a valid message.
+    """
     with as_invalid_message():
         reader = Reader(verified_body(blob))
         header = read_header(reader)
@@ -143,7 +146,7 @@ def read(blob: bytes) -> tuple[Header, list[Parts]]:
 
 @contextmanager
 def as_invalid_message() -> Iterator[None]:
-    """Convert errors of reading truncated or malformed bytes to InvalidMessage."""
+    """Convert errors raised while reading truncated or malformed bytes to InvalidMessage."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
@@ -167,7 +170,7 @@ def read_header(reader: Reader) -> Header:
 
 
 def check_schema(header: Header, schema: Schema) -> None:
-    """Check that the sender has a model of this schema. Raises InvalidMessage if it has another model."""
+    """Check that the sender's model has this schema. Raises InvalidMessage if it does not."""
     if header.schema != schema_hash(schema):
         raise InvalidMessage(
             f"{header.peer} has another model: its schema is {header.schema:016x}, not {schema_hash(schema):016x}"
@@ -219,7 +222,7 @@ def bytes_view(x: Tensor) -> memoryview:
 
 
 def encode_text(text: str) -> bytes:
-    """Return the utf-8 bytes of a text, preceded by their number as u8."""
+    """Return the utf-8 bytes of a text, preceded by their count as a u8."""
     encoded = text.encode()
     return struct.pack("<B", len(encoded)) + encoded
 
@@ -247,7 +250,7 @@ class Reader:
         return layout.unpack(self.read_bytes(layout.size))
 
     def read_int(self, code: str) -> int:
-        """Read one integer of this struct code."""
+        """Read one integer with this struct format code."""
         return self.read_struct(struct.Struct(code))[0]
 
     def read_text(self) -> str:

@@ -6,14 +6,14 @@
 
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest
 for the first fraction CALM of the time. Then the last one starts the named lie (faulty/lie.py, faulty/misbehave.py),
-and at NEWCOMER_AT another machine joins. Each lie has a separate run. With `--lies all`, all lies follow one after the
-other in one run. The lie that gets the liar expelled then comes last, from LAST_AT on, because an expelled liar is
-ignored, and a second machine joins at SECOND_AT.
+and at NEWCOMER_AT an additional machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies,
+one after another. In this run the lie that gets the liar expelled comes last, from LAST_AT on, because an expelled liar
+is ignored, and a second additional machine joins at SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. A record has the pace of rounds
 before the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each
-peer. The script prints each guarantee that does not hold in some record of --out (`failures`), and exits with 1 if
-there is one.
+peer. The script prints each guarantee that any record of --out violates (`failures`), and exits with 1 if there is
+one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from faulty.lie import LIES
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
-"""In a run of all lies, the fractions of the time at which the expelling lie starts and the second newcomer joins."""
+"""In a run of all lies: when the expelling lie starts and when the second newcomer joins, as fractions of the run."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
-"""Lies that always get the liar expelled. Other lies may do so, too: the signatures of a forged commit can
-contradict a vote."""
+"""Lies that always get the liar expelled. Other lies can have this effect, too: for example, the
+signatures of a forged commit can contradict the liar's own vote."""
 ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
 """The order of the lies if a run has all of them."""
 MIN_PACE = 0.8
@@ -47,7 +47,7 @@ EXPELLED = "is expelled from the run"
 
 
 class Attack:
-    """One run with one or more lies, which follow one after another."""
+    """One run with one or more lies, told one after another."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds
@@ -82,7 +82,7 @@ class Attack:
         return sorted([*lies, *joins], key=lambda entry: entry[0])
 
     def tell(self, lie: str) -> None:
-        """Let the liar tell this lie from now on."""
+        """Make the liar tell this lie from now on."""
         self.told.append((lie, time.monotonic()))
         self.lied_at = self.told[0][1]
         self.liar.down_until = float("inf")  # if the liar ends, it is not restarted
@@ -94,7 +94,7 @@ class Attack:
         self.joined.append(self.swarm.add())
 
     def follow(self, share: float) -> None:
-        """Follow the swarm until this fraction of the time is over. Raises TimeoutError if no round lands."""
+        """Follow the swarm until this fraction of the time is over. Raises TimeoutError if rounds stop landing."""
         left = self.began + share * self.seconds - time.monotonic()
         self.swarm.follow(left, until=lambda: self.look() and False)
 

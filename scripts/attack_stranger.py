@@ -3,9 +3,9 @@
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
     floods    DHT requests of 1.3 MB each: one key requested 60,000 times, 7,000 records in the attacked peer's name
-              without its signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). A request that
-              the peer does not serve is repeated again and again; each attempt uses up its share of the rate, but
-              sends nothing
+              without its signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). Requests of a
+              kind that the peer does not serve are repeated, too; such an attempt uses up its share of the rate
+              limit, but sends nothing
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
     claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
               the peer stops reading
@@ -49,9 +49,9 @@ PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
-"""Pause before any other stream is reopened, so that refused streams are not reopened as fast as the CPU allows."""
+"""Pause before all other attacks are repeated, so that refused streams are not reopened as fast as the CPU allows."""
 STALLED_S = 0.5
-"""Time limit to send a piece of a claim. If it takes longer, all buffers are full, because the peer does not read."""
+"""Time limit for sending one piece. If sending takes longer, all buffers are full, because the peer does not read."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
@@ -203,7 +203,7 @@ def main() -> None:
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(19)  # so that its CPU use does not slow the attacked peers down
+    os.nice(19)  # so that this process's CPU use does not slow the attacked peers down
     began = time.monotonic()
     done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
     took_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list, in runs with and without the attack in turn.
+"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list, in alternate runs with and without the attack.
 
     .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
         [--kinds calm,attacked,open] [option=value ...]
@@ -36,7 +36,7 @@ CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Duration of the warm-up after the first round, in which memory and rounds are not representative."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
-"""The bounds of docs/explanation/threat-model.md: 5 % of the time of rounds, and 100 MB per process."""
+"""The bounds stated in docs/explanation/threat-model.md: 5 % of the round time, and 100 MB per process."""
 
 
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
@@ -64,7 +64,7 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 
 
 def remove_lists(swarm: Listed) -> None:
-    """Let the machines of this swarm start without an allow-list, as an open run."""
+    """Make the machines of this swarm start without an allow-list, as in an open run."""
     for machine in swarm.machines:
         machine.options = [option for option in machine.options if not option.startswith("exchange.allow=")]
 
@@ -82,7 +82,7 @@ def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
 
 @contextmanager
 def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """Start the stranger with the addresses of all peers, yield it once it is connected, and end it with the block."""
+    """Start the stranger with all peers' addresses, yield it once it is connected, and end it when the block ends."""
     addresses = [machine.address for machine in target.machines if machine.address]
     command = ["taskset", "--cpu-list", str(CORES[-1]), sys.executable, str(HERE / "attack_stranger.py")]
     command += ["--seconds", str(60 * args.minutes), "--mbit", str(args.mbit), *addresses]
@@ -128,7 +128,7 @@ def ratios(records: list[Row]) -> Row:
 
 
 def main() -> int:
-    """Make every run that has no record yet, then check all records."""
+    """Carry out every run that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")

@@ -35,7 +35,7 @@ TRAINING += [
     f"+inner.optimizer.step_s={PACE_S}",
 ]
 ROUNDS = 1_000_000
-"""Number of rounds, more than any run reaches: the script ends runs after a time."""
+"""Number of rounds, more than any run reaches: the scripts end a run when its time is over."""
 LEAVE_S = 30.0
 SAMPLE_S = 2.0
 """Seconds between two measurements of the memory of all processes."""
@@ -79,7 +79,7 @@ class Listed(Swarm):
         return new
 
     def seconds(self, since: float = 0.0, until: float = float("inf")) -> list[float]:
-        """Return the seconds between consecutive rounds that first landed between these times (time.monotonic)."""
+        """Return the seconds between successive rounds' first landings, from `since` to `until` (time.monotonic)."""
         seen = sorted(at for at in self.first_seen.values() if since <= at < until)
         return [b - a for a, b in pairwise(seen)]
 

@@ -131,7 +131,7 @@ def adamw_us() -> float:
 
 
 def main() -> None:
-    """Measure every recipe and print one line for each."""
+    """Run all measurements, and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()

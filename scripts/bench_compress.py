@@ -1,10 +1,10 @@
-"""Compare the time of a round's compression with that of its unavoidable memory traffic and of other implementations.
+"""Compare a round's compression time with the time of its unavoidable memory traffic, and with other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
         [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
 
 The script prints one row for each size, number of threads and distribution of x = (slow − fast) + β · residual:
-gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated up to the size.
+gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated to fill the size.
 Times are medians of `repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
 
     bare     loops that move the bytes of both passes and compute next to nothing: the lower bound

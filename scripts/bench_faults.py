@@ -4,7 +4,7 @@
         [--seed 0] [--faults kill,freeze,join,...] [--joins 2] [option=value ...]
 
 Every worker is a separate `outerloop train workers=1 exchange.peers=N` on loopback, as if on its own machine. About
-every `every` seconds a fault, drawn from the seed, hits one machine; three of five faults are kills:
+every `every` seconds a fault, drawn from the seed, hits one machine; three in five faults are kills:
 
     kill        SIGKILL to all of its processes at once, like a power failure; restarted 2 to 10 s later
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
@@ -16,7 +16,7 @@ every `every` seconds a fault, drawn from the seed, hits one machine; three of f
 At least half of the machines, and a majority of the last round's roster, always stay unharmed: a fault that would leave
 fewer is postponed. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
 first (--calm FILE uses an earlier record). The learning rate stays constant, so that losses can be compared after equal
-numbers of contributed tokens, i.e. equal sums over the rounds of the number of peers that took part.
+numbers of contributed tokens, i.e. when the number of peers that took part, summed over the rounds, is equal.
 
 FILE holds a record of each run: the faults with time and machine, the time at which each round first landed on any
 machine, the longest round, the cost of each fault to the other machines, the final hashes, the losses, and processes

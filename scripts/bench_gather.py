@@ -93,7 +93,7 @@ def gathered(args: argparse.Namespace) -> list[Row]:
         for rank in range(args.peers):
             peers.start(live, rank, args, Path(folder), first)
             first = first or peers.next_message()
-        expected = args.peers - 1 + args.peers * args.rounds  # the other addresses and all rows
+        expected = args.peers - 1 + args.peers * args.rounds  # the other peers' addresses, and all rows
         rows = [row for _ in range(expected) if isinstance(row := peers.next_message(), dict)]
         for process in peers.processes:
             process.join(WAIT_S)  # leaving the run requires all peers
@@ -103,7 +103,7 @@ def gathered(args: argparse.Namespace) -> list[Row]:
 def phases(rows: Iterable[Row]) -> Row:
     """Return the median seconds of the transfer and of the commit phase, over all rounds and peers.
 
-    The 95th percentile and the maximum of the commit phase are added. The first round is a warm-up.
+    Also return the 95th percentile and the maximum of the commit phase. The first round is a warm-up and is left out.
     """
     by_round: dict[float, list[Row]] = {}
     for row in rows:

@@ -5,9 +5,9 @@
 
 The tensors have `params` values. The script counts the bytes that a step must read or write, each once, and compares
 the time of the step with the time of these bytes at the bandwidth of a copy of 4 `params` bytes, measured in the same
-run. Every time is the median of the repeats. The rows "torch ..." are the same work with torch.topk and dense tensors,
-which defines the results of the kernels. It is done in slices of 2^28 values, to limit the temporary tensors. Without a
-CUDA device the script prints an error and exits with 2.
+run. Every time is the median of the repeats. The rows "torch ..." do the same work with torch.topk and dense tensors;
+this reference implementation defines the results that the kernels must give. It processes slices of 2^28 values, to
+limit the size of temporary tensors. Without a CUDA device the script prints an error and exits with 2.
 """
 
 from __future__ import annotations

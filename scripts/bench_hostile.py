@@ -1,4 +1,4 @@
-"""Train with and without one hostile peer. Measure the final loss, the refusals and the number of different replicas.
+"""Train with and without one hostile peer. Measure the final loss, the refusals and the number of distinct replicas.
 
     .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
 

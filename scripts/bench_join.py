@@ -3,7 +3,7 @@
     .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
     sudo .venv/bin/python scripts/bench_join.py --rate 1000mbit ...
 
-All processes use loopback, where the CPU is the bottleneck. With --rate, each process is on a separate host
+By default all processes use loopback, where the CPU is the bottleneck. With --rate, each process is on a separate host
 (scripts/wan.sh) that sends and receives at most at that rate.
 
 The state is random bytes; 400 MB are the slow weights of 100M parameters. With --kill one donor is killed when half of
@@ -15,7 +15,7 @@ the state has arrived.
     transfer_s       the part of state_s after the first chunk arrived; all of state_s if that part is below LOOK_S
     of_plain         plain_s / transfer_s
     counted_s        time from the arrival of the state until a round has landed in which the newcomer took part
-    again_megabytes  megabytes received more than once, without the manifest
+    again_megabytes  megabytes received more than once, not counting the manifest
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from outerloop.launcher.thread_pool import ComputeThread
 
 
 def trainers(settings: DictConfig) -> tuple[list[Trainer], ComputeThread]:
-    """Return one trainer per worker, each with its own exchange of a hub, and the thread that computes for all."""
+    """Return one trainer per worker, with exchanges of one shared hub, and the thread that computes for all of them."""
     compute = ComputeThread(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
     corpus, hub = instantiate.make(settings.data), Hub(settings.workers)

@@ -4,11 +4,11 @@
         [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
         [option=value ...]
 
-First every case trains `tune-steps` steps with each learning rate, at the first H, number of workers and seed; the
-learning rate with the lowest validation loss is used for the case. Then every case trains `inner-steps` steps per
-worker at every H, number of workers and seed; the number of sequences per step of all workers together is the same.
-FILE holds one flat record per run. The same command continues an interrupted benchmark from FILE, and `outerloop report
-FOLDER` plots the runs. Options are those of `outerloop train`.
+First every case is trained for `tune-steps` steps with each learning rate, at the first H, number of workers and seed;
+the learning rate with the lowest validation loss is used for the case. Then every case is trained for `inner-steps`
+steps per worker at every H, number of workers and seed; the number of sequences per step of all workers together is the
+same. FILE holds one flat record per run. The same command continues an interrupted benchmark from FILE, and `outerloop
+report FOLDER` plots the runs. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Bench:
 
 @cache
 def h_of(case: str, h: int) -> int:
-    """Return H of a case: `h`, but 1 if the recipe exchanges after every inner step."""
+    """Return H of a case: `h`, or 1 if the recipe exchanges after every inner step."""
     return 1 if load.compose_config(CASES[case]).schedule.sync_every == 1 else h
 
 
@@ -154,7 +154,7 @@ def words(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Tune, run the product of cases, H, workers and seeds; print the runs, best first."""
+    """Tune, run every combination of case, H, number of workers and seed, and print the runs, best first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")

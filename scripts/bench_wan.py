@@ -10,7 +10,7 @@ while each real host would have a GPU. --step-s 0 does not delay the steps.
 
 FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
 gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: seconds from one
-landing to the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
+landing to the next, excluding evaluations: compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
 
 
 def goodput(rate: str, args: argparse.Namespace) -> Row:
-    """Return the fastest of --times transfers, each of as many bytes as take about --seconds at this rate."""
+    """Measure --times transfers, each sized to take about --seconds at this rate. Return the row of the fastest one."""
     cap = mbit(rate)
     size = int(min(args.most_megabytes * 1e6, (cap or 8000.0) * 1e6 / 8 * args.seconds))
     with testbed(2, rate, args.link_delay) as net:

@@ -11,7 +11,7 @@ fragments of three layers in 4 bits and lands them one step later.
 
 NoLoCo (arXiv 2506.10911): with time t per message, a pair takes 2 t, and a tree of P peers 2 t log2(P).
 
-Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the three others.
+Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the other three.
 The figures were measured with a prototype of this swarm; they are the lowest and highest of several runs.
 """
 
@@ -29,7 +29,7 @@ SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** 
 
 @dataclass(frozen=True)
 class Size:
-    """One model of the table with the printed Gbit/s for data parallel, DiLoCo and streaming (overlap, 4 bits)."""
+    """One model of the paper's table: its Gbit/s for data parallel, DiLoCo and streaming (overlap, 4 bits)."""
 
     name: str
     params: float

@@ -1,4 +1,7 @@
-"""Run other implementations for bench_compress.py, from a folder of the user: this repository has no copy of them."""
+"""Run other implementations for bench_compress.py.
+
+Those of Templar and DeMo come from a folder that the user provides: this repository has no copy of them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
 
 
 def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
-    """Run Templar's outer step: the launch above, decompression of all payloads together, SGD, and a copy back."""
+    """Run Templar's outer step: its launch, decompression of all payloads together, SGD, and a copy back."""
     index, value, shape, total, quantized = templar_feedback(codec, k, piece)
     mean = codec.batch_decompress(
         torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers

@@ -1,7 +1,7 @@
 """Write docs/reference/options.md: every option of `outerloop train`, from the yaml files in configs/.
 
 python scripts/docs_options.py            # rewrite the page
-python scripts/docs_options.py --check    # exit code 1 if the page is not what would be written
+python scripts/docs_options.py --check    # exit code 1 if the page is out of date
 """
 
 from __future__ import annotations

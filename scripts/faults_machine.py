@@ -47,7 +47,7 @@ class Machine:
     down_until: float = 0.0
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
-    """The kind of the fault that should have ended this machine, until it is restarted."""
+    """Kind of the last fault, if it was meant to end this machine; empty otherwise, and again after a restart."""
     misbehaves: str = ""
     sockets: set[Path] = field(default_factory=set)
     """Socket folders of the daemons that were killed or frozen."""
@@ -177,10 +177,10 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 
 
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
-    """Wait for three seconds, then count what is left behind.
+    """Wait for three seconds, then count what a run has left behind.
 
-    This is the number of processes that name the folder, of socket folders that still exist, and of shared memory
-    segments of all processes.
+    Return the number of processes that have this folder in their arguments, of these socket folders that still exist,
+    and of all shared memory segments on this computer.
     """
     time.sleep(3)
     return {

@@ -20,7 +20,7 @@ from faults_deck import KINDS, MISBEHAVIOURS
 
 Row = dict[str, Any]
 OVER = ("thawed", "behaves again", "kill", "interrupt")
-"""Events after which a machine is neither frozen nor sends unusable payloads."""
+"""Events after which a machine is not frozen and does not send unusable payloads."""
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
@@ -45,10 +45,10 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """Return kind of fault -> costs: the time of the rounds until the next fault, minus that of as many median rounds.
+    """Return kind of fault -> costs: the time of the rounds until the next fault, minus as many median round times.
 
-    The round of the fault alone is not enough: a fault late in a round delays the next round, a freeze may delay
-    several rounds, and all machines wait again when the faulty machine returns.
+    Measuring only the round of the fault is not enough: a fault late in a round delays the next round, a freeze may
+    delay several rounds, and all machines wait again when the faulty machine returns.
     """
     usual, costs = statistics.median(b - a for a, b in pairwise(seconds)), defaultdict(list)
     faults = [event for event in events if event["kind"] in KINDS and event["s"] < seconds[-1]]
@@ -59,7 +59,7 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 
 
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
-    """Return the cost of each kill: the time of the longer of the two rounds affected, minus that of the median round.
+    """Return the cost of each kill: the time of the longer of the two affected rounds, minus the median round time.
 
     The list `alone` holds the costs of kills during which no machine was frozen or sent unusable payloads, `beside`
     those of the other kills.
@@ -77,7 +77,7 @@ def kill_costs_s(record: Row) -> dict[str, list[float]]:
 
 
 def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
-    """Yield start and end of each period in which a machine was frozen or sent unusable payloads."""
+    """Yield the start and end of each period in which a machine was frozen or sent unusable payloads."""
     for i, event in enumerate(events):
         if event["kind"] in ("freeze", *MISBEHAVIOURS):
             later = (one for one in events[i + 1 :] if one["machine"] == event["machine"])
@@ -125,7 +125,7 @@ def loss_at(record: Row, contributed: int) -> float:
 
 
 def compared(fire: Row, calm: Row) -> Row:
-    """Return the losses of two runs at equal contributed payloads."""
+    """Return the losses of two runs at the same number of contributed payloads."""
     at = min(fire["contributed"][-1], calm["contributed"][-1])
     return {"loss": loss_at(fire, at), "calm_loss": loss_at(calm, at), "compared_at": at}
 

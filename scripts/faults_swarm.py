@@ -69,7 +69,10 @@ class Swarm:
             self.step()
 
     def form(self) -> None:
-        """Start all machines, and follow the swarm until the first round has landed. Raises TimeoutError."""
+        """Start all machines, and follow the swarm until the first round has landed.
+
+        Raises TimeoutError if this takes too long.
+        """
         self.machines[0].start([])
         self.until(lambda: self.machines[0].address is not None, limit_s=120)
         for machine in self.machines[1:]:
@@ -166,7 +169,10 @@ class Swarm:
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the seconds to the end at the pace of the fastest tenth of the last 100 rounds, as without faults."""
+        """Return the seconds to the end, at the pace of the fastest tenth of the last 100 rounds.
+
+        This approximates the pace without faults.
+        """
         seen = [self.first_seen[number] for number in sorted(self.first_seen)[-100:]]
         intervals = sorted(b - a for a, b in pairwise(seen))
         return intervals[len(intervals) // 10] * (self.rounds - max(self.first_seen)) if intervals else 0.0
@@ -182,7 +188,7 @@ class Swarm:
         return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
 
     def landed(self, *machines: Machine) -> list[Row]:
-        """Return the recent landed rounds in the metrics of these machines, or of all machines if none is given."""
+        """Return the recently landed rounds in the metrics of these machines, or of all machines if none is given."""
         rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
         return [row for row in rows if row["event"] == "round" and not row["failed"]]
 

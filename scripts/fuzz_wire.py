@@ -5,11 +5,11 @@
 
 An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. There are two
 kinds of mutations: those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and those
-of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: it is refused
-with InvalidMessage or gives finite tensors of the right shapes; memory stays bounded; and compiled kernels, which check
-every index in this script, give the same result as their definitions. The script stops at the first input that fails
-this check or takes ten seconds, and stores the input in FOLDER. The line DONE reports the coverage: branches (cov), and
-branches counted by how often they were taken (ft).
+of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: it either
+is refused with InvalidMessage or gives finite tensors of the right shapes; memory stays bounded; and compiled kernels,
+whose bounds checks this script turns on, give the same result as their definitions. The script stops at the first input
+that fails this check or takes ten seconds, and stores the input in FOLDER. The line DONE reports the coverage: branches
+(cov), and branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST = 1 << 16
 
 
 def targets() -> dict[str, Path]:
-    """Return module -> file, for the modules that process bytes of other peers."""
+    """Return module -> file, for the modules that process bytes from other peers."""
     package = ROOT / "outerloop"
     files = [
         package / "wire.py",

@@ -106,7 +106,7 @@ def run(recipe: str, *, peers: int, rounds: int) -> Record:
 
 
 def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
-    """Return round -> slow hashes of all machines after its last fragment, and all machines' number of failures."""
+    """Return round -> slow hashes of all machines after the round's last fragment, and the number of failed rounds."""
     hashes: defaultdict[int, set[str]] = defaultdict(set)
     failed = 0
     for folder in folders:

@@ -27,7 +27,7 @@ class Network:
         self.name = name
 
     def up(self, hosts: int, *options: str) -> None:
-        """Create the hosts. Raises CalledProcessError, with the script's message in `stderr`."""
+        """Create the hosts. Raises CalledProcessError if that fails, with the script's message in `stderr`."""
         self._wan("up", str(hosts), *options)
 
     def down(self) -> None:

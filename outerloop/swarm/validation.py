@@ -10,20 +10,20 @@ from typing import Any
 import msgpack
 
 MAX_PEERS = 1024
-MAX_NUMBER = 1 << 40  # of a round
+MAX_NUMBER = 1 << 40  # maximum number of a round
 MAX_VIEW = 1 << 31
-MAX_AMOUNT = 1 << 62  # in bytes, e.g. of a payload
+MAX_AMOUNT = 1 << 62  # maximum number of bytes, e.g. of a payload
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # number of characters of an invalid value that a message shows
 
 
 class MalformedMessage(ValueError):
-    """A value from a peer that does not have the required form. The text names the invalid field."""
+    """A value that a peer sent does not have the required form. The text names the invalid field."""
 
 
 def unpacked(content: bytes, what: str) -> Any:
-    """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are damaged."""
+    """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are invalid."""
     try:
         return msgpack.unpackb(content)
     except ValueError as error:  # the class of all errors that unpackb raises for malformed bytes
@@ -50,7 +50,7 @@ def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
 
 
 def id_of(name: str) -> str:
-    """Return the peer id in a name NNN-<peer id>; a bare id is returned as is. Streams are authenticated by this id."""
+    """Return the peer id, which authenticates streams, from a name of the form NNN-<peer id> or from a bare peer id."""
     return name.partition("-")[2] or name
 
 
@@ -80,7 +80,7 @@ def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
 
 
 def row(value: Any, length: int, what: str) -> list[Any]:
-    """Check that this is a list of `length` entries, and return it. `what`: a sentence that describes the list."""
+    """Check that this is a list of `length` entries, and return it. `what`: a sentence that states its form."""
     if type(value) is not list or len(value) != length:
         raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
