@@ -1,4 +1,4 @@
-"""Limit how far a partner's weights may be from those of the peer that averages with them (gossip: NoLoCo).
+"""Limit how far a partner's weights may be from this peer's own before the two are averaged (gossip: NoLoCo).
 
 Partners send weights, which pull this peer i towards them. In a pair, one of the two peers alone would set the median,
 so the usual distance is computed from this peer's own past instead. Let φ_i be the slow weights of this peer for a
@@ -40,7 +40,7 @@ REFUSED = 32.0
 """Limit for refusal, as a multiple of r. No machine is 32 times as fast as its partners, but weights of another scale
 are far beyond this limit."""
 DRIFT = 8.0
-"""Limit of r, as a multiple of D. A partner's clipped distance, 4 r, is then at most 32 times the longest d_i."""
+"""Upper limit on r, as a multiple of D. A partner's clipped distance, 4 r, is then at most 32 times the longest d_i."""
 Who = TypeVar("Who")
 
 
@@ -70,7 +70,7 @@ class DistanceScreen(NormScreen):
         return [1.0 if index == round.own else factor for index, factor in enumerate(factors)]
 
     def weights(self, round: Measured) -> list[int]:
-        """Return the sample counts as reported, because the average of weights does not use them."""
+        """Return the sample counts unchanged: the average of weights does not use them."""
         return round.samples
 
     def observe(self, round: Measured) -> None:
@@ -95,7 +95,7 @@ class DistanceScreen(NormScreen):
         return math.hypot(*each)
 
     def longest_in(self, round: Measured) -> float:
-        """Return D, the longest distance that this peer's inner steps have moved its weights, including this round."""
+        """Return D, the largest distance by which this peer's inner steps moved its weights, including this round."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return max(self.longest.get(round.fragment, 0.0), own)
 

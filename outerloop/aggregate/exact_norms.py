@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 PIECE = 1 << 20
-"""Number of values per step: 16 MiB of temporaries, whatever the size of the tensor."""
+"""Number of values processed at a time: 16 MiB of temporaries, whatever the size of the tensor."""
 EXPONENTS = 1000
 """Largest exponent of an intermediate power of two, within float64's range."""
 

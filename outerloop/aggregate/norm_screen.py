@@ -1,4 +1,4 @@
-"""Refuse or clip contributions whose norm is too large, and limit the weight of their samples.
+"""Refuse or clip contributions whose norm is too large, and limit the weight of each peer's samples.
 
 A contribution cannot be verified, and one whose norm is far larger than all others would decide the outer step. For a
 fragment and the peers p of a round, let ‖Δ̂_p‖ be the norm of p's contribution and n_p the number of samples that p
@@ -36,11 +36,11 @@ GROWTH = 4.0
 """Limit for clipping, as a multiple of h. During a linear learning-rate warm-up, the second round's norm is 3 times the
 first round's."""
 REFUSED = 5.0
-"""Limit for refusal, as a multiple of r. Norms of workers with equal work are within about 5 % of each other, and grow
-more slowly than the number of inner steps. If rounds take equal time, only a worker about 8 times as fast as the others
-exceeds this limit."""
+"""Limit for refusal, as a multiple of r. The norms of workers that do equal work are within about 5 % of each other,
+and grow more slowly than the number of inner steps. If rounds take equal time, only a worker about 8 times as fast as
+the others exceeds this limit."""
 SAMPLES = 4
-"""Limit of a peer's samples, as a multiple of the round's median: more samples give no additional weight."""
+"""Limit on a peer's number of samples, as a multiple of the round's median: more samples give no additional weight."""
 REMEMBERED = 4
 """Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
@@ -51,9 +51,9 @@ MAX_SAMPLES = 1 << 40
 
 @dataclass(frozen=True)
 class Measured:
-    """The input of the screen: L2 norm and samples of each contribution to a round, in peer-name order.
+    """The input of the screen: L2 norm and number of samples of each contribution to a round, in peer-name order.
 
-    refused: number of contributions that were refused before and are not in the lists.
+    refused: number of contributions that were refused earlier and are not in the lists.
     own: index of this peer's contribution; None if this peer sent none or the screen does not need it.
     """
 
@@ -71,7 +71,7 @@ class Measured:
 
     @property
     def has_middle(self) -> bool:
-        """True if more than two contributions are refused or nonzero. No peer alone sets the median then."""
+        """True if more than two contributions are refused or nonzero. Then no peer alone sets the median."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 
@@ -81,8 +81,8 @@ class NormScreen:
     The attribute `landed` contains the norms of landed rounds, which are equal on all replicas.
 
     Args:
-        on: whether to clip and to limit samples. If False, contributions are not changed, and norms need not be
-            measured.
+        on: whether to clip norms and to limit sample counts. If False, contributions are not changed, and norms need
+            not be measured.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -118,8 +118,8 @@ class NormScreen:
     def observe(self, round: Measured) -> None:
         """Store the median norm of a round that has landed.
 
-        The norms of a pair are not stored if they differ by more than a factor of REFUSED, because one of them is
-        wrong, or if a contribution was refused before any norm of this fragment was stored.
+        With at most two contributions, nothing is stored in two cases: their norms differ by more than a factor of
+        REFUSED, so that one of them must be wrong; or one was refused before any norm of this fragment was stored.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)

@@ -13,8 +13,8 @@ KINDS = ("auto", "median", "none")
 def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: bool) -> NormScreen:
     """Return the screen of a run.
 
-    clip: "auto" turns screening on if the exchange does not wait for all peers, because some of them may then be on
-        machines of other people; "median" turns it on, "none" turns it off.
+    clip: "auto" turns screening on if the exchange does not wait for all peers, because some of them may then run
+        on other people's machines; "median" turns it on, "none" turns it off.
 
     Raises UserError if `clip` has another value, or if it is "median" but peers do not take the same outer step.
     """

@@ -8,7 +8,7 @@ the median, because P − 2n values of each coordinate are averaged instead of o
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: the values that few peers
 send are the largest, and are dropped. Rotated payloads (compress/rotated.py) are dense.
 
-P peers.
+P is the number of peers.
 """
 
 from __future__ import annotations

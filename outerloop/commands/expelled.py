@@ -41,7 +41,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return exit code 0. Raises UserError."""
+    """Run the command and return exit code 0.
+
+    Raises UserError if an option is invalid, the folder has no workers of a swarm, or an expulsion cannot be lifted.
+    """
     options = parser().parse_args(arguments)
     folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:

@@ -71,7 +71,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return exit code 0. Raises UserError."""
+    """Run the command and return exit code 0. Raises UserError if an option or the payload is invalid."""
     options = parser().parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     payload = load(options.file, options.model)

@@ -90,7 +90,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """Return the key file of the worker with this peer id in a run directory. Raises UserError if none has it."""
+    """Return the key file of a run directory's worker with this peer id. Raises UserError if there is none."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key
@@ -105,7 +105,7 @@ def roster_from_dht(visitor: ObserverNode, run: str) -> Callable[[], SeenPeers]:
 def roster_from_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], SeenPeers]:
     """Return a function that reads the roster of a run with an allow-list from the peer at `address`.
 
-    That peer must know the visitor's key. The function raises UserError if the peer refuses or does not answer.
+    That peer must know the key of `visitor`. The function raises UserError if the peer refuses or does not answer.
     """
     directory = ListedRoster(visitor, visitor.records, run=run)
 

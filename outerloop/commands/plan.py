@@ -93,7 +93,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return exit code 0. Raises UserError."""
+    """Run the command and return exit code 0. Raises UserError if an option is invalid or a probe fails."""
     options = parser().parse_args(arguments)
     check(options)
     fleet, methods = make_fleet(options), make_methods(options)
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the numbers are in RANGES and that the picture is a PNG file. Raises UserError."""
+    """Check that the numbers are in RANGES and that the picture is a PNG file. Raises UserError if not."""
     for name, (minimum, maximum, example) in RANGES.items():
         value, option = getattr(options, name), f"--{name.replace('_', '-')}"
         if value is not None and not minimum <= value <= maximum:
@@ -117,7 +117,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def make_fleet(options: argparse.Namespace) -> Fleet:
-    """Return the fleet that the options describe. Raises UserError."""
+    """Return the fleet that the options describe. Raises UserError if an option is invalid or a probe fails."""
     step_s = parse_seconds(options.step, "--step")
     if not step_s:
         raise UserError("--step 0 takes no time: pass --step 1.2s")
@@ -126,7 +126,10 @@ def make_fleet(options: argparse.Namespace) -> Fleet:
 
 
 def make_links(options: argparse.Namespace) -> Links:
-    """Return the links as given in the options, or as measured by --probe. Raises UserError."""
+    """Return the links as given in the options, or as measured by --probe.
+
+    Raises UserError if an option is invalid or missing, or if a probe fails.
+    """
     if options.probe:
         if options.up or options.down or options.latency:
             raise UserError("plan: --probe measures what --up, --down and --latency set: pass --probe alone")
@@ -146,7 +149,7 @@ def make_links(options: argparse.Namespace) -> Links:
 
 
 def make_methods(options: argparse.Namespace) -> list[Method]:
-    """Return the methods of the recipes to compare. Raises UserError."""
+    """Return the methods of the recipes to compare. Raises UserError if a recipe or its settings are invalid."""
     overrides = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
     return [
         plan_method(recipe_settings(name, **overrides), params=options.params, peers=options.peers)

@@ -29,7 +29,7 @@ UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float) -> None:
     """Print the tables, the recommendation and the notes.
 
-    `tokens_per_step`: tokens of one peer in one inner step. `tokens`: tokens of all peers in the whole run.
+    `tokens_per_step`: number of tokens of one peer in one inner step. `tokens`: number of tokens of the whole run.
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     best, why = recommend(rows)
@@ -41,7 +41,7 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
 
 
 def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: float) -> Table:
-    """Return the table of times, with the fastest recipe first. `each`: tokens of one peer in one inner step."""
+    """Return the table of times, with the fastest recipe first. `each`: number of tokens of one peer in a step."""
     fleet, params = best.fleet, best.method.params
     sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
     return Table(
@@ -73,7 +73,7 @@ def cells(row: Forecast) -> list[str]:
 
 
 def memory_table(rows: Sequence[Forecast]) -> Table:
-    """Return the table of memory on the training device, with one column per component."""
+    """Return the table of memory use on the training device, with one column per component."""
     methods = [row.method for row in rows]
     return Table(
         "Memory of the training device, without activations",
@@ -83,7 +83,10 @@ def memory_table(rows: Sequence[Forecast]) -> Table:
 
 
 def notes(rows: Sequence[Forecast]) -> Iterator[str]:
-    """Yield the conditions of the forecast: the maximum number of peers in gather, and the settings of each recipe."""
+    """Yield the conditions of the forecast.
+
+    These are the maximum number of peers that the exchange gather supports, and the settings that each recipe needs.
+    """
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
         yield f"gather supports up to {MAX_PEERS} peers, so the rows with gather are for comparison only"
     yield from (f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)

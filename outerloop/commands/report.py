@@ -55,7 +55,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return exit code 0. Raises UserError."""
+    """Run the command and return exit code 0.
+
+    Raises UserError if an option is invalid, a run cannot be read, or the report cannot be written.
+    """
     options = parser().parse_args(arguments)
     console = terminal.console()
     bits_per_s = parse_bandwidth(options.bandwidth)

@@ -56,7 +56,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return exit code 0, even if the live table is ended with Ctrl-C. Raises UserError."""
+    """Run the command. Return exit code 0, even if the live table is ended with Ctrl-C.
+
+    Raises UserError if an option is invalid, or if the run cannot be observed.
+    """
     options = parser().parse_args(arguments)
     check_addresses("status", [options.address], must_name="p2p")
     signal.signal(signal.SIGTERM, raise_terminated)

@@ -28,7 +28,10 @@ REFUSED = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command and return the exit code. Raises UserError or WorkerCrashed."""
+    """Run the command and return the exit code.
+
+    Raises UserError for a mistake that the user can correct, and WorkerCrashed if a worker fails.
+    """
     flags = parse(arguments)
     overrides = all_overrides(flags)
     if flags.shell_completion:

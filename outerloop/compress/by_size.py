@@ -34,7 +34,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return the description that the compressor for this shape gives of its codec, or None."""
+        """Return the kernel description of the codec for this shape; None if its compressor gives none."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

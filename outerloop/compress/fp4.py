@@ -5,7 +5,7 @@
 Exponent 0 means zero, as in the IEEE formats. "Nearest" is by distance, not by exponent: 1.4 becomes 1 and 1.6 becomes
 2. So no value has a larger error than if it were not sent. The levels span a factor of 64. This format is better than
 int4 if magnitudes within a group differ by orders of magnitude, and worse otherwise: at chunk 256 its relative error is
-0.19 for Gaussian and for Laplace values, that of int4 is 0.13 and 0.18. Streaming DiLoCo uses this format without error
+0.19 for both Gaussian and Laplace values; for int4 it is 0.13 and 0.18. Streaming DiLoCo uses this format without error
 feedback.
 
 Sizes: N values, G groups.

@@ -1,4 +1,4 @@
-"""Common code of codecs with one bfloat16 scale per group: packed codes of 1, 2, 4 or 8 bits.
+"""Encode values as packed codes of 1, 2, 4 or 8 bits, with one bfloat16 scale per group.
 
 A group is `length` consecutive values; the last group may be shorter.
 

@@ -97,7 +97,7 @@ class PowerSgd:
 
     @property
     def largest(self) -> float:
-        """Bound of |Q|: representable in bfloat16, and low enough for finite float32 sums over the rank."""
+        """Bound on |Q|: representable in bfloat16, and low enough for finite float32 sums over the rank."""
         return torch.finfo(torch.bfloat16).max / (1 << self.rank.bit_length())
 
 

@@ -1,10 +1,10 @@
-"""Rotate each chunk at random before another compressor, so that no coordinate is larger than the others.
+"""Rotate each chunk at random before another compressor, so that no coordinate is much larger than the others.
 
     y = R x, x̂ = Rᵀ ŷ       R: random signs, then an orthonormal Walsh-Hadamard transform (kernels/rotation.py)
 
 ŷ is what `of` decodes. R is orthonormal, so the error of x̂ has the same norm as the error of ŷ. The signs are drawn
-from the seed of the round and tensor, equal on all peers. The rotated values of a chunk
-are nearly Gaussian with equal variance, whatever the distribution of x (DRIVE, arXiv 2105.08339; QuIP#, 2402.04396).
+from the seed of the round and tensor, equal on all peers. The rotated values of a chunk are nearly Gaussian with equal
+variance, whatever the distribution of x (DRIVE, arXiv 2105.08339; QuIP#, 2402.04396).
 A top-k codec then sends some of the energy of every value of x, instead of all of the energy of a few; the decoded
 tensor is dense. This lowers the loss if all coordinates have updates of similar size (Muon), and raises it if a few
 coordinates dominate (AdamW).
@@ -26,7 +26,7 @@ class Rotated:
     """Compressor that rotates x chunk by chunk and passes the result to `of`. It is linear if `of` is linear.
 
     Args:
-        chunk: values per rotation, a power of 4 from 4 to 65536. Natural: the chunk of `of`.
+        chunk: values per rotation, a power of 4 from 4 to 65536. The chunk of `of` is a natural choice.
         of: compressor of the rotated values, which it receives as a tensor of the same shape.
 
     Raises:

@@ -50,7 +50,7 @@ class Threshold:
         self.share, self.values = share, values
 
     def max_kept(self, count: int) -> int:
-        """Return the maximum number of values that are sent of a tensor of `count` values."""
+        """Return the maximum number of values that are sent from a tensor of `count` values."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

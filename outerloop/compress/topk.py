@@ -70,11 +70,11 @@ class TopK:
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def sparse_codec(self, shape: Size) -> TopK:
-        """Return this codec, because the kernels select the same values (kernels/specs.py)."""
+        """Return this codec as its own description for the kernels, which select the same values (kernels/specs.py)."""
         return self
 
     def k_at(self, number: int) -> int:
-        """Return how many values are kept of a full chunk in round `number`.
+        """Return how many values of a full chunk are kept in round `number`.
 
         This is chunk · (k / chunk)^(number / warmup_rounds) during warm-up, then k.
         """

@@ -41,7 +41,10 @@ def apply(config: DictConfig) -> None:
 
 
 def inner_steps(config: DictConfig) -> int | None:
-    """Return the number of inner steps per worker that the budget allows; None without a budget. Raises UserError."""
+    """Return the number of inner steps per worker that the budget allows; None without a budget.
+
+    Raises UserError if both steps and tokens are set.
+    """
     given = {name: config[name] for name in BUDGETS if config[name] is not None}
     if len(given) > 1:
         raise UserError("steps and tokens are both set: omit one")
@@ -59,7 +62,7 @@ def refuse_rounds(overrides: Sequence[Override]) -> None:
 
 
 def unequal_work(configs: Sequence[DictConfig]) -> str | None:
-    """Return a warning if the runs of a sweep do not train equally many inner steps or, with tokens=, tokens."""
+    """Return a warning if the runs of a sweep train for different numbers of steps or, with tokens=, of tokens."""
     name = "steps" if configs[0].tokens is None else "tokens"
     units = [work_per_round(config, name) for config in configs]
     trained = sorted({config.rounds * unit for config, unit in zip(configs, units, strict=True)})
@@ -74,7 +77,7 @@ def unequal_work(configs: Sequence[DictConfig]) -> str | None:
 
 
 def work_per_round(config: DictConfig, name: str) -> int:
-    """Return the inner steps of each worker, or the tokens of all workers, in one round of a fixed schedule."""
+    """Return the number of inner steps of each worker, or of tokens of all workers, in a round of a fixed schedule."""
     return int(config.schedule.get("sync_every") or 1) * (tokens_per_step(config) if name == "tokens" else 1)
 
 

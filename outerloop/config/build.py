@@ -85,7 +85,10 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:
-    """Return the generator of text samples; None if samples.every is 0. Raises UserError."""
+    """Return the generator of text samples; None if samples.every is 0.
+
+    Raises UserError if the data has no tokenizer, or if the prompt is empty.
+    """
     samples = config.samples
     if not samples.every:
         return None
@@ -139,7 +142,7 @@ def make_trainer(
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> Trainer[OuterLoop | GatheredFollower]:
-    """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
+    """Return the inner trainer of one local worker, with its outer loop attached. The exchange must have joined."""
     inner, ranks = config.inner, layout.ranks
     model = make_model(config, corpus)
     if config.get("init_from"):

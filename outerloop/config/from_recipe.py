@@ -44,7 +44,7 @@ State = dict[str, Any]
 
 
 class RecipeArguments(TypedDict, total=False):
-    """Keyword arguments of `from_recipe` that the callbacks for Trainers also take."""
+    """Keyword arguments of `from_recipe` that the Lightning and Hugging Face callbacks also take."""
 
     options: Mapping[str, Any] | DictConfig | None
     peers: int | None
@@ -186,9 +186,9 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
 
 
 def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
-    """Return the checked settings of a recipe.
+    """Return the checked settings of a recipe. Raises UserError if a setting is invalid.
 
-    `over_group`: whether to select an exchange over torch.distributed, unless the overrides set one. Raises UserError.
+    `over_group`: whether to select an exchange over torch.distributed, unless the overrides set one.
     """
     settings = load.load([f"recipe={recipe}", *overrides])
     if over_group and settings.workers_as != "ranks":
@@ -198,7 +198,10 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) ->
 
 
 def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> dist.ProcessGroup:
-    """Return the group of the processes along one dimension of a mesh, this process included. Raises UserError."""
+    """Return the group of the processes along one dimension of a mesh, this process included.
+
+    Raises UserError if an exchange is also passed, or if `dim` does not select one dimension of the mesh.
+    """
     names = mesh.mesh_dim_names or ()
     if exchange is not None:
         raise UserError("mesh= and exchange= both name the processes to exchange with: pass one of them")
@@ -209,7 +212,7 @@ def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> 
 
 
 def refuse_single_process_options(settings: Any, processes: int) -> None:
-    """Check that no option for a single process is set if several processes hold the model. Raises UserError."""
+    """Check that no option for a single process is set if several hold the model. Raises UserError if one is."""
     for option, (is_set, instead) in single_process_options(settings).items():
         if is_set and processes > 1:
             raise UserError(

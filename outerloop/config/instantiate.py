@@ -14,8 +14,8 @@ from outerloop.types import UserError, missing_package
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate one node.
 
-    A UserError of the constructor is raised unchanged. If a package is missing, raises a UserError that names the extra
-    to install. For any other error, raises a UserError that states the root cause.
+    A UserError from the constructor is raised unchanged. If a package is missing, raises a UserError that names the
+    extra to install. For any other error, raises a UserError that states the root cause.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")

@@ -49,7 +49,7 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
 
 
 def parse_opening(contribution: Contribution) -> Any:
-    """Return the settings, shapes and standing in a peer's opening message; None if the message is malformed."""
+    """Return the settings, shapes and `Standing` in a peer's opening message; None if the message is malformed."""
     try:
         opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
         standing = Standing.told(opening["standing"])

@@ -54,7 +54,7 @@ def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, den
 
 
 def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the dotted path, ending in a dot, and the chunk size of each part that keeps k per chunk."""
+    """Yield the dotted path, ending in a dot, and the chunk size of each part that keeps k values per chunk."""
     if isinstance(node, DictConfig):
         if "_target_" in node and getattr(get_object(node["_target_"]), "keeps_k_per_chunk", False):
             yield path, node["chunk"]
@@ -133,8 +133,8 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
 
     In the fused pipeline, these are the positions and values of all kept entries of every peer, a copy of all fast
     weights if the round lands on a copy, and the unsent values of all fragments if they stay in the fast weights. In
-    the dense pipeline, they are three float32 copies of the fragment (offered, sent and mean values) and, with a delay,
-    a copy of all fast weights.
+    the dense pipeline, they are three float32 copies of the fragment (the update, the values sent, and the mean) and,
+    with a delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(

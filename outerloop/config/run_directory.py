@@ -51,7 +51,7 @@ MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
 )
-"""Exceptions from MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
+"""Exceptions to MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
 OLD_DEFAULTS = {"clip": "none"}
 """Setting -> its value in older runs, whose config.yaml lacks the setting."""
 

@@ -22,7 +22,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Options(BaseModel):
-    """Base class: values are not converted (the text "3" is not a number), and other options are allowed."""
+    """Base class: values are not converted (the text "3" is not a number), and options not listed are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -67,7 +67,7 @@ class Samples(Options):
 
 
 class Network(Options):
-    """Options of exchange=swarm_gather and exchange=swarm_gossip that the user sets. Other exchanges have none."""
+    """Options that the user sets for exchange=swarm_gather and exchange=swarm_gossip. Other exchanges lack them."""
 
     run: str | int | None = None
     peers: Count = 1
@@ -114,7 +114,7 @@ class Training(Options):
 def check(config: DictConfig, defaults: DictConfig) -> None:
     """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
 
-    `defaults`: the same choices without other overrides; its value is the one that the error message suggests.
+    `defaults`: the configuration of the same choices without other overrides; the error message suggests its value.
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:

@@ -26,7 +26,7 @@ class UpdateCodec:
     Args:
         compress: the compressor; the same on all peers.
         seed: the seed of the run; the same on all peers.
-        beside: returns the names and shapes of the tensors that messages of a fragment contain in addition to weights.
+        beside: fragment -> names and shapes of the tensors that its messages contain in addition to weights.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class UpdateCodec:
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if it is of another model, or states another round or peer than `contribution` does.
+        Raises InvalidMessage if it is of another model, or if its round or peer differs from that of `contribution`.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
@@ -70,7 +70,8 @@ class UpdateCodec:
     def coefficients(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """Return the coefficients of one tensor of one message if the compressor applies a transform.
 
-        Otherwise, this is what `decode` returns. Shape and device are those of `like`. Raises InvalidMessage.
+        Otherwise, return what `decode` returns. Shape and device are those of `like`. Raises InvalidMessage, naming the
+        peer and the tensor, if decoding fails.
         """
         codec = codec_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
@@ -101,7 +102,7 @@ class UpdateCodec:
         return CodecContext(number, seed, agreed=agreed if holds_in == number else None, name=name)
 
     def landed_own(self, message: wire.Message, name: str, like: Tensor) -> None:
-        """Report one tensor of this peer's message, which has landed, to the compressor if it has a state."""
+        """Pass one tensor of this peer's landed message to the compressor, if the compressor has a state."""
         if self.stateful:
             context = self.context(message.header.round, name)
             self.stateful.landed(on(like.device, message.parts[name]), like.shape, context)

@@ -60,7 +60,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the checks. Return exit code 0, or 1 if a check failed. Raises UserError."""
+    """Run the checks. Return exit code 0, or 1 if a check failed. Raises UserError if an option or key is invalid."""
     options = parser().parse_args(arguments)
     check_addresses("--peer", options.peer, must_name="p2p")
     check_addresses("--announce", options.announce, must_name="tcp")

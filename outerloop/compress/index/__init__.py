@@ -17,9 +17,9 @@ from outerloop.kernels.select import Rows
 def decoded(
     decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
 ) -> Tensor:
-    """Decode (B,) uint8 of P peers to (P, M) int32. `decode` also returns whether each peer's bytes are valid.
+    """Decode (B,) uint8 of P peers to (P, M) int32. Raises ValueError if the bytes of a peer are invalid.
 
-    Raises ValueError if the bytes of a peer are invalid.
+    `decode`: function that returns the positions, and whether each peer's bytes are valid.
     """
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:

@@ -22,8 +22,8 @@ NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an intege
 def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
     """Check the type of an override whose value is the argument of a class or function.
 
-    `defaults`: the same choices without other overrides. If the argument has no annotation that can be checked, its
-    value must have the type of its default. Raises UserError if the type is wrong.
+    `defaults`: the configuration of the same choices without other overrides. If the argument has no
+    annotation that can be checked, its value must have the type of its default. Raises UserError if the type is wrong.
     """
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):

@@ -86,7 +86,10 @@ def same_word(base: DictConfig, key: str) -> Iterator[str]:
 
 
 def choices_with(key: str) -> str:
-    """Return a hint that names the choices with the option `key` in its group; empty if no choice has the option."""
+    """Return a hint that names the choices that have the option `key`; empty if no choice has it.
+
+    Only choices of the group that the first word of `key` names are considered.
+    """
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]
     return f"; {key} is an option of {' and '.join(f'{having[0].group}={n}' for n in names)}" if names else ""

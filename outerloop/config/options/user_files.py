@@ -29,7 +29,10 @@ def stored_choices(group: str) -> list[str]:
 
 
 def forget(choices: Mapping[str, Sequence[str]]) -> None:
-    """Remove stored files that have the name of one of `choices`. They were stored when other folders were searched."""
+    """Remove stored files that have the name of one of `choices`.
+
+    They were stored by an earlier call, which searched other folders.
+    """
     for group, names in choices.items():
         for name in {*names} & {*stored_choices(group)}:
             del ConfigStore.instance().repo[group][name + SUFFIX]

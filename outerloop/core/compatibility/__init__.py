@@ -33,9 +33,9 @@ from outerloop.protocols import (
 from outerloop.types import Capabilities, UserError
 
 LOSSY = 0.3
-"""A codec needs feedback if its relative L2 error on Gaussian values is larger: 4 bits give 0.1 to 0.2, 2 bits 0.35."""
+"""Relative L2 error on Gaussian values above which a codec needs feedback: 4 bits give 0.1 to 0.2, 2 bits 0.35."""
 FAITHFUL = 0.05
-"""A codec is unsuitable for weights if its relative L2 error is larger: 8 bits give 0.007, 4 bits 0.13."""
+"""Relative L2 error above which a codec is unsuitable for weights: 8 bits give 0.007, 4 bits 0.13."""
 RECALLED = 0.3
 """Fraction of the unsent values that a feedback must add to the next round to compensate for a lossy codec.
 
@@ -72,7 +72,7 @@ def refuse(
     eager: bool,
     merge_local: float | str,
 ) -> None:
-    """Check that the parts can work together. Raises UserError."""
+    """Check that the parts can work together. Raises UserError with the reason if they cannot."""
     reasons = chain(
         of_method(method, compress, feedback, aggregate, exchange),
         of_gradients(method, feedback, schedule, merge_local) if method.reads == "gradients" else (),
@@ -96,7 +96,7 @@ def refuse(
 
 
 def refuse_fragments(schedule: Schedule, names: Sequence[str]) -> None:
-    """Check that a schedule can divide a model with these parameter names into fragments. Raises UserError."""
+    """Check that a schedule can divide a model with these parameter names into fragments. Raises UserError if not."""
     for index in range(schedule.fragments):
         schedule.fragment(index, names)
 
@@ -173,7 +173,7 @@ def of_gradients(
 
 
 def of_delay(eager: bool, schedule: Schedule, merge_local: float | str) -> Iterator[str]:
-    """Yield the reasons why eager updates do not fit the schedule, or why a delay needs them."""
+    """Yield the reasons why `eager`, the delay of the schedule and `merge_local` do not fit together."""
     if eager and merge_local != 0:
         yield (
             f"merge_local={merge_local} keeps the progress since the launch, which eager updates have put into the next"

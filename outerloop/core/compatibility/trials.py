@@ -29,7 +29,7 @@ def sparse(compress: Compressor) -> bool:
 
 
 def aligned(compress: Compressor) -> bool:
-    """Return whether all peers send the same coordinates, or values of all, so that a 0 never means "not sent"."""
+    """Return whether all peers send the same coordinates, or each sends all, so that a 0 never means "not sent"."""
     return compress.linear or not sparse(compress)
 
 
@@ -50,7 +50,7 @@ def redraws(compress: Compressor) -> bool:
 
 
 def recalled(feedback: Feedback) -> float:
-    """Return the fraction of unsent values that the feedback adds to the next round, itself or via the fast weights."""
+    """Return the fraction of the unsent values that the feedback adds to the next round, itself or via fast weights."""
     x, trial = probe()[0], copy.deepcopy(feedback)
     trial.keep("trial", x, torch.zeros_like(x))
     fast = trial.begin("trial", torch.zeros_like(x))
@@ -65,7 +65,7 @@ def in_fast_weights(feedback: Feedback) -> bool:
 
 
 def adds_up(method: OuterMethod) -> bool:
-    """Return whether the step for a sum of two means is the sum of the two steps, up to rounding, for any norm."""
+    """Return whether the steps for two means add up to the step for their sum, up to rounding, even for large means."""
     x = 1e6 * probe()[0]
     step, other, both = moved(method, x), moved(method, x.flip(0)), moved(method, x + x.flip(0))
     return torch.allclose(step + other, both, rtol=1e-4, atol=float(1e-4 * both.norm() / both.numel() ** 0.5))
