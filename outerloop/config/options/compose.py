@@ -72,7 +72,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def outside_applications() -> Iterator[None]:
-    """Clear hydra's global state for a block, so that it can compose inside a hydra application; then restore the state."""
+    """Clear hydra's global state for a block that composes inside a hydra application, and restore it at the end."""
     application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         yield
