@@ -49,7 +49,7 @@ PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
-"""Pause before all other attacks are repeated, so that refused streams are not reopened as fast as the CPU allows."""
+"""Pause before a claim or a DHT request is repeated, so that refusals are not retried as fast as the CPU allows."""
 STALLED_S = 0.5
 """Time limit for sending one piece. If sending takes longer, all buffers are full, because the peer does not read."""
 PARTS = (
