@@ -1,7 +1,8 @@
 """Import hivemind quietly. Import this module before any module of hivemind.
 
-After this import hivemind logs only errors, unless HIVEMIND_LOGLEVEL is set, and torch still shares the tensors of data
-loaders by file descriptors. Otherwise hivemind would switch torch to files, which stay in /dev/shm after a kill -9.
+After this import, hivemind logs only errors, unless HIVEMIND_LOGLEVEL is set. Torch keeps sharing the tensors of data
+loaders through file descriptors. Hivemind alone would make torch use files instead, which stay in /dev/shm after a
+kill -9.
 """
 
 import logging

@@ -66,14 +66,14 @@ class CommittedRounds:
     def log_truncated(self, number: int) -> None:
         """Record that no other peer's log reaches back to round `number`, the first one that this peer lacked.
 
-        Does nothing if the round has arrived since the logs were requested.
+        Does nothing if this round's commit has arrived since the logs were requested.
         """
         if number >= self._open:
             self.fail(LogTruncated())
 
     @property
     def needs_state(self) -> bool:
-        """Return whether this peer must download the others' state: it fell behind their logs, or changed chains."""
+        """Return whether this peer must download the others' state: it fell too far behind, or changed chains."""
         return isinstance(self._error, LogTruncated)
 
     def skip_to(self, number: int) -> None:
@@ -93,7 +93,8 @@ class CommittedRounds:
     def decided(self, number: int) -> bool:
         """Return whether a round is decided.
 
-        Raises LogTruncated if this peer is too far behind to know the round's commit, or the error passed to `fail`.
+        Raises LogTruncated if this peer is too far behind to know the round's commit. Once `fail` has been called,
+        raises the error passed to it.
         """
         if self._error is not None:
             raise self._error
@@ -104,7 +105,8 @@ class CommittedRounds:
     async def take(self, number: int) -> list[tuple[str, Buffer]]:
         """Wait for a round's outcome; return (name, content as stored) of each participant, sorted by name.
 
-        If this peer moves to another chain meanwhile, return the outcome on that chain. Raises LogTruncated.
+        If this peer moves to another chain meanwhile, return the outcome on that chain. Raises LogTruncated if this
+        peer is too far behind to get the outcome.
         """
         while not self.decided(number):
             await self._news.wait()

@@ -1,6 +1,6 @@
-"""RPC that fetches the commits that a peer missed from the logs of others.
+"""RPC that fetches the commits that a peer has missed. They are read from the logs of other peers.
 
-{after} ->   <- {commits: number of commits}, then each commit as a message of messages.py
+{after} ->   <- {commits: number of commits}, then each commit as a message in the format of messages.py
 
 {after: nil} asks for the whole log. The whole log is also sent if it begins after the first requested commit.
 
@@ -77,7 +77,7 @@ class LogRpc(RpcService):
         """Return a peer's commits after commit `after`, in order and without gaps; its whole log if `after` is None.
 
         If the peer's log does not reach back that far, the result begins later than commit `after` + 1. Raises
-        BrokenStream, Unreachable, TimeoutError.
+        BrokenStream, Unreachable or TimeoutError if the peer does not answer or its answer is malformed.
         """
         async with limit(HISTORY_S), self._stream_to(id_of(peer)) as stream:
             await stream.send_object({"after": after})
@@ -112,7 +112,7 @@ class LogRpc(RpcService):
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
     ) -> AsyncGenerator[Answer, None]:
-        """Ask peers for their commits after `after`. Yield the answers as they arrive; the caller closes the generator.
+        """Ask peers for their commits after `after`. Yield answers as they arrive. The caller must close the generator.
 
         The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Answers that have not
         arrived 2 * HEDGE_S after `enough` first returned True are not awaited any longer.

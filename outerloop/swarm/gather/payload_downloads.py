@@ -132,7 +132,7 @@ class PayloadDownloads:
                 del self.running[key]
 
     async def _fetch(self, key: Key, sources: list[str], decided: bool) -> None:
-        """Download a payload, check it and store it, or reject it. Raises ContentUnavailable."""
+        """Download a payload, check it, and store or reject it. Raises ContentUnavailable if no source delivers it."""
         number, participant = key
         if not decided and self._too_many(key):
             reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or being downloaded"

@@ -58,7 +58,8 @@ class PayloadRpc(RpcService):
     async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
         """Return a peer's payload for a round, or None if the peer has passed the round without a payload.
 
-        Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable, TimeoutError.
+        Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable or TimeoutError if the peer does
+        not answer or its answer is malformed.
         """
         async with self._stream_to(id_of(peer)) as stream:
             reached()
@@ -190,6 +191,6 @@ class OwnPayloads:
         self._rpc.own.over(number - 1)
 
     def restart(self, number: int) -> None:
-        """Follow another chain from this round on. The stored payloads may count on that chain."""
+        """Follow another chain from this round on. Keep the stored payloads, which may be valid on that chain."""
         self._rpc.own.take_back(number)
         self.resume(number)

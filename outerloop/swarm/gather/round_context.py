@@ -143,7 +143,7 @@ class RoundContext:
     # the peers that take part, and the commits that this peer can send them
 
     def may_take_part(self, peer_id: str) -> bool:
-        """Return whether this peer answers requests of `peer_id`."""
+        """Return whether this peer answers requests from `peer_id`."""
         return peer_id in self.names()
 
     def others(self) -> list[str]:

@@ -4,10 +4,10 @@
     <round>-<sha256>-<peer>@<commit>.<sha256>.payload   file of a payload that names a state (state_roots.py)
 
 A peer that accepts a proposal promises to serve the payloads that the proposal names. So a payload is synced to disk
-before any peer is notified that it is held, and is found again after a crash. A file found damaged after a crash is
-kept until its payload has been fetched again, because its name records that the owner has signed a payload for the
-round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer receives
-the same bytes that were checked.
+before any peer is notified that this peer holds it, and is found again after a crash. A file found damaged after a
+crash is kept until its payload has been fetched again, because its name records that the owner has signed a payload for
+the round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer
+receives the same bytes that were checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RoundStore:
         self._keep(number, participant, content)
 
     def take(self, number: int, participant: Participant) -> Buffer:
-        """Return a payload for landing. If it is in memory, remove it from memory and return these `bytes`."""
+        """Return a payload for landing. If it is in memory, remove it from memory and return its `bytes`."""
         found = self._newest.pop((number, participant), None)
         return self._disk.read(self._files[number, participant]) if found is None else found
 

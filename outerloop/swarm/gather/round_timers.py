@@ -45,7 +45,7 @@ class ReachabilityProbe:
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask the peers that `others` returns, after growing pauses (LOOK_S), until cancelled."""
+        """Ask the peers that `others` returns again and again, with growing pauses (LOOK_S), until cancelled."""
         self._answered, pause_s = {}, LOOK_S[0]
         while True:
             await asyncio.sleep(pause_s)
@@ -55,7 +55,7 @@ class ReachabilityProbe:
             self._answered = dict(zip(asked, answers, strict=True))
 
     def lacks_majority(self, roster: tuple[str, ...]) -> str:
-        """Return a one-line message if fewer peers of the roster answer than a majority, else an empty string."""
+        """Return a one-line message if less than a majority of the roster answers, else an empty string."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         reachable, needed = len(roster) - len(silent), majority(roster)
         if reachable >= needed:
@@ -73,7 +73,7 @@ class ReachabilityProbe:
         return True
 
 
-LAST_DOUBLING = 3  # last view whose timeout doubles. Transfers continue across views, so a view may be shorter than one
+LAST_DOUBLING = 3  # last view whose timeout doubles; transfers continue across views and may outlast them
 
 
 class RoundTimers:
@@ -133,7 +133,8 @@ class RoundTimers:
 def awaits_its_leader(chain: CommitChain) -> bool:
     """Return whether the leader should have acted by now.
 
-    That is so in any view after the first, once a proposal or enough payloads have arrived, or if others timed out.
+    In the first view, this is so once a proposal has arrived, enough payloads have arrived, or other peers have timed
+    out. In later views, it is always so.
     """
     soft_state = chain.soft_state
     under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None

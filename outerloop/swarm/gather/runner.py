@@ -138,7 +138,7 @@ class GatherRunner:
     async def look_at(self, peer: str) -> None:
         """Ask a peer for newer commits, and catch up with the peer if it has any.
 
-        Raises BrokenStream, Unreachable, TimeoutError.
+        Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
         """
         await self._catch_up.look_at(peer)
 
@@ -217,7 +217,7 @@ class GatherRunner:
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know.
 
-        The trainer's thread may call this, because it does not wait for the network thread.
+        The trainer's thread may call this, because the call does not wait for the network thread.
         """
         return self.outcomes.decided(number)
 

@@ -53,7 +53,7 @@ class StateRoots:
 
     @contextmanager
     def hashing(self) -> Iterator[None]:
-        """Mark a block that hashes a copied state. The next payload waits for the block's end, for at most HASHED_S."""
+        """Mark the `with` block that hashes a copied state. The next payload waits at most HASHED_S for its end."""
         self._hashing += 1
         self._hashed.clear()
         try:
@@ -88,7 +88,7 @@ class StateRoots:
         self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Return the state that this peer's payload of a round names, or None. First wait for states being hashed."""
+        """Return the state that this peer's payload of a round names, or None. Wait until no state is being hashed."""
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()

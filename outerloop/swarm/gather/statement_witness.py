@@ -1,8 +1,9 @@
-"""Compare the signed statements that this peer verifies, to detect contradictions and votes that it has forgotten.
+"""Compare the signed statements that this peer verifies, to detect contradictions and forgotten votes of its own.
 
 another peer's statement contradicts an earlier one    accuse that peer with both statements; it is expelled
                                                        (accusations.py)
-this peer's hard state lacks one of its own votes      stop this peer: its disk was set back (equivocation.py)
+this peer's hard state lacks one of its own votes      stop this peer: its disk was restored from a snapshot
+                                                       (equivocation.py)
 evidence against this peer's own key                   fail the rounds with an error: the key was copied
 """
 
@@ -76,8 +77,9 @@ class StatementWitness:
 
     def _stop_voting(self, vote: str) -> None:
         error = UserError(
-            f"this peer {vote}: its disk was set back to a snapshot or a backup. It stops, because it might vote twice."
-            " Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every list"
+            f"this peer {vote}: its disk was restored from a snapshot or a backup. It stops, because it might vote"
+            " twice. Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every"
+            " list"
         )
         self._fail(error)
         self._stop()

@@ -12,7 +12,7 @@
                is missing, only compare the lists of held shares, for at most COMPARE_S.
     done       Notify the others that they need not stay for this member.
 
-The result contains the shares that this peer has fetched and whose owners signed them (signed_shares.py). A malicious
+The result contains the fetched shares that are signed by their owners (signed_shares.py). A malicious
 peer can submit a bad share in its own name, but not in another peer's name. If it signs different shares for different
 members, every member that learns of both shares before it finishes leaves the peer out (share_collection.py).
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
 """Longest pause between two polls of a member. With 1,000 members, this peer sends 200 polls per second."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Longest wait for the others to report the shares that they hold, if this peer misses no share."""
+"""Longest wait for the others to report the shares that they hold, if this peer has all shares."""
 WAITS = 3
 """Number of phases of up to `wait_s` each: stating shares, fetching them, and asking others for missing shares."""
 
@@ -182,7 +182,7 @@ class FinalGather(RpcService):
             self._fetches.start(self._fetch(collection, share, holders))
 
     async def _fetch(self, collection: ShareCollection, share: SignedShare, holders: list[str]) -> None:
-        """Fetch one share from the peers that claim to hold it. The time limit is that of the whole gather."""
+        """Fetch one share from the peers that claim to hold it. The time limit of the whole gather applies."""
         blob, timeout_s = None, WAITS * self._wait_s
         try:
             blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._max_bytes, timeout_s=timeout_s)

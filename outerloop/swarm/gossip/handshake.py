@@ -9,10 +9,10 @@
                                                     pair counts
                                                     <- {applied: true}
 
-A proposer that does not receive the acceptor's decision asks for it on other streams (pair_outcomes.py). An acceptor
-that is asked before it has decided decides that the pair does not count. So the two peers diverge only if the acceptor
-decides that the pair counts and then stays unreachable for as long as the proposer asks. The proposer remembers such a
-pair as being in doubt, and asks again when the acceptor is next seen.
+A proposer that does not receive the acceptor's decision asks for it on other streams (pair_outcomes.py). If it asks
+before the acceptor has decided, the pair does not count. So the two peers diverge only if the acceptor decides that the
+pair counts and then stays unreachable for as long as the proposer asks. The proposer remembers such a pair as being in
+doubt, and asks again when the acceptor is next seen.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ def token_of(request: Request) -> bytes:
 
 
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pair) -> None:
-    """Run an accepted proposal until the pair has ended. Raises BrokenStream, and the errors of `pull`."""
+    """Run an accepted proposal until the pair has ended.
+
+    Raises BrokenStream if the stream fails, and the error of `pull` if `pull` fails.
+    """
     async with _both(pull, _receive_flag(stream, "applied")) as (payload, decision):
         await busy_until(stream, payload, beside=decision)
         if decision.done():  # the acceptor gave up: before {have} it cannot have applied the pair
@@ -89,7 +92,8 @@ async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pa
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
     """Return the proposer's payload once both peers have both payloads.
 
-    The caller then decides whether the pair counts. Raises BrokenStream, and the errors of `pull`.
+    The caller then decides whether the pair counts. Raises BrokenStream if the stream fails or the proposer gives up,
+    and the error of `pull` if `pull` fails.
     """
     async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
         await busy_until(stream, payload, beside=confirmation)

@@ -4,7 +4,7 @@
     ACCEPTED    Each peer fetches the other's payload.                   Then BOUND, APPLIED or DROPPED.
     BOUND       The proposer has confirmed that it has the payload.      Then APPLIED, DROPPED or IN_DOUBT.
 
-The proposer starts with PROPOSED and the acceptor with ACCEPTED. Only the acceptor decides whether the pair counts, and
+The proposer starts in PROPOSED and the acceptor in ACCEPTED. Only the acceptor decides whether the pair counts, and
 only a BOUND proposer learns the decision. A proposer that is not BOUND drops the pair without asking: the acceptor
 cannot have applied the pair, because it waits for the proposer's confirmation. So the pair ends in the same state on
 both peers, except if the acceptor applies it and then stays unreachable: the proposer does not apply it and ends
@@ -68,12 +68,12 @@ class Pair:
 
     @classmethod
     def proposed_to(cls, acceptor: str, token: bytes) -> Pair:
-        """Return the proposer's state of a new pair."""
+        """Return a new pair as its proposer sees it."""
         return cls(acceptor, token, is_proposer=True, state=PairState.PROPOSED)
 
     @classmethod
     def accepted_from(cls, proposer: str, token: bytes, round: Round) -> Pair:
-        """Return the acceptor's state of a new pair. `round`: the proposer's round."""
+        """Return a new pair as its acceptor sees it. `round`: the proposer's round."""
         return cls(proposer, token, is_proposer=False, state=PairState.ACCEPTED, round=round)
 
     @property
@@ -125,9 +125,9 @@ class Decisions:
         self._applied: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
 
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
-        """Return the decision whether a pair counts. If there is no decision yet, it becomes `applied`.
+        """Return the decision on whether a pair counts. If there is none yet, `applied` becomes the decision.
 
-        If a proposer asks before this peer has decided, the pair does not count.
+        It is False if the proposer asks before this peer has decided.
         """
         applied = self._applied.setdefault((proposer, token), applied)
         while len(self._applied) > MAX_DECISIONS:

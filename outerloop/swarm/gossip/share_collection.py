@@ -131,8 +131,8 @@ class ShareCollection:
     def to_map(self, asked: Iterable[str]) -> Request:
         """Return this peer's report to another member.
 
-        It contains this peer's share, whether it has settled, all contradicting shares, and its shares of the members
-        in `asked`.
+        It contains this peer's share, whether it has settled, all contradicting shares, and those shares of the
+        members in `asked` that it holds.
         """
         second = self._contradicting
         contradicting = [share for owner in second for share in (self._stated[owner], second[owner])]

@@ -203,7 +203,10 @@ class Formation(RpcService):
             )
 
     def _is_backed(self, poll: MemberPoll, formed: Members, is_member: bool) -> bool:
-        """Return whether enough peers report that the swarm has formed with `formed`, or this peer remembers it."""
+        """Return whether enough peers report that the swarm has formed with these members.
+
+        If this peer remembers their session, no reports are needed.
+        """
         listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
         return poll.is_backed(formed, is_member=is_member, listed=listed) or self._remembers_that(formed)
 

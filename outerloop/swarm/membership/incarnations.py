@@ -254,7 +254,8 @@ class Incarnations(RpcService):
     async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
         """Notify the process that opened `stream` that another process of its peer is accepted.
 
-        If it validly objects, accept it instead. Return whether it is now accepted.
+        If the notified process answers with a valid objection, accept that process instead. Return whether it is now
+        accepted.
         """
         self._transport.trust.refusals.note("outsiders", remote, "another machine also uses this identity")
         younger = known.accepted

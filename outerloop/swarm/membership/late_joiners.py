@@ -34,7 +34,7 @@ class LateJoiners:
         self._look_at_s = -math.inf
 
     def add(self, name: str) -> bool:
-        """Add a peer. Return False if its id is already known by another name, or if there is no room for it."""
+        """Add a peer. Return False if its id is already known under another name, or if there is no room for it."""
         peer_id = id_of(name)
         if peer_id not in self.names and len(self.names) < MAX_PEERS:
             self.names[peer_id] = name

@@ -29,7 +29,7 @@ from outerloop.swarm.timeouts import LISTED_S, VIEW_S
 from outerloop.swarm.validation import MAX_PEERS
 
 PAGE_BYTES = 48 * 1024
-"""A page is full once it has this size. Including its last record of up to 8 KiB, it fits a 64 KiB control message."""
+"""A page is full once it has this size. Including its last record of up to 8 KiB, it fits in a 64 KiB message."""
 Found = list[tuple[Any, Any, float]]
 """(peer id, content of its record, expiration time)."""
 
@@ -64,7 +64,7 @@ class ListedRoster(RpcService):
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
 
     async def withdraw(self, value: Any, *, expires: float) -> None:
-        """Replace this peer's own record by `value`, and send it to the peers that may hold an earlier record."""
+        """Replace this peer's own record with `value`, and send it to the peers that may hold an earlier record."""
         self.show(value, expires=expires)
         if self.is_listed:
             request = {"record": _packed(self._held[self._transport.peer_id])}
@@ -84,7 +84,10 @@ class ListedRoster(RpcService):
         return [self._unpacked(record) for record in self._current()]
 
     async def read_through(self, peer: str) -> Found:
-        """Return the records that another peer holds. Raises Unreachable, BrokenStream and TimeoutError."""
+        """Return the records that another peer holds.
+
+        Raises Unreachable, BrokenStream or TimeoutError if the peer does not answer.
+        """
         found: dict[str, DHTRecord] = {}
         more = True
         while more and len(found) < MAX_PEERS:

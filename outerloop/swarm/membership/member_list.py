@@ -46,7 +46,10 @@ async def send_pages(stream: Stream, answer: Request, members: Members, late: Se
 
 
 async def receive_pages(stream: Stream) -> Request:
-    """Receive all pages. Return the answer with the joined lists; their content is unchecked. Raises BrokenStream."""
+    """Receive all pages. Return the answer with the joined lists; their content is unchecked.
+
+    Raises BrokenStream if a page is missing or malformed.
+    """
     answer = await stream.receive_object()
     count = answer.get("pages", 1)
     if type(count) is not int or not 1 <= count <= MAX_PAGES:

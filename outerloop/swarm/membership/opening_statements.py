@@ -33,7 +33,7 @@ from outerloop.types import UserError
 
 OPENING = "opening"
 MAX_STATEMENT_BYTES = 512
-"""Size limit of one statement."""
+"""Maximum size of one statement, in bytes."""
 NAME_BYTES = 128
 SignedStatement = tuple[bytes, bytes]
 """A statement and its owner's signature."""

@@ -7,7 +7,7 @@ In a run with an allow-list, the records are not in the DHT: peers ask the liste
 The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
 replaced by one that expires later, so a withdrawn record is replaced by a tombstone, an empty record. Every record,
 tombstones included, is signed by the peer that it describes, and nodes accept no others (records.py). The content is
-still untrusted: its texts must be short and of one line, because they appear in messages and tables.
+still untrusted: its texts must be short and fit on one line, because they appear in messages and tables.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Roster:
                 )
         except TimeoutError:
             stored = False
-        if not stored and value != WITHDRAWN:  # the last peer to leave has no other to store its withdrawal
+        if not stored and value != WITHDRAWN:  # when the last peer leaves, no other peer can store its tombstone
             logger.warning("the roster record of %s could not be stored", self._own.name)
 
 

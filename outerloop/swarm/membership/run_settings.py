@@ -4,7 +4,7 @@
 
 The packed settings are part of the roster record (8 bytes per setting). A peer that finds a difference asks the other
 peer for that setting by the hash of its key. This also finds settings that only one of the two peers has. The answer is
-untrusted: it must be short, of one line, and for the requested key.
+untrusted: it must be short, contain no line break, and be for the requested key.
 """
 
 from __future__ import annotations
@@ -79,11 +79,14 @@ def well_formed(packed: Any) -> bool:
 
 
 def checked_setting(value: Any, hashed: bytes) -> dict[str, str]:
-    """Check and return a peer's answer about a setting. Raises ValueError if it is malformed or of another setting."""
+    """Check and return a peer's answer about a setting.
+
+    Raises ValueError if the answer is malformed or about another setting.
+    """
     if not isinstance(value, dict) or (value and set(value) != {"key", "value"}):
         raise ValueError("a setting must be sent as its key and its value")
     if not all(isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable() for text in value.values()):
-        raise ValueError("a setting must be sent as short texts of one line")
+        raise ValueError("a setting must be sent as short texts without line breaks")
     if value and short_hash(value["key"]) != hashed:
         raise ValueError("not the setting that was asked for")
     return value

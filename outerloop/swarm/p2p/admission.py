@@ -128,7 +128,7 @@ class Admission:
                     self._bytes.charge(remote, stream.moved_bytes)
 
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
-        """Return the peer that exceeds a limit and the reason, or None if no limit is exceeded.
+        """Return which peer exceeds a limit, and which limit; None if no limit is exceeded.
 
         If the peer is a non-member within the stream limits, one request is spent from its budget.
         """

@@ -29,7 +29,7 @@ TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
-    """The stream ended early, stalled, or carried other bytes than announced. A retry may succeed."""
+    """The stream ended early, stalled, or carried bytes other than those announced. A retry may succeed."""
 
 
 class Unreadable(BrokenStream):
@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 class Stream:
-    """A message stream over a pair of reader and writer. `stall_s`: time limit for each piece.
+    """A message stream over a reader and a writer. `stall_s`: time limit for each piece.
 
     `reserve`: called with the announced size of each message; the context manager that it returns is held while the
     message arrives. `moved_bytes`: bytes sent and received so far.

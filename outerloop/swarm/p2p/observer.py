@@ -1,4 +1,4 @@
-"""A temporary peer for reading. It uses a new key or that of `onlooker_file`, and by default listens on loopback."""
+"""A temporary read-only peer. It uses a new key or the one in `onlooker_file`, and listens on loopback by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class ObserverNode(Node):
     """A peer that can dial a given address, instead of any known address of a peer id."""
 
     async def dial(self, address: str) -> str:
-        """Connect to the peer at this full address and return its id, which libp2p has proven. Raises Unreachable."""
+        """Connect to the peer at this full address and return its id, which libp2p has proven.
+
+        Raises Unreachable if the connection fails.
+        """
         assert self._p2p is not None
         where, _, peer_id = address.rpartition("/p2p/")
         try:

@@ -2,8 +2,8 @@
 
 A peer answers probes from every peer that its allow-list admits; in an open run, from any peer:
 
-    {bytes}  ->   <- {clock, bytes, seen}           its time, the bytes granted, and the address at which it sees the
-                                                    prober
+    {bytes}  ->   <- {clock, bytes, seen}           its time, the number of bytes granted, and the address at which it
+                                                    sees the prober
     {}       ->   <- {clock}                        round trip, PINGS times
     bytes granted, end mark ->   <- {}              upload
     {}       ->   <- bytes granted, end mark        download
@@ -91,7 +91,8 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 async def clock_of(transport: Transport, peer_id: str) -> float:
     """Return a peer's time, in seconds since 1970.
 
-    Raises Unreachable, BrokenStream or TimeoutError; TurnedAway, a BrokenStream, if the peer refuses this peer.
+    Raises Unreachable, BrokenStream or TimeoutError if there is no valid answer; TurnedAway, a BrokenStream, if the
+    peer refuses this peer.
     """
     async with limit(OPEN_S), transport.open_stream(peer_id, PROTOCOL) as stream:
         await stream.send_object({"bytes": 0})

@@ -54,7 +54,10 @@ class Transport(Protocol):
     trust: AccessControl
 
     def open_stream(self, peer_id: str, protocol: str) -> AbstractAsyncContextManager[Stream]:
-        """Open a stream to another peer; it is closed at the end of the `with` block. Raises Unreachable."""
+        """Open a stream to another peer. It is closed at the end of the `with` block.
+
+        Raises Unreachable if the stream cannot be opened.
+        """
         ...
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
@@ -89,7 +92,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
 
 
 class RpcService(ABC):
-    """Client and server of one service. `allowed`: returns whether a peer (id) may call it; by default, any may."""
+    """Client and server of one service. `allowed`: returns whether a peer (id) may call it; by default, all may."""
 
     service: ClassVar[str]
     """Last part of the protocol name. It is sent on the wire, so both peers must use the same name."""
@@ -111,11 +114,14 @@ class RpcService(ABC):
         """
 
     def _stream_to(self, peer_id: str) -> AbstractAsyncContextManager[Stream]:
-        """Open a stream to this service of another peer. Raises Unreachable."""
+        """Open a stream to this service of another peer. Raises Unreachable if that fails."""
         return self._transport.open_stream(peer_id, self._protocol)
 
     async def _call(self, peer_id: str, request: Request, *, within_s: float) -> Request:
-        """Send one request and return the answer. Raises BrokenStream, Unreachable, TimeoutError."""
+        """Send one request and return the answer.
+
+        Raises BrokenStream, Unreachable or TimeoutError if no readable answer arrives in time.
+        """
         async with limit(within_s), self._stream_to(peer_id) as stream:
             await stream.send_object(request)
             return await stream.receive_object()

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChainFollower:
-    """Follows the chain of commits of the peers of a run. `own`: this peer's name.
+    """Follows the chain of commits of a run. `own`: this peer's name.
 
     `heard_s`: the time (time.monotonic) at which a peer last answered a request about the run.
     """
@@ -72,7 +72,7 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return peer id -> log of `peers`. Stop waiting for more answers soon after most voters hold one commit."""
+        """Return peer id -> log for these peers. Stop waiting soon after most voters have shown the same commit."""
         logs: dict[str, Sequence[CommitCertificate]] = {}
         answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
         async with aclosing(answers):

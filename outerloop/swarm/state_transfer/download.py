@@ -34,7 +34,7 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """The downloading side. `disk`: used for chunks only. `session`: returns the session id that donors sign for."""
+    """The downloading side. `disk`: used for chunks only. `session`: returns the session id that donors sign."""
 
     def __init__(self, transport: Transport, *, run: str, session: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
@@ -61,9 +61,12 @@ class Download:
         """Return the manifest and the content of the state as of commit `number`, from the donors that offer it.
 
         `donors` are peer ids. The content has at most `at_most` bytes. `progress` is called with the number of bytes
-        received and the size of the state. `certified` waits for the sha256 of the certified manifest; the caller must
-        compare it with the result. If `certified` is None, more than half of the donors must name the same state.
-        Raises ContentUnavailable, MalformedMessage.
+        received and the size of the state. `certified` waits until a manifest is certified and returns its sha256. It
+        is called only if no state is named by more than half of the donors, so the caller must compare the result with
+        the certified manifest. If `certified` is None, more than half of the donors must name the same state.
+
+        Raises ContentUnavailable if the donors do not deliver the state, and MalformedMessage if its manifest is
+        malformed.
         """
         answers = await asyncio.gather(*(self._ask(donor, number, max_bytes(at_most)) for donor in donors))
         offers = _offers(answers)
@@ -97,7 +100,7 @@ class Download:
             return None
 
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
-        """Return whether the donor has signed the manifest that it names; log the refusal if not."""
+        """Return whether the donor has signed the manifest that it names; log the rejection if not."""
         trust = self._transport.trust
         valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not valid:
@@ -172,5 +175,5 @@ def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str
 
 
 def _named_by_most(offers: Mapping[Named, Sequence[str]], donors: int) -> Named | None:
-    """Return the manifest that more than half of `donors` peers name, or None."""
+    """Return the manifest that more than half of the donors name, or None. `donors`: their number."""
     return next((named for named, holders in offers.items() if 2 * len(holders) > donors), None)

@@ -40,7 +40,7 @@ START = MAX_NUMBER
 class StateTransfer:
     """Both sides of state transfer.
 
-    `own`: this peer's name. `session`: returns the session id that donors sign for. `disk`: used for chunks only.
+    `own`: this peer's name. `session`: returns the session id that donors sign. `disk`: used for chunks only.
     `limiter`: rate limit of uploads. `uploads` and `downloads` transfer the bytes and count them. `donor` serves
     states. `chain` follows the commits of the other peers.
     """
@@ -108,7 +108,7 @@ class StateTransfer:
             self.donor.hold(content, manifest)
 
     def silent_s(self) -> float:
-        """Return the seconds since a peer last answered a request about the run or state data was last transferred.
+        """Return the time in seconds since the last answer to a request about the run, or the last transfer of a state.
 
         A transfer of data is noticed at the first call of this method after the transfer, and counts from that call.
         """

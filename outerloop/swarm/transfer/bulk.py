@@ -126,7 +126,10 @@ class Bulk(RpcService):
         return buffer.getvalue()
 
     async def fill(self, place: memoryview, sha: bytes, sources: Sequence[str], *, timeout_s: float) -> None:
-        """Download like `get`, but write to `place`, which has the content's length. Raises ContentUnavailable."""
+        """Download like `get`, but write to `place`, which has the content's length.
+
+        Raises ContentUnavailable if no peer has the content, or if no piece arrived for `timeout_s`.
+        """
         await self._finish(
             self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), sources, _ignore, timeout_s)
         )

@@ -5,10 +5,10 @@
                  names, if it names one
 
 A commit names the sha256 of the whole content. A peer reports that it holds a payload only after it has checked the
-signature, and accepts a commit only if it holds all of its payloads. So a commit accepted by a majority consists of
-payloads that their owners offered for exactly this round, regardless of what the leader claims and which peer sent the
-bytes. Likewise, a state that a commit attributes to a participant (state_roots.py) is the state that the participant
-named. The payload itself repeats its round, fragment, peer and samples (wire.py).
+signature, and accepts a commit only if it holds all payloads of the commit. So a commit accepted by a majority consists
+of payloads that their owners offered for exactly this round, regardless of what the leader claims and which peer sent
+the bytes. Likewise, a state that a commit attributes to a participant (state_roots.py) is the state that the
+participant named. The payload itself repeats its round, fragment, peer and number of samples (wire.py).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class SourceReputation:
         if not self.sent_wrong_bytes(source, sha):
             self._wrong_from.add((source, sha))
             self.wrong[source] += 1
-            logger.warning("%s sent wrong bytes for %s; it will not be asked for them again", source, sha.hex()[:16])
+            logger.warning("%s sent wrong bytes for %s and will not be asked for it again", source, sha.hex()[:16])
 
     def sent_wrong_bytes(self, source: str, sha: bytes) -> bool:
         return (source, sha) in self._wrong_from

@@ -1,4 +1,4 @@
-"""A peer whose disk was set back while its process lived stops once it is shown a vote that it does not remember."""
+"""A peer whose disk was restored to an earlier state stops once it is shown a vote that it does not remember."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_peer_started_from_an_old_snapshot_votes_no_more(seed: int) -> N
         assert now_s() < began_s + 300, swarm.describe()
         await asyncio.sleep(1.0)
     error, swarm["b"].error = swarm["b"].error, None
-    assert isinstance(error, UserError) and "its disk was set back" in str(error)
+    assert isinstance(error, UserError) and "its disk was restored" in str(error)
     stopped = memory_of(swarm["b"])
     assert stopped.number <= remembered
     await swarm.until("ac", 10)
