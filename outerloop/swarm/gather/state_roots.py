@@ -88,7 +88,10 @@ class StateRoots:
         self.certified_states = {known: sha for known, sha in self.certified_states.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Return the state that this peer's payload of a round names, or None. Wait until no state is being hashed."""
+        """Return the state that this peer's payload of a round names, or None.
+
+        Waits until no state is being hashed, for at most HASHED_S.
+        """
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()
