@@ -88,7 +88,8 @@ class Meeting(Protocol):
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the bytes that all live peers sent for one meeting, including this peer's, in peer-name order.
 
-        All peers must call this with the same numbers, in increasing order. Raises RoundFailed.
+        All peers must call this with the same values of `number`, in increasing order. Raises RoundFailed if the
+        meeting fails.
         """
         ...
 

@@ -16,7 +16,7 @@ def group_of(rank: int, *, size: int, group: int, seed: int, round_id: Round) ->
 
 
 def checked_group(setting: str, group: int) -> int:
-    """Return the group size of a setting. Raises UserError if it is below 2."""
+    """Return the group size `group`. Raises UserError, naming the setting, if it is below 2."""
     if group < 2:
         raise UserError(f"{setting}={group} must be at least 2: set {setting}=2")
     return group

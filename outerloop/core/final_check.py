@@ -2,10 +2,10 @@
 
     reports        every peer sends the hash of its slow weights; an unreadable message counts as no hash
     majority       if most peers that report a hash report the same hash, they export their model and log the peers that
-                   report another hash or none
-    minority       a peer with another hash exports nothing, and ends with its own message, if more than half of all
-                   peers of the last rounds report one and the same hash. So a few peers that end together cannot
-                   suppress another peer's model
+                   report a different hash or none
+    minority       a peer with a different hash exports nothing and raises Outvoted, if more than half of all peers of
+                   the last rounds report the same hash as each other. So a few peers that end together cannot suppress
+                   another peer's model
     no majority    every peer exports its own model, then ends with an error, because no model is known to be right
 
 So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.
@@ -48,7 +48,7 @@ class FinalCheck:
 
     @property
     def outvoted(self) -> str:
-        """One line stating that most peers hold equal weights and this peer holds others; empty if this is not so."""
+        """One line stating that most peers hold equal weights but this peer holds different ones; otherwise empty."""
         showing = list(self.shown.values()).count(self.most)
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
@@ -69,7 +69,7 @@ class FinalCheck:
 
     @property
     def odd(self) -> list[str]:
-        """One line for each peer that reports no hash, or another hash than most peers."""
+        """One line for each peer that reports no hash, or a different hash than most peers."""
         if self.divergence:
             return []
         told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
@@ -77,7 +77,10 @@ class FinalCheck:
 
 
 def ending_of(outer: OuterLoop) -> FinalCheck:
-    """Return the hashes that all peers report at the end. All peers must call this. Raises RoundFailed."""
+    """Return the hashes that all peers report at the end. All peers must call this.
+
+    Raises RoundFailed if the exchange of hashes fails.
+    """
     own = Standing.of(outer)
     met = outer.all_gather(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}

@@ -1,11 +1,11 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
     all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects rounding
-    another position:  if more than half of the peers that meet are at the same position (round, step, layouts and
-                       hardware), every peer at another position is left out; without such a majority no peer begins
-    unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, the weights of
-                       the peer that comes first in name order. At a later step unequal weights come from different
-                       runs, and count as another position
+    unequal positions: if more than half of the peers that meet are at the same position (round, step, layouts and
+                       hardware), every peer at a different position is left out; without such a majority no peer begins
+    unequal weights:   at inner step 0 all peers take over the most common weights; in a tie, the weights of the peer
+                       that comes first in name order. At a later step unequal weights come from different runs, and
+                       count as unequal positions
 
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
 seeds do not give equal weights. If no two peers hold the same weights, all begin with the weights of a single peer,
@@ -73,7 +73,10 @@ class Standing:
 
 
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
-    """Return peer -> its position in the run, or None if its message is malformed. Raises RoundFailed."""
+    """Return peer -> its position in the run, or None if its message is malformed.
+
+    Raises RoundFailed if the exchange of messages fails.
+    """
     met = outer.all_gather(json.dumps(Standing.of(outer).to_map()).encode())
     return {one.peer: standing_or_none(one) for one in met}
 
@@ -95,13 +98,13 @@ def standing_in(one: Contribution) -> Standing:
 
 
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
-    """Check that most peers begin at the same position, and send the most common weights to peers that hold others.
+    """Check that most peers begin at the same position, and send the most common weights to peers with different ones.
 
     Return whether this peer replaced its weights. All peers must call this after `meet`, on all ranks of an island.
     `tell` receives status lines.
 
-    Raises UserError unless more than half of the peers begin at the position of this peer, or if the received weights
-    do not have the announced hash.
+    Raises UserError if at least half of the peers begin at a different position than this peer (or any peer, if the
+    exchange waits for all peers), or if the received weights do not have the announced hash.
     """
     own = standings[outer.exchange.peer]
     assert own is not None
@@ -172,7 +175,7 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
 
 
 def most_held(slow: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the hash that most peers hold, and the holders in name order.
+    """Return the most common hash, and the peers that hold it, in name order.
 
     In a tie, return the hash held by the peer that comes first in name order.
     """

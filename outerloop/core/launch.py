@@ -45,7 +45,7 @@ class RoundLauncher:
     Args:
         replica, pipeline, codec, exchange, schedule: parts of the same outer loop.
         concurrent: whether inner steps may take place between `snapshot` and `send`.
-        agrees_ahead: whether a "next" part of this peer's message would reach all peers before the next round.
+        agrees_ahead: whether "next" parts (types.CodecContext), if this peer sends any, reach all peers in time.
 
     Attributes:
         in_flight: launched rounds that have not landed.
@@ -100,7 +100,7 @@ class RoundLauncher:
             self.in_flight[round] = self.pending.pop(round).flight()
 
     def arrived(self) -> Iterator[Round]:
-        """Yield the rounds in flight whose messages have all arrived; no round while another is being prepared."""
+        """Yield the rounds in flight whose messages have all arrived; nothing while a round is being prepared."""
         for round in [] if self.pending else sorted(self.in_flight):
             if self.in_flight[round].pending.arrived():
                 yield round
@@ -123,14 +123,14 @@ class RoundLauncher:
     def samples_of(self, round: Round) -> int:
         """Return the number of training samples that contribute to a round that launches now.
 
-        These are the samples since the last landing of the fragment, without the samples of rounds in flight. Two
+        These are the samples since the last landing of the fragment, excluding those of rounds in flight. Two
         rounds of a fragment are in flight if one lands after the next was launched (a delay of H).
         """
         others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
         return self.waiting[round.fragment] - others
 
     def leads(self, round: Round) -> bool:
-        """Return whether this peer's compressor sets the "next" parts for the next round. Peers take turns."""
+        """Return whether this peer sends the "next" parts (types.CodecContext) for the next round. Peers take turns."""
         return self.agrees_ahead and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
     def launch_blocking(self, round: Round) -> InFlight:

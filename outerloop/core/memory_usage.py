@@ -52,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """The members that an estimate needs, of an outer loop or of its replacement on a rank without outer state."""
+    """Attributes that an estimate reads, of outer loops and of their replacements on ranks without outer state."""
 
     @property
     def model(self) -> Module: ...
@@ -115,7 +115,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
 
 
 def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
-    """Return the optimizers inside a composite optimizer, or a list of the optimizer itself; empty for None."""
+    """Return the optimizers inside a composite optimizer. Any other optimizer is its only part; None has no parts."""
     if optimizer is None:
         return []
     values = [value if isinstance(value, list) else [value] for value in vars(optimizer).values()]

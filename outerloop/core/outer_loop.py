@@ -51,7 +51,7 @@ class OuterLoop:
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest time that a landing waits for the messages of its round.
         seed: seed of all random choices of the compressor; equal on all peers.
-        rounds: number of rounds of the run; a peer that was absent does not skip beyond the last. None: no limit.
+        rounds: number of rounds of the run; a peer that was absent never skips past the last one. None: no limit.
         island: gives access to the model; None: `Island(model)`.
 
     Attributes:
@@ -240,9 +240,9 @@ class OuterLoop:
             self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
 
     def all_gather(self, blob: bytes) -> list[Contribution]:
-        """Send bytes to all peers and return the bytes of all peers, including this one. Raises RoundFailed.
+        """Send bytes to all peers and return the bytes of all peers, including this one.
 
-        All peers must call this the same number of times.
+        All peers must call this the same number of times. Raises RoundFailed if the exchange fails.
         """
         self.launcher.wait()
         self.all_gathers += 1

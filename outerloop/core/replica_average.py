@@ -1,15 +1,15 @@
 """Average replicas that differ (gossip). The mean of their slow weights is the model that this machine exports.
 
-The mean is over the peers p whose weights fit. d_p = ‖φ_p − φ‖ is the distance of their weights from the weights of
-this peer, and r is the usual distance in this peer's own history (aggregate/distance_screen.py):
+The mean is over the peers p whose weights φ_p fit. φ are the weights of this peer, d_p = ‖φ_p − φ‖ is the distance of
+φ_p, and r is the usual distance according to this peer's own history (aggregate/distance_screen.py):
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
-r is known before any peer sends its final weights. So no number of peers can push another peer out of the mean, and f
-of n peers that lie move it by at most 4 r f / n. Each peer computes the mean independently, from the weights that it
-has fetched itself; its own weights always count in full. Peers that have fetched the same weights and clip no distance
-get the same mean. If workers wait for each other (threads, or processes of one program) or clip=none is set, distances
-are not limited, and only weights that do not fit are left out.
+r is known before any peer sends its final weights. So no number of peers can push another peer out of the mean, and if
+f of n peers lie, they move the mean by at most 4 r f / n. Each peer computes the mean independently, from the weights
+that it has fetched itself; its own weights always count in full. Peers that have fetched the same weights and clip no
+distance get the same mean. If workers wait for each other (threads, or processes of one program) or clip=none is set,
+distances are not limited, and only weights that do not fit are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Average:
 def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     """Return the average of the slow weights of all peers whose weights fit. All peers must call this.
 
-    Raises RoundFailed.
+    Raises RoundFailed if the exchange of weights fails.
 
     Args:
         lanes: the ranks of this island, if each of them holds a different shard. The mean covers this rank's shard; the

@@ -77,7 +77,10 @@ class InFlight:
         )
 
     def receive(self, exchange: Exchange, timeout_s: float) -> ReceivedRound:
-        """Wait for the contributions to this round. Raises RoundFailed, QuorumLost or StateTransferRequired."""
+        """Wait for the contributions to this round.
+
+        Raises RoundFailed or QuorumLost if they do not arrive, StateTransferRequired if this peer is too far behind.
+        """
         began_s, before_s = time.perf_counter(), metered(exchange).transfer_s
         contributions = self.pending.wait(timeout_s)
         at_s = time.perf_counter()
@@ -112,7 +115,7 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Wait for `copied` or `ready`, while inner steps stop. Return its result. Raises any error of the thread."""
+        """Stop inner steps until `copied` or `ready` is done. Return its result. Raises any error of the thread."""
         began_s = time.perf_counter()
         try:
             return done.result()

@@ -37,7 +37,7 @@ class RoundScheduler:
 
     Args:
         schedule: when rounds launch and land.
-        rounds: number of rounds of the run; a peer that was absent does not skip beyond the last. None: no limit.
+        rounds: number of rounds of the run; a peer that was absent never skips past the last one. None: no limit.
     """
 
     def __init__(self, schedule: Schedule, *, rounds: int | None) -> None:
@@ -61,7 +61,7 @@ class RoundScheduler:
         return DueWork(replays, [round for round in launches if round not in replays], due.land)
 
     def next_round(self, step: int) -> Round:
-        """Return the first round that launches after any later step."""
+        """Return the first round that launches after a step later than `step`."""
         return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
 
     def step_after_replay(self, step: int) -> int:
@@ -88,7 +88,7 @@ class StepClock:
         self.since_s: float | None = None
 
     def passed(self) -> int:
-        """Return the number of counted steps that are over after an inner step. Remaining time is carried over."""
+        """Return the number of counted steps that have ended since the last call. Leftover time is carried over."""
         if not self.step_s:
             return 1
         if self.since_s is None:

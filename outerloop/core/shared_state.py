@@ -31,7 +31,7 @@ from outerloop.state.checkpoint import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
-"""Upper bound of the size of a state, as a multiple of the slow weights: with AdamW as outer optimizer it is 3."""
+"""Upper bound on the size of a state, as a multiple of the slow weights: with AdamW as outer optimizer it is 3."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
 """Key of the only part that may be missing from a state, because older runs do not have it."""
@@ -61,7 +61,7 @@ class SharedState:
         self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
-        """Adapt the parts that observe landed rounds, equally on all replicas.
+        """Adapt the parts that observe landed rounds, identically on all replicas.
 
         Return the schedule's note on what has changed, or "". `update`: tensors with the names and shapes of the round.
         """
@@ -111,8 +111,8 @@ class SharedState:
     def check(self, state: Any) -> None:
         """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. For parts that check a
-        state only while loading it, copies of the parts load it.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. A part that checks a
+        state only while loading it is copied, and the copy loads the state.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")

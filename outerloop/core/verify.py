@@ -67,16 +67,16 @@ class RoundVerifier:
     def verify_round(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
         """Verify and aggregate the messages of a round, once for all workers of a process.
 
-        Raises RoundFailed or InvalidMessage. Changes nothing.
+        Raises RoundFailed or InvalidMessage if the round cannot be used. Changes nothing.
         """
         contributions, like = received.contributions, flight.update
         return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
 
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
-        """Verify and aggregate those messages of a round that are not refused yet. Raises InvalidMessage.
+        """Verify and aggregate those messages of a round that have not been refused yet. Raises InvalidMessage.
 
-        refused: the messages that were refused when the same round was read before, including those with large norms;
-            empty when it is read for the first time.
+        refused: the messages that were refused when the same round was read before, including those refused because
+            of their norms; empty when it is read for the first time.
         """
         verified = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
@@ -141,7 +141,7 @@ class RoundVerifier:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers whose headers contain another hash of the slow weights than those of most peers.
+        """Return the peers that report a different hash of the slow weights than most peers.
 
         `own` is this peer's hash. If recently seen peers are missing, a hash reported by fewer than half of all peers
         is not used to decide who is right, because the leader may have chosen the participants (`undecided`).

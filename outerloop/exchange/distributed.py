@@ -94,11 +94,14 @@ class Distributed:
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all processes sent to a meeting. They do not count as traffic of the training."""
+        """Return what all processes sent for one meeting. The bytes do not count as training traffic."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Broadcast the state of the first giver, which is the first process. Raises RoundFailed."""
+        """Broadcast the state of the first giver, which is the first process.
+
+        Raises RoundFailed if a process is lost or too late.
+        """
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
@@ -132,7 +135,10 @@ class PendingRound:
         self.exchange, self.future, self.round = exchange, future, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the messages of the partners, including this process's. Raises RoundFailed."""
+        """Return the messages of the partners, including this process's.
+
+        Raises RoundFailed if a process is lost or too late.
+        """
         contributions = self.result(timeout_s)
         self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
         return contributions

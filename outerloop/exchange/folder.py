@@ -3,14 +3,13 @@
     put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
 
 In `join` the peers agree on a session, which is the hash of random tokens, one from each peer. The session is part of
-every file name, so no peer reads a message of an earlier attempt. A file becomes visible only when it is complete, is
+every file name, so no peer reads a message from an earlier attempt. A file becomes visible only when it is complete, is
 read up to a size limit, and is deleted a few rounds later by the peer that wrote it. The files of the last rounds stay
 until the next run with this name. To use an object store instead, implement the operations of `Files` for it.
 
 If a peer is missing, the round fails at the time limit on each peer that waits for it. All later rounds of the waiting
 peer fail too, because another peer may have landed the failed round. The run ends with its checkpoints and must be
-resumed on all peers. No peer can join late. A process that can write to the folder can write in the name of
-any peer.
+resumed on all peers. No peer can join late. A process that can write to the folder can impersonate any peer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LOOK_S = 0.02
 KEPT = 4
 """Number of files of each kind that a peer keeps.
 
-When a peer writes file n of a kind, all peers have read its file n − 2.
+By the time a peer writes file n of a kind, all peers have read its file n − 2.
 """
 MEETING_BYTES = 16 << 20
 """The size limit of a message in a meeting is twice the limit in a round plus this number of bytes.
@@ -156,7 +155,7 @@ class SharedFolder:
         return messages
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all peers sent to a meeting. They do not count as traffic of the training."""
+        """Return what all peers sent for one meeting. The bytes do not count as training traffic."""
         self.put("meeting", number, blob)
         limit = 2 * self.max_blob_bytes + MEETING_BYTES
         messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)
@@ -176,7 +175,7 @@ class PendingRound:
         self.exchange, self.step, self.round = exchange, step, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the messages of all peers, by rank. Raises RoundFailed."""
+        """Return the messages of all peers, by rank. Raises RoundFailed if one is missing or too large."""
         messages = self.exchange.read(self.step, timeout_s, self.exchange.max_blob_bytes)
         self.exchange.bytes_received += sum(len(x) for name, x in messages.items() if name != self.exchange.peer)
         return [Contribution(name, self.round, message) for name, message in messages.items()]

@@ -121,7 +121,7 @@ class InProcess:
         return what
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all workers sent to a meeting. They do not count as traffic of the training."""
+        """Return what all workers sent for one meeting. The bytes do not count as training traffic."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]

@@ -40,8 +40,8 @@ KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)
 class LeaderExchange:
     """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
 
-    A subclass implements `recover`. The ranks start a round with messages that have a separate tag (`launch_ranks`), so
-    that a thread other than that of the inner steps may start it.
+    A subclass implements `recover`. The messages by which the ranks start a round have a separate tag (`launch_ranks`),
+    so a round may be started in a different thread than the inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.
@@ -75,7 +75,7 @@ class LeaderExchange:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that the leader has sent; 0 in the other processes, which send nothing out of the island."""
+        """Bytes that the leader has sent; 0 in the other processes, which send nothing outside the island."""
         return metered(self.exchange).bytes_sent if self.exchange else 0
 
     @property
@@ -155,7 +155,7 @@ class LeaderExchange:
 
 
 def replicas_of(exchange: Exchange) -> Replicated:
-    """Return the leader's exchange as one in which a majority decides rounds."""
+    """Return the leader's exchange, typed as one in which a majority decides rounds."""
     majority = replicated(exchange)
     assert majority is not None
     return majority

@@ -25,7 +25,10 @@ class ReplicatedIsland(LeaderExchange):
     """An Exchange of processes that hold the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
+        """Ask the leader's exchange whether a round is decided.
+
+        If the exchange raises StateTransferRequired, all processes raise it.
+        """
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
@@ -69,7 +72,10 @@ class ReplicatedIsland(LeaderExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message per island: the message of the island's leader. Raises RoundFailed."""
+        """Return one message per island: the message of the island's leader.
+
+        Raises RoundFailed if the leader's exchange does.
+        """
         return from_tree(
             self.at_leader(lambda exchange: to_tree(meeting(exchange).all_gather(blob, number, timeout_s)))
         )
@@ -107,7 +113,7 @@ class PendingLeaderRound:
         self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the contributions that the leader received. Raises RoundFailed, QuorumLost, StateTransferRequired."""
+        """Return the contributions that the leader received. If the leader's `wait` fails, all processes fail."""
 
         def wait(exchange: Exchange) -> list[Any]:
             assert self.pending is not None

@@ -38,7 +38,7 @@ from outerloop.types import (
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
-"""Upper limit of the bytes that a bundle adds to its blobs."""
+"""Upper limit on the number of bytes that a bundle adds to its blobs."""
 Blobs = list[bytes]
 
 
@@ -46,7 +46,10 @@ class ShardedIsland(LeaderExchange):
     """An Exchange of processes, each of which holds a different shard of the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Return the answer of the leader's exchange. If it raises StateTransferRequired, all lanes raise it."""
+        """Ask the leader's exchange whether a round is decided.
+
+        If the exchange raises StateTransferRequired, all lanes raise it.
+        """
         return self.request(
             f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
         )
@@ -141,7 +144,8 @@ class ShardedIsland(LeaderExchange):
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Return this lane's part of the other peers' state.
 
-        If other lanes make another request at the same time, that request raises StateTransferRequired.
+        If other lanes make a different request at the same time, theirs raises StateTransferRequired, and this one is
+        repeated.
         """
         content: Blobs = []
 
@@ -206,7 +210,7 @@ class PendingBundle:
         self.pending = exchange.start(bundle(blobs) if any(blobs) else b"", self.round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of the contributions. Raises RoundFailed, QuorumLost, StateTransferRequired."""
+        """Return this lane's part of the contributions. If the leader's `wait` fails, all lanes fail."""
         received: list[Contribution] = []
 
         def wait(exchange: Exchange, _: Blobs) -> None:

@@ -1,4 +1,4 @@
-"""Define what the launcher uses of an exchange whose processes find each other over a network."""
+"""Define what the launcher needs from an exchange whose processes find each other over a network."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class NetworkPeer(Protocol):
         ...
 
     def on_close(self, act: Callable[[], None]) -> None:
-        """Call `act` once this peer has left."""
+        """Register `act` to be called once this peer has left."""
         ...

@@ -48,7 +48,7 @@ class SwarmExchange(ABC):
     on_status   called with a line that states what this peer is waiting for
     remembers   returns whether this peer has already taken part in a session; None: no session is remembered
 
-    `node` is this peer in the network; `members` are the peers of the run that it knows.
+    `node` is this peer in the network; `members` are the peers of the run that this peer knows.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SwarmExchange(ABC):
 
     @property
     def transfer_s(self) -> float:
-        """Seconds in which payloads were under way. State transfers do not count."""
+        """Seconds during which payloads were in transit. State transfers do not count."""
         return self._carriers[0].moving_s
 
     def form(self, held: Held) -> int | None:
@@ -126,7 +126,7 @@ class SwarmExchange(ABC):
         self.node.spawn(self._presence.roster.show(status))
 
     def on_close(self, act: Callable[[], None]) -> None:
-        """Call `act` once this peer has left."""
+        """Register `act` to be called once this peer has left."""
         self._after_close.callback(act)
 
     def close(self, *, linger: bool = True) -> None:

@@ -57,7 +57,7 @@ class GatherOptions(NodeOptions, GatherSettings):
     reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments of the schedule
     patience_s        a peer that needs the state of the run gives up if it receives no message about the run for this
-                      time, in seconds; at least 90
+                      time, in seconds; below 90, 90 is used
 
     Raises:
         UserError: if an option is invalid.
@@ -164,7 +164,7 @@ class SwarmGather(SwarmExchange):
         return self.members.late_joiner
 
     def form(self, held: Held | None = None) -> int | None:
-        """Wait until all peers are present and see the same members, or the run has continued without this peer.
+        """Wait until all peers are present and see the same members, or until the run has continued without this peer.
 
         Return the inner step of the checkpoint from which more than half of the peers resume (common_checkpoint.py). If
         this peer joins late, return the step of its own newest checkpoint. Return None if there is no checkpoint.
@@ -236,10 +236,10 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the messages of the roster's peers, without those of peers that are lost or send nothing in time.
+        """Return the messages of the roster's peers, except those of peers that are lost or send nothing in time.
 
-        In the first meeting every peer waits up to `timeout_s`, because some peers take long to build the model, and
-        all must begin with the same weights.
+        In the first meeting every peer waits up to `timeout_s`, because some peers take a long time to build the model,
+        and all must begin with the same weights.
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)

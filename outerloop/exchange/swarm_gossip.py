@@ -41,8 +41,8 @@ class GossipOptions(NodeOptions):
     pairing           "random": pairs of ready peers; "scheduled": pairs drawn from the seed, the same in every run
     seed              seed of scheduled pairs; must be equal on all peers
     patience          how long to wait for a partner, as a fraction of the time that this peer spends on inner steps
-    least_patience_s  lower limit of this waiting time
-    most_patience_s   upper limit of this waiting time
+    least_patience_s  lower limit on this waiting time
+    most_patience_s   upper limit on this waiting time
     deadline_s        a pair that takes longer is dropped; this is also how long to wait for a scheduled partner
     meeting_s         how long finished peers wait for the others before the final average
 
@@ -160,7 +160,7 @@ class SwarmGossip(SwarmExchange):
 
 
 class _Clock:
-    """Measures how long the trainer works between two rounds, without the time that it waits for a round."""
+    """Measures how long the trainer works between two rounds, excluding the time that it waits for a round."""
 
     def __init__(self) -> None:
         self.begin()

@@ -76,7 +76,7 @@ def state_from_others(
 ) -> Result:
     """Return the result of `getting`, however long it takes, as long as peers send messages about the run.
 
-    `silent_s` returns the seconds since the last such message. Raises QuorumLost if this exceeds `patience_s`.
+    `silent_s` returns the seconds since the last such message. Raises QuorumLost once they exceed `patience_s`.
     """
     pause_s = TELL_S
     try:

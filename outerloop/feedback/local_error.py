@@ -48,7 +48,7 @@ class LocalError:
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ − β (x − x̂), computed in the memory of x − x̂; to allocate new memory would take more time."""
+        """Return φ − β (x − x̂), computed in the memory of x − x̂, because allocating new memory takes longer."""
         return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
 
     def residual_spec(self) -> ResidualSpec:
@@ -56,7 +56,7 @@ class LocalError:
         return ResidualSpec(self.at_launch, self.at_landing, begin_memory=self.space)
 
     def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return that there is no residual to read: no tensor, no scales, decay 0."""
+        """Return no tensor, no scales and decay 0, because there is no residual to read."""
         return None, None, 0.0
 
     def at_landing(self, name: str, like: Tensor) -> tuple[Tensor, None, float]:

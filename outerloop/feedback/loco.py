@@ -21,7 +21,8 @@ class LoCo:
 
     Args:
         beta: weight of the old error, at least 0 and below 1. The authors' source code uses 0.8.
-        reset_every: T, landed rounds of a parameter between two resets. The authors' source code uses 1024 steps.
+        reset_every: T, how many landed rounds of a parameter pass from one reset to the next. The authors' source code
+            uses 1024 steps.
         bits: bits per value of the stored error, 8 or 32.
 
     Raises:

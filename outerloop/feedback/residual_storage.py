@@ -110,7 +110,7 @@ def dense(stored: Any) -> Any:
 
 
 def storage_of(bits: int) -> Float32 | EightBit:
-    """Return the storage with 32 or 8 bits per value. Raises UserError for another number."""
+    """Return the storage with 32 or 8 bits per value. Raises UserError for any other number."""
     if bits not in (8, 32):
         raise UserError(f"feedback.bits={bits} is not one of 8, 32: set feedback.bits=8")
     return EightBit() if bits == 8 else Float32()

@@ -25,7 +25,7 @@ class StepTimeBudget:
         self.compute_s = self.outer_s = 0.0
 
     def add(self, step: StepReport) -> None:
-        """Add the seconds of one inner step: of its computation, and of the outer loop's work."""
+        """Add the times of one inner step: the computation, and the outer loop's work."""
         self.compute_s += step.compute_s
         self.outer_s += step.outer_s
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPERATURE = 0.8
-"""Divisor of the logits. A value below 1 makes unlikely tokens rarer than the model's own probabilities do."""
+"""Divisor of the logits. With a value below 1, unlikely tokens are drawn less often than the model predicts."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class StepReport:
     """The result of one inner step.
 
     loss: mean loss in nats per token.
-    tokens: number of tokens of the step.
+    tokens: number of tokens in the step.
     lr: learning rate of the inner optimizer; None if there is no inner optimizer.
     rounds: reports of the rounds that landed or failed after the step.
     compute_s: seconds of the step itself.

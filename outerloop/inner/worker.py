@@ -128,7 +128,7 @@ class Worker:
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
-        """Record a round. After a round of the last fragment, evaluate, generate text, export and save, each if due.
+        """Record a round. After a round of the last fragment, do what is due: evaluate, generate text, export, save.
 
         `newest` is False if later rounds landed after the same step, because this peer had fallen behind. The weights
         are then newer than the round, so they are neither evaluated nor saved.
@@ -163,7 +163,7 @@ class Worker:
             keep_payload(folder, report, rounds=self.settings.keep_payload_rounds)
 
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
-        """Evaluate, generate text, export and, unless the round `failed`, save: each if due after `done` rounds."""
+        """Do what is due after `done` rounds: evaluate, generate text, export and, unless the round `failed`, save."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
             self.evaluate(round_number=done)
         if self.sampler and is_due(done, self.sampler.every):
@@ -189,8 +189,8 @@ class Worker:
     def save_at_stop_point(self) -> None:
         """Save and raise Stopped if the run is interrupted and its stop point is reached.
 
-        If the workers may have landed different rounds at that step, save after the next step at which all have landed
-        the same rounds, because no round is in flight or one has just landed on all workers.
+        If the workers may have landed different rounds by that step, save after the next step at which this is
+        impossible: no round is in flight, or a round has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return

@@ -95,7 +95,7 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the outer loop's state in the checkpoint to resume from. Raises UserError if its file does not exist."""
+    """Return the outer loop's state in the checkpoint to resume from. Raises UserError if the checkpoint has none."""
     file = outer_state_file(args, state)
     if not file.exists():
         raise UserError(

@@ -112,7 +112,7 @@ class RoundPipeline:
         self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
 
     def snapshot(self, fragment: int, names: Sequence[str]) -> Snapshot:
-        """Return these tensors of the model as they are now: the model's own memory if they can be read in place."""
+        """Return the current values of these tensors of the model, not copied if they can be read in place."""
         weights = self.reads == "weights"
         read = self.island.read_raw(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
@@ -147,7 +147,7 @@ class RoundPipeline:
         )
 
     def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the names of the tensors for which the landing needs the fast weights of the launch."""
+        """Return the names of the tensors for which the landing needs the fast weights at the launch."""
         if self.carry:
             return names
         return self.split(names)[0] if self.fused.on_copy else ()
@@ -171,7 +171,7 @@ class RoundPipeline:
     ) -> AggregatedRound:
         """Aggregate all messages, each multiplied by its factor and weighted by its number of samples.
 
-        Raises InvalidMessage.
+        Raises InvalidMessage if a message cannot be decoded.
         """
         messages, dense = decoded.messages, {name: x for name, x in like.items() if name not in decoded.kept}
         norms = [norm * factor for norm, factor in zip(decoded.norms, factors, strict=True)] if decoded.norms else []
@@ -192,7 +192,7 @@ class RoundPipeline:
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, SparseUpdates], like: Tensors) -> list[float]:
         """Return the L2 norm of each message, over all tensors of both pipelines in the order of `like`.
 
-        Raises InvalidMessage.
+        Raises InvalidMessage if a message cannot be decoded.
         """
         dense = {name: x for name, x in like.items() if name not in kept}
         squares = [
@@ -280,7 +280,7 @@ class RoundPipeline:
 
     @property
     def spare_bytes(self) -> int:
-        """The bytes that `spare` will take."""
+        """Number of bytes that `spare` will take."""
         copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
         begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
         return copies + tree_bytes(begun)

@@ -2,8 +2,8 @@
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
-Norms, agreement and aggregate are all computed from the same kind of tensor: from values or, if the compressor applies
-an orthonormal transform, from coefficients, unless the aggregate combines values.
+Norms, agreement and aggregate are all computed from the same kind of tensor. If the compressor applies an orthonormal
+transform and the aggregate accepts coefficients, they are computed from the coefficients, otherwise from the values.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DensePipeline:
     ) -> Tensors:
         """Decode, scale and aggregate all messages, in peer-name order. Return ḡ. Changes nothing.
 
-        Raises InvalidMessage.
+        Raises InvalidMessage if a message cannot be decoded.
 
         factors: factor of each message.
         samples: number of samples of each message.
@@ -97,7 +97,7 @@ class DensePipeline:
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
         """Return each message's contribution to one tensor, in the form in which it is aggregated.
 
-        Raises InvalidMessage.
+        Raises InvalidMessage if a message cannot be decoded.
         """
         return [self.contribution(message, name, like) for message in messages]
 
@@ -147,7 +147,7 @@ class DensePipeline:
 
 
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
-    """Return x, which was computed from these slow weights.
+    """Check that x, which was computed from these slow weights, is finite, and return it.
 
     Raises FloatingPointError, naming the parameter, if x is not finite.
     """

@@ -4,12 +4,12 @@ Supports SparseLoCo and its variants:
 
     compress     top-k of the pseudo-gradient
     feedback     a residual that is added to the pseudo-gradient, or unsent values that stay in the fast weights
-    aggregate    the mean over peers or senders, clipped to the median norm or not
+    aggregate    the mean over peers or senders, with or without clipping to the median norm
     method       SGD on the slow weights
 
-Each part states in a description (kernels/specs.py) that it is one of these. All other parts use the dense pipeline.
-The choice depends on settings, shapes and memory order, which peers compare when they meet (Island.layouts), never on
-the machine. So all peers round in the same way.
+A part that is one of these provides a description for the kernels (kernels/specs.py). If any part provides none, the
+dense pipeline is used. The choice depends on settings, shapes and memory order, which peers compare when they meet
+(Island.layouts), never on the machine. So all peers round in the same way.
 
 For the residual, the landing kernel computes Δ = φ − θ again, with the θ of the launch. If inner steps take place
 between launch and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """Sparse updates of one tensor from P peers: positions and values of M kept values, (P, M), and factors, (P, 1).
+    """Sparse updates of one tensor from P peers: positions and values of M kept entries, (P, M), and factors, (P, 1).
 
     `factor` is None if all factors are 1.
     """
@@ -99,7 +99,7 @@ class FusedPipeline:
 
     @property
     def begin_memory(self) -> Tensors | None:
-        """The memory that `ResidualSpec.begin_memory` describes; None if inner steps begin from the slow weights."""
+        """The tensors that the feedback subtracts from slow weights; None if inner steps begin from slow weights."""
         return self.residual.begin_memory if self.fits else None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
@@ -166,7 +166,7 @@ class FusedPipeline:
     ) -> float:
         """Update momentum, slow and fast weights and, if `included`, the residual in one pass. Return Σ ḡ².
 
-        fast: the fast weights; if `included`, those of the launch.
+        fast: the fast weights; if `included`, those at the launch.
         included: whether the round includes this peer's message.
         """
         if not combined:

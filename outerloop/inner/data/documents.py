@@ -2,8 +2,8 @@
 
 Whole files are held out for validation or assigned to workers, and each worker reads only its own files. If too small
 or too large a share of the bytes would be held out (for example, if all text is in one file), the last 5 % of the
-joined text is for validation instead. Then, or if the files cannot be assigned to workers evenly enough, workers train
-on contiguous spans of the joined training text, and each worker reads all of it.
+joined text is for validation instead. In that case, or if the files cannot be assigned to workers evenly enough,
+workers train on contiguous spans of the joined training text, and each worker reads all of it.
 """
 
 from __future__ import annotations

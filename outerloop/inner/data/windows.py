@@ -18,7 +18,7 @@ from outerloop.inner.data.corpus import too_short_error
 
 
 class TokenArray(Protocol):
-    """A numpy array, a memory map, or any other object of which slices can be read."""
+    """A numpy array, a memory map, or any other object that supports slicing."""
 
     def __len__(self) -> int: ...
 
