@@ -63,10 +63,10 @@ class Transforming(Protocol):
 
 @runtime_checkable
 class Announcing(Protocol):
-    """A compressor with which peers take turns to set a tensor that all use in the next round (see CodecContext)."""
+    """A compressor with which peers take turns to set a tensor that all peers use in the next round (CodecContext)."""
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
-        """Check that `agreed` is valid for a tensor of this shape. Raises ValueError."""
+        """Check that `agreed` is valid for a tensor of this shape. Raises ValueError if it is not."""
         ...
 
 
@@ -260,7 +260,8 @@ class Pending(Protocol):
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Return the contributions to the round; this peer's own contribution may be missing.
 
-        Raises RoundFailed, QuorumLost or StateTransferRequired.
+        Raises RoundFailed if the round did not complete, QuorumLost if too few peers were present for too long, and
+        StateTransferRequired if this replica must take over the state of the others.
         """
         ...
 

@@ -25,7 +25,7 @@ TOP = 127.0
 def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
     """Convert N finite values of any shape to codes (B, L) int8 and scales (B, 1) float32.
 
-    All divisors are tensors, because a GPU divides a tensor by a Python number by multiplying by the reciprocal, which
+    All divisors are tensors, because a GPU computes tensor / Python number as a product with the reciprocal, which
     rounds differently.
     """
     x_BL = pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)

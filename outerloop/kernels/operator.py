@@ -57,7 +57,7 @@ class Operator:
         return function
 
     def flattened(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, the definition or a kernel, with the signature with which torch calls it."""
+        """Return `function` (the definition or a kernel) with the signature that torch expects."""
         return function if self.numbers is None else with_separate_numbers(function, self.numbers)
 
 

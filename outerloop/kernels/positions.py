@@ -130,7 +130,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 
 def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Convert code lengths in bits to the first bit of each code, (M,) int64, and the lane sizes, (R,) int64."""
+    """Convert code lengths in bits to each code's first bit, (M,) int64, and to lane sizes in bytes, (R,) int64."""
     lanes, entries = lane_count(rows), lane_rows(rows) * rows.k
     length_RE = pad(length_M, (0, lanes * entries - rows.kept)).view(lanes, entries)
     size_R = (length_RE.sum(1) + 7) // 8
@@ -140,7 +140,7 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 @operator()
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
     return decode_each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
@@ -242,7 +242,7 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 
 @operator()
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether the bytes of each are valid, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
     return decode_each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 

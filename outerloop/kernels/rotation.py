@@ -31,7 +31,7 @@ VALUES_AT_ONCE = 1 << 18
 
 @operator()
 def rotate(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
-    """Rotate (N,) finite float32 values chunk by chunk, or `back`; return them as a new tensor.
+    """Rotate (N,) finite float32 values chunk by chunk, or rotate them back if `back`. Return a new tensor.
 
     negative: (ceil(N / 8),) uint8. Bit i % 8 of byte i // 8 is 1 if the sign of value i is -1.
     """
@@ -59,7 +59,7 @@ def signs_of(negative: Tensor, count: int) -> Tensor:
 
 
 def blocks(x_N: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Yield x in order as matrices whose rows have a power of 4 of values: chunks, then blocks of the last chunk."""
+    """Yield x in order as matrices with rows of 4^n values: full chunks, then the blocks of a shorter last chunk."""
     full = len(x_N) - len(x_N) % chunk
     if full:
         yield from x_N[:full].view(-1, chunk).split(max(1, VALUES_AT_ONCE // chunk))
@@ -68,7 +68,7 @@ def blocks(x_N: Tensor, chunk: int) -> Iterator[Tensor]:
 
 
 def rest_blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield position and length of the blocks of 4^n values into which start .. stop is cut, the largest first."""
+    """Yield the position and length of each block of 4^n values into which start .. stop is cut, largest first."""
     while start < stop:
         length = 4 ** int(math.log2(stop - start) / 2)
         yield start, length

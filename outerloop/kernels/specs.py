@@ -2,8 +2,9 @@
 
 Each of the four parts (compressor, feedback, aggregate, outer method) may have a method that returns a description of
 its arithmetic: `sparse_codec`, `residual_spec`, `aggregate_rule`, `sgd_spec`. If all four return a description,
-`kernels.select` and `kernels.land` run a round of the described tensors (core/pipeline/fused.py). If one part lacks the
-method or returns None, the dense pipeline calls the parts. A subclass that computes something else must return None.
+`kernels.select` and `kernels.land` do the work of a round for the described tensors (core/pipeline/fused.py). If one
+part lacks the method or returns None, the dense pipeline calls the parts. A subclass that computes something else must
+return None.
 
 Sizes: M kept values of a tensor, P peers.
 """

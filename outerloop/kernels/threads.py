@@ -64,11 +64,11 @@ def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, va
 
 
 def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
-    """Return work(item) of all items in order. Each thread processes whole items, which stay in its core's cache.
+    """Return work(item) for all items, in order. Each thread processes whole items, which stay in its core's cache.
 
     values: the number of values of each item. Items so large that the other threads would have to wait for them are
     processed first, one after another, with the loops of each item split over all threads. If items fail, the error of
-    the first failed item is raised after all items were processed.
+    the first failed item is raised after all items have been processed.
     """
     threads = 1 if STATE.exclusive else torch.get_num_threads()
     if threads == 1:

@@ -27,7 +27,10 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def core_share(processes: int) -> int:
-    """Return how many threads each process of a run may use, at least 1. `processes`: their number on this machine."""
+    """Return how many threads each process of a run may use, at least 1.
+
+    processes: number of processes of the run on this machine.
+    """
     return max(1, available_cores() // (concurrent_runs() * processes))
 
 

@@ -1,4 +1,4 @@
-"""Run `outerloop train -m`: one run for each combination of swept options, by any launcher and sweeper of hydra."""
+"""Run `outerloop train -m`: one run for each combination of swept options, with any launcher and sweeper of hydra."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def failed_runs(folder: Path) -> list[Run]:
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
     """Return every combination of the swept overrides. A continuous interval is represented by its start.
 
-    Hydra's own settings are left out, except for the search path, which can add choices of options.
+    Hydra's own settings are left out, except for the search path, which can add possible values of options.
     """
     pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
     options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]

@@ -24,7 +24,7 @@ LEAVE_S = 20
 
 
 def worker_pythonpath() -> str:
-    """Return the PYTHONPATH with which a worker imports this copy of outerloop, even one in the current folder."""
+    """Return the PYTHONPATH with which a worker imports this copy of outerloop, even if it is in the current folder."""
     package_parent, inherited = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [package_parent if package_parent not in sys.path else "", inherited]))
 
@@ -97,7 +97,7 @@ class ProcessWorkerPool:
             self.events.put(died_event(index, f"ended with code {code}, see {log}"))
 
     def send_initial_peers(self, addresses: list[str], indices: range) -> None:
-        """Send to these workers the addresses of the peers that they join."""
+        """Send these workers the addresses of the peers that they are to join."""
         for index in indices:
             self.send(index, {"initial_peers": addresses})
 

@@ -95,7 +95,7 @@ class TorchrunPool:
             self.events.put(error_event(0, error))
 
     def forward(self, event: Event) -> None:
-        """Forward an event. A worker is stopping when all ranks are, because any rank may be the furthest."""
+        """Forward an event. A worker counts as stopping once all ranks have sent "stopping": any rank may be ahead."""
         if event["event"] != "stopping":
             self.events.put(event)
             return
@@ -105,7 +105,7 @@ class TorchrunPool:
                 self.events.put(stopping_event(worker, max(self.begun.values())))
 
     def check_stop(self) -> None:
-        """Raise Stopped after `stop`."""
+        """Raise Stopped if `stop` has been called."""
         if self.stopped.is_set():
             raise Stopped("the run was stopped")
 
@@ -135,7 +135,7 @@ def send_event(store: dist.Store, event: Event) -> None:
 
 @contextmanager
 def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
-    """Stop this rank's training at the step that rank 0 chooses if it requests a stop within the block."""
+    """Within the block, if rank 0 requests a stop, stop this rank's training at the step that rank 0 chooses."""
     ended = threading.Event()
 
     def appears(key: str) -> bool:
@@ -209,7 +209,7 @@ def rank_exchange(
     if exchange.exchange and in_swarm:
         emit = with_peer_status(exchange.exchange, emit)
     if layout.kind == "gathered" and exchange.exchange:
-        return exchange.exchange, emit  # only the leader uses it; followers know its capabilities
+        return exchange.exchange, emit  # only the leader uses it; followers have its capabilities already
     return exchange, emit
 
 

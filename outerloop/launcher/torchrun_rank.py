@@ -47,7 +47,10 @@ LEAVE_S = 20
 
 
 def train(overrides: Sequence[str]) -> int:
-    """Run one worker and, on rank 0, the supervisor. Return the exit code. Raises UserError or WorkerCrashed."""
+    """Run one worker and, on rank 0, the supervisor. Return the exit code.
+
+    Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
+    """
     check_environment(overrides)
     settings = load_settings(overrides, processes=int(os.environ["WORLD_SIZE"]))
     torch.set_num_threads(settings.threads or cpu_share.core_share(local_world_size()))
@@ -149,7 +152,10 @@ def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, sto
 
 
 def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
-    """Exchange JSON values between all ranks. Return the value of each rank. Raises RoundFailed."""
+    """Exchange JSON values between all ranks. Return the value of each rank.
+
+    Raises RoundFailed if a rank is lost or too late.
+    """
     contributions = world.all_gather(json.dumps(own).encode(), 0, settings.round_timeout_s)
     return [json.loads(bytes(contribution.blob)) for contribution in contributions]
 

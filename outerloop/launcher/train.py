@@ -38,8 +38,9 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
     """Train one run to its end and return its summary. If the run is already finished, only return its summary.
 
     `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
-    the exchange. `overrides`: the options as typed, to be stored in the run directory. Raises UserError or
-    WorkerCrashed.
+    the exchange. `overrides`: the options as typed, to be stored in the run directory.
+
+    Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
     """
     refuse_missing_packages()
     console, sinks = Console(), make_sinks(config)

@@ -109,7 +109,7 @@ def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, sto
 def agree_on_checkpoint(
     exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit
 ) -> int | None:
-    """Wait for the other peers of a network. Return the inner step from which all resume.
+    """Wait for the other peers of a network. Return the inner step from which all peers resume.
 
     If this step is not `resume_step`, emit a "back" event.
 
@@ -171,7 +171,7 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
 
 
 def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> None:
-    """Leave immediately on SIGINT. On SIGTERM, leave after `request_s` seconds unless a checkpoint is requested before.
+    """Leave at once on SIGINT; on SIGTERM, after `request_s` seconds, unless a checkpoint has been requested by then.
 
     Raises Stopped in the main thread to leave.
     """

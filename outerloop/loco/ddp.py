@@ -1,7 +1,7 @@
 """LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits in both directions.
 
-1 + 4/64 bytes are sent per value instead of 8 bytes (both times (R - 1) / R), which is 0.133 of a float32 ring
-all-reduce. The backward pass waits for each bucket, so use this only if links are slower than the computation.
+1 + 4/64 bytes are sent per value instead of 8 bytes (both multiplied by (R - 1) / R), which is 0.133 of a float32
+ring all-reduce. The backward pass waits for each bucket, so use this only if links are slower than the computation.
 N values per bucket, R ranks.
 """
 # No `from __future__ import annotations` in this file: register_comm_hook compares annotations with expected types.

@@ -1,4 +1,4 @@
-"""LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent to the owner of a shard in 4 bits.
+"""LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent in 4 bits to the owner of their shard.
 
 1/2 + 2/64 bytes are sent per value instead of 4 bytes, which is 0.133 of a float32 reduce-scatter. The all-gather of
 the weights and the all-reduce between the replicas of HSDP are unchanged. R ranks, P values per shard.

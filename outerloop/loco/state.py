@@ -36,7 +36,7 @@ class State:
 
     Attributes:
         bytes_sent: bytes that this rank sent; a message to several ranks counts once for each of them.
-        bytes_float32: bytes that this rank would have sent for the same gradients in float32 in a ring.
+        bytes_float32: bytes that this rank would have sent for the same gradients in float32, with ring algorithms.
 
     Raises:
         UserError: if a setting is out of range.

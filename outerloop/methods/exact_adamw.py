@@ -1,4 +1,4 @@
-"""One step of torch.optim.AdamW (arXiv 1711.05101). Each operation is rounded separately: same bits on every machine.
+"""One step of torch.optim.AdamW (arXiv 1711.05101). Operations are rounded separately: the same bits on every machine.
 
     x ← x · (1 − η λ)                                            λ: decoupled weight decay
     m ← m + (g − m) · (1 − β₁);   v ← v · β₂ + (g · g) · (1 − β₂)

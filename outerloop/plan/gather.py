@@ -99,7 +99,8 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
     """Return the arrival time of each payload, (P,).
 
     It is the later of two times: when the queue of all payloads has moved past the payload, and when the uplink of its
-    owner has sent all copies. The queue takes `gather_messages` times the time of one payload in the slower direction.
+    owner has sent all copies. All payloads together occupy the queue for `gather_messages` times as long as one payload
+    takes in the slower direction.
     """
     order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)

@@ -11,7 +11,7 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
     met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
 
 τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one
-transfer in each direction. Only the number of events grows with the number of peers.
+transfer in each direction. The number of events grows with the number of peers; the time per event does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from outerloop.plan.scenario import Fleet, Method, StepRate
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
 """Patience as a share of the time of inner steps, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Seconds between two proposals; numbers of proposals within the patience, notified peers, and remembered partners.
+"""Seconds between two proposals, then the numbers of proposals within the patience, of notified peers, and of partners
+that a peer remembers.
 
 The values are from swarm/timeouts.py, gossip.py and partner_policy.py.
 """

@@ -72,9 +72,9 @@ def gather_messages(peers: int) -> float:
     """Return how long a gather occupies a link, in payload durations, if all peers are ready at the same time.
 
     An owner serves 8 peers at a time. A peer that queues at an owner occupies one of its own 8 slots, so with more than
-    9 peers some links are idle while others are full. As a multiple of P − 1, simulations give 1.2 to 1.3 if peers
-    request payloads in random orders, and 1.5 to 1.95 if all request them in the same order (transfers.py). Ten hosts
-    at 2 Mbit/s on a busy machine gave 1.4.
+    9 peers some links are idle while others are full. In simulations, the result is 1.2 to 1.3 times P − 1 if peers
+    request payloads in random orders, and 1.5 to 1.95 times P − 1 if all request them in the same order (transfers.py).
+    In a measurement with ten hosts at 2 Mbit/s on a busy machine, it was 1.4 times P − 1.
     """
     others = peers - 1
     return others if others <= CONCURRENT_TRANSFERS else QUEUEING * others

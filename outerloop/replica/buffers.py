@@ -42,7 +42,7 @@ class Buffers:
         paths: name without wrappers -> name in the model.
 
     Raises:
-        UserError: if `kind` is neither of these.
+        UserError: if `kind` is neither "local" nor "averaged".
     """
 
     def __init__(self, model: Module, *, kind: str) -> None:
@@ -67,7 +67,10 @@ class Buffers:
         return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
-        """Return the mean of all peers' buffers, summed in peer-name order. Raises InvalidMessage. Changes nothing."""
+        """Return the mean of all peers' buffers, summed in peer-name order. Changes nothing.
+
+        Raises InvalidMessage if a buffer has the wrong shape or dtype or is not finite.
+        """
         names = self.schema(messages[0].header.fragment)
         return {name: mean_buffer([checked_buffer(m, name, self.mean[name]) for m in messages]) for name in names}
 

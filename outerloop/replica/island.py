@@ -90,7 +90,7 @@ class Island:
         return self.to_state_device(self.local_shard(name))
 
     def layouts(self) -> dict[str, str]:
-        """Return parameter name -> what lanes that exchange must have in common: shape, shard, and contiguity."""
+        """Return parameter name -> its shape, shard and contiguity, which must be equal on lanes that exchange it."""
         # The kernels skip tensors that are not contiguous, and the dense pipeline rounds them differently.
         return {
             name: describe_layout(p) + ("" if self.local_shard(name).is_contiguous() else ", not contiguous")
@@ -157,7 +157,7 @@ def trainable_parameters(model: Module) -> dict[str, Parameter]:
 
 
 def gradient(p: Tensor) -> Tensor:
-    """Return this process's part of the gradient, or zeros if the last step did not reach the parameter."""
+    """Return this process's part of the gradient, or zeros if the last step computed none for the parameter."""
     return to_local(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 

@@ -34,7 +34,7 @@ class RankGroup:
         return self.device == torch.device("cpu")
 
     def with_tag(self) -> Self:
-        """Return the same group for use by another thread. It sends bytes only from point to point."""
+        """Return the same group for use by another thread. It sends only bytes, and only from one rank to another."""
         return type(self)(self.group, tag=1)
 
     def broadcast(self, data: bytes) -> bytes:

@@ -25,7 +25,7 @@ CACHE_LINE = 16
 
 
 def as_array(x: Tensor | None) -> Any:
-    """Return a contiguous tensor as a flat view, (N,): uint16 for bfloat16, else its dtype. Return EMPTY for None."""
+    """Return a contiguous tensor as a flat view (N,) of its dtype (uint16 for bfloat16). Return EMPTY for None."""
     if x is None:
         return EMPTY
     flat = x.detach().view(-1)
@@ -113,9 +113,9 @@ def float_row_of(source, start, n, buffer):
 
 @compiled
 def prefetch_inputs(inputs, start, stop):
-    """Prefetch the values start .. stop - 1 of slow, fast and residual (`inputs`), as far as they exist.
+    """Prefetch values start .. stop - 1 of slow, fast and residual (`inputs`).
 
-    `fast` and `residual` may be EMPTY.
+    `stop` may exceed their size; `fast` and `residual` may be EMPTY.
     """
     slow, fast, residual = inputs
     for i in range(start, min(stop, slow.size), CACHE_LINE):
@@ -163,13 +163,13 @@ def everywhere(builder: Any, value: Any, vector: Any) -> Any:
 
 
 def offering(vectors: int) -> Any:
-    """Return the intrinsic `offer` that processes this number of consecutive vectors."""
+    """Return an intrinsic `offer` that processes `vectors` consecutive vectors."""
 
     @intrinsic
     def offer(typing, slow, fast, held, i, beta, x, square, best, j):
-        """Compute x = (slow − fast) + held · β for the values of `vectors` vectors, from index i on.
+        """Compute x = (slow − fast) + held · β for `vectors` consecutive vectors of values that start at index i.
 
-        `best` is int32; all other arrays are float32.
+        `held` is the residual. `best` is int32; all other arrays are float32.
 
         Adds (slow − fast)² to square[:64], and sets best[j : j + 64] to the maximum of its old values and |x|.
         """

@@ -1,6 +1,6 @@
-"""Compile loops with numba, without the GIL, and cache their machine code for later processes.
+"""Compile loops with numba so that they run without the GIL, and cache their machine code for later processes.
 
-numba checks cached code only against the file of the function itself, although functions of other files are inlined
+numba checks cached code only against the file of the function itself, although functions from other files are inlined
 into it. After an edit of such a file, numba would keep using the old code. So the name of the cache folder contains a
 hash of all files of this package. Folders with other hashes are kept, because other checkouts may use them. They can be
 deleted at any time.

@@ -1,4 +1,4 @@
-"""Compiled loops of Elias-Fano codes. Every row has `size` bytes; a shorter last row has fewer.
+"""Compiled loops for Elias-Fano codes. Every row takes `size` bytes, except a shorter last row, which takes fewer.
 
 Used by positions.py. The names are explained in gap_loops.py.
 """

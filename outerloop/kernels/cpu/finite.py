@@ -16,7 +16,7 @@ from outerloop.kernels.finite import finite
 from outerloop.kernels.threads import parallel_rows
 
 INFINITE = 0x7F800000
-"""The bits of infinity in float32, as an integer. Those of NaN are a larger integer."""
+"""The bits of float32 infinity, read as an integer. NaN gives a larger integer, every number a smaller one."""
 
 
 @finite.kernel("CPU")

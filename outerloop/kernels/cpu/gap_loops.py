@@ -28,7 +28,7 @@ from outerloop.kernels.cpu.compiled import compiled
 
 ONE = np.uint64(1)
 ROOM = 56
-"""Number of bits that `peek` always returns and `flush` always accepts: 64 minus a partial byte."""
+"""Number of bits that `peek` always returns, and that always fit into `word` after `flush`: 64 minus one byte."""
 
 
 @intrinsic
@@ -125,14 +125,14 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap and the length of the code in bits. If it is above 64, the returned code is wrong."""
+    """Return the code of a gap and its length in bits. If the length is above 64, the returned code is wrong."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Return the concatenation of two codes and its length in bits. If it is above 64, the concatenation is wrong."""
+    """Return two codes concatenated, and their total length in bits. If that is above 64, the result is wrong."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 

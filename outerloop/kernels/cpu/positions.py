@@ -21,9 +21,9 @@ from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 
 def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
-    """Run loops on all threads, each in `pieces` pieces. Return for each loop whether it is valid.
+    """Run loops on all threads, each in `pieces` pieces. Return for each loop whether its data are valid.
 
-    A loop is valid if it is not None and returned True for all of its pieces.
+    They are valid if the loop is not None and returned True for all of its pieces.
     """
     present = list(loops)
     passed = [loop is not None for loop in present]
@@ -43,7 +43,7 @@ def checked_positions(position_M: Tensor, rows: Rows) -> np.ndarray:
 
 
 def lane_offsets(size_R: np.ndarray) -> np.ndarray:
-    """Convert lane sizes to the first byte of each lane, followed by the end of the last lane: (R + 1,) int64."""
+    """Convert lane sizes in bytes to the offset of each lane, followed by the end of the last lane: (R + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops of Rice codes, which consist of lanes of rows.
+"""Compiled loops for Rice codes. A code consists of lanes, and a lane consists of rows.
 
 Used by positions.py. The names are explained in gap_loops.py.
 """

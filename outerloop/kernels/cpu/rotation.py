@@ -27,7 +27,7 @@ def rotate_cpu(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
 
 @compiled
 def rotate_rows(x, negative, back, out, offset, length, root, first, last):
-    """Rotate the rows first .. last, where row r consists of `length` values from offset + r · length. root: √L."""
+    """Rotate rows first .. last - 1. Row r consists of the `length` values from offset + r · length on. root: √L."""
     buffer, down, up = np.empty(length, np.float32), np.float32(1.0) / np.float32(length), np.float32(root)
     for row in range(first, last):
         start = offset + row * length
@@ -48,7 +48,7 @@ def rotate_rows(x, negative, back, out, offset, length, root, first, last):
 
 @compiled
 def transform(x):
-    """Replace x, of 4^n values, by its Walsh-Hadamard transform, lowest bit first, two bits per pass."""
+    """Replace x, which has 4^n values, by its Walsh-Hadamard transform: two stages per pass, lowest bit first."""
     step = 1
     while step < x.size:
         for start in range(0, x.size, 4 * step):
@@ -68,5 +68,5 @@ def signed(x, negative, i):
 
 @compiled
 def clamped(x):
-    """Return x within the range of float32."""
+    """Return x, clamped to the range of float32."""
     return min(max(x, np.float32(-LARGEST)), np.float32(LARGEST))

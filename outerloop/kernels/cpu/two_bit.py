@@ -41,7 +41,7 @@ def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, grou
 
 @compiled
 def encode_groups(x, group, code, level, first, last):
-    """Encode the groups first · TOGETHER .. last · TOGETHER - 1, as far as they exist."""
+    """Encode groups first · TOGETHER .. last · TOGETHER - 1, or up to the last group if there are fewer."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
     levels = np.empty((last - first, 2), np.float32)
     for g in range(first, last):

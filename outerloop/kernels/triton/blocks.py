@@ -24,7 +24,7 @@ def block_size(length: int) -> int:
 
 
 def num_warps(block: int, each: int) -> int:
-    """Return the number of warps of 32 threads with which a thread holds `each` values of a block, within 1 .. 32."""
+    """Return how many warps of 32 threads (1 .. 32 warps) process a block if a thread holds `each` of its values."""
     return min(max(block // (32 * each), 1), 32)
 
 

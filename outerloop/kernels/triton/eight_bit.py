@@ -1,4 +1,4 @@
-"""Read a residual of 32 or 8 bits per value in Triton, at any positions, and write one of 8 bits per value by chunks.
+"""Read a 32-bit or 8-bit residual at any positions, and write an 8-bit residual chunk by chunk, in Triton.
 
 Every chunk starts at the beginning of a block (`kernels.eight_bit`).
 """
@@ -15,7 +15,7 @@ BLOCK = tl.constexpr(eight_bit.BLOCK)
 TOP = tl.constexpr(eight_bit.TOP)
 TINY = tl.constexpr(2.0**-126)
 ROUNDER = tl.constexpr(1.5 * 2.0**23)
-"""Adding and subtracting this number rounds a small float32 to an integer, half to even."""
+"""Adding and then subtracting this number rounds a small float32 to an integer, half to even."""
 
 
 @triton.jit

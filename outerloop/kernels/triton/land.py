@@ -4,8 +4,8 @@ A program owns one row of sums (and one of sender counts) in global memory, smal
 values of the peers are added to it one peer after another, in name order, with a barrier in between. The positions of
 one peer are distinct, so no two threads write the same sum. Then one sweep updates the residual, the momentum, the slow
 weights and the fast weights, and the sums that were written are set to zero for the next chunk. A residual of 8 bits is
-first computed in a separate float32 row, because its scales are known only after this peer's own values were
-subtracted.
+first computed in a separate float32 row, because its scales are known only after this peer's own values have
+been subtracted.
 
 Bytes per value, each read once and written once: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4.
 This makes 32 in total, or 24 without momentum; without a residual, fast is only written. Payload: 8 P k / L, read once.
@@ -123,7 +123,7 @@ def land_chunks(
     TILE: tl.constexpr,
     KEPT_TILE: tl.constexpr,
 ):
-    """Land row first + program, then every num_programs-th row after it, before row `last`.
+    """Land row first + program and every num_programs-th row after it, up to row last - 1.
 
     Each phase ends at a barrier.
     """
@@ -177,7 +177,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. Where a sum is 0, 1 is divided instead and the result ignored, because dividing 0 is slow on a GPU."""
+    """Return ḡ. In place of a sum of 0, 1 is divided and the quotient ignored, because dividing 0 is slow on a GPU."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:

@@ -21,7 +21,9 @@ from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_floa
 from outerloop.kernels.triton.eight_bit import load_residual
 
 EACH = 8
-"""Values per thread. It then uses 64 registers, so that two chunks of 4096 share a multiprocessor (H100, H200)."""
+"""Number of values per thread. With this number, a thread uses 64 registers, so that two chunks of 4096 values share a
+multiprocessor of an H100 or H200.
+"""
 
 
 @select.kernel("CUDA")
@@ -97,7 +99,7 @@ def select_chunk(
 
 @triton.jit
 def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a number that exactly k values reach (the k-th largest if there are ties), and how many values reach it.
+    """Return a number that exactly k values reach (more than k in case of ties), and how many values reach it.
 
     Requires GROUPS >= k.
     """
