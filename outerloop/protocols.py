@@ -152,7 +152,7 @@ class OuterMethod(Protocol):
 
         differences: pseudo-gradients or gradients; compression may be sparse and may use feedback.
         weights: all weights; compression may neither be sparse nor use feedback.
-        some weights: weights, of which a part may be left out, the same part on all peers; without feedback.
+        some weights: weights, of which all peers may leave out the same part; compression may not use feedback.
         """
         ...
 

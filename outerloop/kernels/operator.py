@@ -62,7 +62,7 @@ class Operator:
 
 
 def with_separate_numbers(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
-    """Return the function with the fields of `numbers`, its last argument, as separate arguments."""
+    """Return the function with its last argument, a tuple of type `numbers`, split into one argument per field."""
     original = signature(function, eval_str=True)
     *tensors, _ = original.parameters.values()
     fields = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for n, t in get_type_hints(numbers).items()]

@@ -170,7 +170,7 @@ def run_rank(
     stop_point: StopPoint,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run this rank's worker to its end, or this rank's part of a worker."""
+    """Run this rank's worker, or this rank's part of a worker, to its end."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
             f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"

@@ -43,7 +43,7 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STOP_REQUEST_S = 10
 """Seconds after SIGTERM in which rank 0 may request a checkpoint."""
 LEAVE_S = 20
-"""Seconds for which a failed worker waits until rank 0 has reported the reason and torchrun ends the worker."""
+"""Seconds for which a failed worker waits for rank 0 to report the reason, and for torchrun to end the worker."""
 
 
 def train(overrides: Sequence[str]) -> int:

@@ -80,7 +80,7 @@ def join_and_train(
     resources: ExitStack,
     stop_point: StopPoint,
 ) -> None:
-    """Join the other peers, train, and leave. `resources` aborts the exchange at the end, if it is still open."""
+    """Join the other peers, train, and leave. At the end, `resources` aborts the exchange if it is still open."""
     exchange = make_exchange(config, run_dir, index, emit, stop_point)
     resources.callback(exchange.abort)
     resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)

@@ -100,7 +100,7 @@ class GossipSimulation:
         self.schedule(now_s + (self.method.interval - self.method.delay) * step_s, "launch", peer)
 
     def launch(self, peer: int, now_s: float) -> None:
-        """Put the peer into the pool and notify others. The only peer of a run takes a solo step immediately."""
+        """Put the peer into the pool and notify others. If it is the only peer, it takes a solo step immediately."""
         state = self.peers[peer]
         state.ready, state.launched_s, state.notified = True, now_s, self.draw_notified(peer)
         for other in state.notified:

@@ -150,7 +150,7 @@ def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
 
 @torch.no_grad()
 def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
-    """Return tensors that are sharded like these parameters as full CPU tensors, on processes that `keep` them.
+    """Gather tensors that are sharded like these parameters. Return them in full on the CPU, where `keep` is true.
 
     This is a collective if they are sharded: one tensor after another is gathered.
     """
@@ -182,7 +182,7 @@ def to_global(x: Tensor, p: Any) -> Tensor:
 
 
 def describe_layout(p: Tensor) -> str:
-    """Return the global shape and how it is sharded: "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2".
+    """Return the global shape of p and how p is sharded: "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2".
 
     Copies of shards are not mentioned.
     """
