@@ -54,9 +54,9 @@ CASES = {
     "outerloop": ["recipe=outerloop", INPROCESS],
     "rotated_.7": ["recipe=outerloop", INPROCESS, "compress=rotated", "feedback.beta=0.7"],
     "rotated_.85": ["recipe=outerloop", INPROCESS, "compress=rotated"],
-    "rotated_mean": [
-        *("recipe=outerloop", INPROCESS, "compress=rotated", "aggregate=mean"),
-        *("method.optimizer.lr=${workers}.0", "feedback.beta=0.7"),
+    "rotated_mean_x4": [
+        *("recipe=outerloop", INPROCESS, "compress=rotated", "aggregate=mean", "method.optimizer.lr=4.0"),
+        "feedback.beta=0.7",
     ],
     "ddp_muon": ["recipe=ddp", INPROCESS, "inner=muon"],
 }
