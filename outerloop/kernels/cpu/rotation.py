@@ -1,72 +1,140 @@
-"""`rotate` for the CPU: each chunk is transformed in a buffer that fits in the first-level cache."""
+"""`rotate` for the CPU, and the same for one chunk in a buffer, which fits in the first-level cache."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import as_array
+from outerloop.kernels.cpu.arrays import FLOATS, INTS, WORD, as_array, element_pointer, everywhere
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.rotation import LARGEST, rest_blocks, rotate
+from outerloop.kernels.rotation import LARGEST, rotate
 from outerloop.kernels.threads import parallel_rows
+
+LANES = 16
+"""Number of consecutive values of which two stages are computed together."""
 
 
 @rotate.kernel("CPU")
 def rotate_cpu(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
     """Implement `rotate`."""
-    out, chunks = torch.empty_like(x), x.numel() // chunk
-    arrays = [as_array(x.contiguous()), as_array(negative), back, as_array(out)]
-    parallel_rows(lambda a, b: rotate_rows(*arrays, 0, chunk, math.isqrt(chunk), a, b), chunks, values=x.numel())
-    for start, length in rest_blocks(chunks * chunk, x.numel()):
-        rotate_rows(*arrays, start, length, math.isqrt(length), 0, 1)
+    out, chunks = x.clone(memory_format=torch.contiguous_format), -(-x.numel() // chunk)
+    arrays = [as_array(out), as_array(negative)]
+    parallel_rows(lambda first, last: rotate_rows(*arrays, chunk, back, first, last), chunks, values=x.numel())
     return out
 
 
 @compiled
-def rotate_rows(x, negative, back, out, offset, length, root, first, last):
-    """Rotate rows first .. last - 1. Row r consists of the `length` values from offset + r · length on. root: √L."""
-    buffer, down, up = np.empty(length, np.float32), np.float32(1.0) / np.float32(length), np.float32(root)
+def rotate_rows(x, negative, chunk, back, first, last):
+    """Rotate the chunks first .. last - 1 in place."""
     for row in range(first, last):
-        start = offset + row * length
-        if back:
-            for i in range(length):
-                buffer[i] = x[start + i] * down
-        else:
-            for i in range(length):
-                buffer[i] = signed(x[start + i] * down, negative, start + i)
-        transform(buffer)
-        if back:
-            for i in range(length):
-                out[start + i] = signed(clamped(buffer[i] * up), negative, start + i)
-        else:
-            for i in range(length):
-                out[start + i] = clamped(buffer[i] * up)
+        start = row * chunk
+        rotate_chunk(x[start : start + chunk], negative, start, back)
 
 
 @compiled
-def transform(x):
-    """Replace x, which has 4^n values, by its Walsh-Hadamard transform: two stages per pass, lowest bit first."""
+def rotate_chunk(x, negative, start, back):
+    """Rotate one chunk in place, in blocks of 4^n values. `start`: position of its first value in the tensor."""
+    at = 0
+    while at < x.size:
+        length, root = 1, np.float32(1)
+        while 4 * length <= x.size - at:
+            length, root = 4 * length, root * np.float32(2)
+        block = x[at : at + length]
+        if not back:
+            flip_signs(block, negative, start + at)
+        transform(block, np.float32(1) / (root * root))
+        for i in range(length):
+            block[i] = min(max(block[i] * root, np.float32(-LARGEST)), np.float32(LARGEST))
+        if back:
+            flip_signs(block, negative, start + at)
+        at += length
+
+
+@compiled
+def flip_signs(x, negative, start):
+    """Change the sign of the values whose bit is 1. `start`: position of the first value in the tensor."""
+    whole = x.size // WORD * WORD if start % WORD == 0 else 0
+    words = negative[start // 8 : start // 8 + whole // 8].view(np.uint64)
+    for j in range(words.size):
+        flip_word(x, j * WORD, words[j])
+    for i in range(whole, x.size):
+        if negative[(start + i) // 8] >> np.uint8((start + i) % 8) & 1:
+            x[i] = -x[i]
+
+
+@compiled
+def transform(x, factor):
+    """Replace x, of 4^n values, by the Walsh-Hadamard transform of x · factor, lowest bit first."""
     step = 1
-    while step < x.size:
+    if x.size >= WORD:
+        for i in range(0, x.size, WORD):
+            transform_word(x, i, factor)
+        step = WORD
+    else:
+        for i in range(x.size):
+            x[i] *= factor
+    while step < x.size:  # two bits per pass
         for start in range(0, x.size, 4 * step):
-            a, b = x[start : start + step], x[start + step : start + 2 * step]
-            c, d = x[start + 2 * step : start + 3 * step], x[start + 3 * step : start + 4 * step]
-            for i in range(step):
-                s, t, u, v = a[i] + b[i], a[i] - b[i], c[i] + d[i], c[i] - d[i]
-                a[i], b[i], c[i], d[i] = s + u, t + v, s - u, t - v
+            if step >= LANES:
+                for i in range(start, start + step, LANES):
+                    transform_four(x, i, step)
+            else:
+                for i in range(start, start + step):
+                    a, b, c, d = x[i], x[i + step], x[i + 2 * step], x[i + 3 * step]
+                    s, t, u, v = a + b, a - b, c + d, c - d
+                    x[i], x[i + step], x[i + 2 * step], x[i + 3 * step] = s + u, t + v, s - u, t - v
         step *= 4
 
 
-@compiled
-def signed(x, negative, i):
-    """Return x, or -x if bit i is 1."""
-    return -x if negative[i // 8] >> np.uint8(i % 8) & 1 else x
+@intrinsic
+def flip_word(typing, x, i, negative):
+    """Change the sign of x[i + j] if bit j of the uint64 `negative` is 1, for WORD values."""
+
+    def generate(context, builder, signature, args):
+        address = element_pointer(context, builder, signature.args[0], args[0], args[1], FLOATS)
+        value = builder.load(address, align=4)
+        flip = builder.bitcast(args[2], ir.VectorType(ir.IntType(1), WORD))
+        builder.store(builder.select(flip, builder.fneg(value), value), address, align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, types.uint64), generate
 
 
-@compiled
-def clamped(x):
-    """Return x, clamped to the range of float32."""
-    return min(max(x, np.float32(-LARGEST)), np.float32(LARGEST))
+@intrinsic
+def transform_word(typing, x, i, factor):
+    """Replace x[i : i + WORD] by the transform of x[i : i + WORD] · factor: one stage for each bit of the position."""
+
+    def generate(context, builder, signature, args):
+        address = element_pointer(context, builder, signature.args[0], args[0], args[1], FLOATS)
+        value = builder.fmul(builder.load(address, align=4), everywhere(builder, args[2], FLOATS))
+        for stage in range(WORD.bit_length() - 1):
+            order = [lane ^ 1 << stage for lane in range(WORD)]
+            other = builder.shuffle_vector(value, value, ir.Constant(INTS, order))
+            is_second = ir.Constant(ir.VectorType(ir.IntType(1), WORD), [lane >> stage & 1 for lane in range(WORD)])
+            value = builder.fadd(other, builder.select(is_second, builder.fneg(value), value))
+        builder.store(value, address, align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, types.float32), generate
+
+
+@intrinsic
+def transform_four(typing, x, i, step):
+    """Apply two stages to the values at i, i + step, i + 2 · step and i + 3 · step, for LANES consecutive i."""
+
+    def generate(context, builder, signature, args):
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        place = [builder.add(args[1], builder.mul(args[2], ir.IntType(64)(n))) for n in range(4)]
+        address = [element_pointer(context, builder, signature.args[0], args[0], at, lanes) for at in place]
+        a, b, c, d = (builder.load(at, align=4) for at in address)
+        s, t, u, v = builder.fadd(a, b), builder.fsub(a, b), builder.fadd(c, d), builder.fsub(c, d)
+        results = builder.fadd(s, u), builder.fadd(t, v), builder.fsub(s, u), builder.fsub(t, v)
+        for at, result in zip(address, results, strict=True):
+            builder.store(result, at, align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, types.int64), generate
