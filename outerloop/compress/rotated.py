@@ -15,9 +15,13 @@ rotated back. A median combines the decoded tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Size, Tensor
 
 from outerloop.kernels.rotation import random_signs, rotate
+from outerloop.kernels.select import Rows
+from outerloop.kernels.specs import SparseCodec, sparse_codec
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 
@@ -37,6 +41,11 @@ class Rotated:
         if chunk not in (4**n for n in range(1, 9)):
             raise UserError(f"rotated chunk={chunk} must be a power of 4, 4 .. 65536 (4096 is usual)")
         self.chunk, self.of, self.linear = chunk, of, of.linear
+
+    def sparse_codec(self, shape: Size) -> RotatedSparse | None:
+        """Return the description of this codec for the kernels if `of` has one, with chunks of the same length."""
+        sparse = sparse_codec(self.of, shape)
+        return RotatedSparse(sparse) if sparse and sparse.chunk == self.chunk else None
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode the rotated values of x (any shape) with `of`."""
@@ -58,3 +67,26 @@ class Rotated:
         """Rotate a tensor with the signs of this round and tensor, or rotate it back."""
         negative = random_signs(x.numel(), context.seed).to(x.device)
         return rotate(x.reshape(-1), negative, self.chunk, back).view(x.shape)
+
+
+class RotatedSparse:
+    """Description of a rotated sparse codec for the kernels (specs.py): `of`, and the signs of the rotation."""
+
+    def __init__(self, of: SparseCodec) -> None:
+        self.of, self.chunk, self.k = of, of.chunk, of.k
+
+    def rows_at(self, count: int, context: CodecContext) -> Rows:
+        """Return how a tensor of `count` values is cut into chunks in this round."""
+        return self.of.rows_at(count, context)
+
+    def signs(self, count: int, context: CodecContext) -> Tensor:
+        """Return the random signs of the rotation in this round."""
+        return random_signs(count, context.seed)
+
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
+        """Encode kept positions and values as `of` does."""
+        return self.of.pack(position_M, value_M, rows, context)
+
+    def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
+        """Decode the rotated values of P peers as `of` does."""
+        return self.of.unpack(parts_P, rows, context)

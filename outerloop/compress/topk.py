@@ -86,6 +86,9 @@ class TopK:
         """Return how a tensor of `count` values is cut into chunks in this round."""
         return Rows(count, self.chunk, self.k_at(context.round))
 
+    def signs(self, count: int, context: CodecContext) -> None:
+        """Return None: the values are not rotated."""
+
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (N values, any shape) to "index" uint8 (positions in their chunks) and "values.*"."""
         rows = self.rows_at(x.numel(), context)

@@ -2,11 +2,12 @@
 
 The state consists of the residual, the momentum, the slow weights and the fast weights.
 
-    ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S peers ("senders") have a value of the coordinate that is not 0
+    ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S peers ("senders") sent a nonzero value for the coordinate
     e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent
     b ← b · μ + ḡ;   slow ← slow − s · η  torch's SGD; s = ḡ + b · μ (Nesterov), s = b, or s = ḡ (without momentum)
     fast ← slow
 
+If signs are given, the values v_p are rotated (rotation.py): ḡ and own v are rotated back, and then used as above.
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
 Every product and every sum is rounded to float32 separately, in the order of these equations, and peers are added in
 name order, so that all machines get the same bits. `land` in this file is the definition, in plain torch.
@@ -23,6 +24,7 @@ from torch import Tensor
 from outerloop.kernels.eight_bit import read_residual, write_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.portable import divide
+from outerloop.kernels.rotation import rotate
 from outerloop.kernels.select import Rows, absolute, offer
 
 
@@ -32,7 +34,8 @@ class Landing(NamedTuple):
     own: the row of this peer among the payloads, or -1 to leave the residual unchanged.
     beta: decay of the residual.
     chunk, k: `k` of every `chunk` values are kept; see `Rows`.
-    by_senders: divide a sum by the number of peers whose value is not 0 instead of by the number of all peers.
+    by_senders: divide a sum by the number of peers that sent a nonzero value for the coordinate, not by the number
+        of all peers.
     lr, mu: η and μ of torch's SGD.
     nesterov: whether to use the Nesterov variant.
     """
@@ -57,6 +60,7 @@ def land(
     position: Tensor,
     value: Tensor,
     sent: Tensor | None,
+    negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """Apply one round to one tensor in place. Return the sum of ḡ², (1,) float64.
@@ -65,6 +69,7 @@ def land(
     consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. position (P, M) int32: each peer's
     kept positions, relative to their chunks. value (P, M) float32: each peer's decoded values at these positions.
     sent: M float32, the values that this peer sent, if value[own] was changed after sending; else None.
+    negative: the signs of the rotation of the values that were sent (rotation.py); None if they are not rotated.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
@@ -72,10 +77,16 @@ def land(
     for at_M, value_M in zip(at_PM, value, strict=True):
         sum_N[at_M] += value_M
         senders_N[at_M] += (value_M != 0).float()
-    mean = (sum_N / senders_N.clamp(min=1.0) if how.by_senders else divide(sum_N, len(value))).view_as(slow)
+    mean_N = sum_N / senders_N.clamp(min=1.0) if how.by_senders else divide(sum_N, len(value))
+    mean = (mean_N if negative is None else rotate(mean_N, negative, how.chunk, True)).view_as(slow)
     if residual is not None and how.own >= 0:
         x = offer(slow, fast, read_residual(residual, scale, slow.shape), how.beta)
-        x.view(-1)[at_PM[how.own]] -= value[how.own] if sent is None else sent
+        own_M = value[how.own] if sent is None else sent
+        if negative is None:
+            x.view(-1)[at_PM[how.own]] -= own_M
+        else:
+            own_N = torch.zeros_like(x).view(-1).index_put((at_PM[how.own],), own_M)
+            x -= rotate(own_N, negative, how.chunk, True).view_as(x)
         write_residual(x, residual, scale)
     step = mean
     if momentum is not None:

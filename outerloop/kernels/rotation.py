@@ -6,7 +6,7 @@
 WHT(x)_i = Σ_j (-1)^popcount(i & j) x_j, in log2 L stages. Stage b replaces the values a and c, whose positions differ
 in bit b only, by a + c and a - c; bit 0 is first. √L and L are powers of two, so only these additions round, each in
 float32 and in this order: all machines compute the same bits. Dividing by L first keeps the sums within range; the
-result is clamped to the range of float32.
+result is clamped to the range of float32. If one of the L values is NaN or infinity, all L results are NaN.
 
 A chunk has L = `chunk` values. A shorter last chunk is cut into the largest blocks of 4^n values that fit, without
 padding. The functions in this file are the definition, in plain torch.
@@ -31,7 +31,7 @@ VALUES_AT_ONCE = 1 << 18
 
 @operator()
 def rotate(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
-    """Rotate (N,) finite float32 values chunk by chunk, or rotate them back if `back`. Return a new tensor.
+    """Rotate (N,) float32 values chunk by chunk, or rotate them back if `back`. Return a new tensor.
 
     negative: (ceil(N / 8),) uint8. Bit i % 8 of byte i // 8 is 1 if the sign of value i is -1.
     """
@@ -82,4 +82,5 @@ def hadamard_rows(x_CL: Tensor) -> Tensor:
     for stage in range(length.bit_length() - 1):
         a, b = y_LC.view(-1, 2, chunks << stage).unbind(1)
         y_LC = torch.stack([a + b, a - b], dim=1)
-    return (y_LC.view(length, chunks).T * math.isqrt(length)).clamp(-LARGEST, LARGEST)
+    y_CL = (y_LC.view(length, chunks).T * math.isqrt(length)).clamp(-LARGEST, LARGEST)
+    return y_CL.where(x_CL.isfinite().all(dim=1, keepdim=True), torch.nan)

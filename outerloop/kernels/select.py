@@ -2,6 +2,8 @@
 
     x = (slow − fast) + residual · β;    kept = the k largest of |x| in each chunk, ties to the lowest position
 
+If signs are given, x is rotated before the selection (rotation.py).
+
 The residual is float32, or int8 with scales as defined in `eight_bit`. In the latter case the length of every chunk but
 the last is a multiple of the block length.
 
@@ -21,11 +23,13 @@ from torch import Tensor
 from outerloop.kernels.eight_bit import read_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import topk_rows
+from outerloop.kernels.rotation import rotate
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The division of `count` values into chunks. A full chunk keeps `k` values, a shorter last chunk the same share.
+    """The division of `count` values into chunks. `k` values of a full chunk are kept, and the same share
+    of a shorter last chunk.
 
     The kept values of all chunks are concatenated; those of chunk r start at index r * k.
     """
@@ -51,12 +55,12 @@ class Rows:
 
     @property
     def kept_of_rest(self) -> int:
-        """Number of values kept of a shorter last chunk: k / chunk of its length, rounded up."""
+        """Number of values kept from a shorter last chunk: k / chunk of its length, rounded up."""
         return -(-self.k * self.rest // self.chunk)
 
     @property
     def kept(self) -> int:
-        """Number of values kept of all chunks together."""
+        """Number of values kept from all chunks together."""
         return self.whole * self.k + self.kept_of_rest
 
 
@@ -84,25 +88,41 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
 
 @operator()
 def select(
-    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
+    slow: Tensor,
+    fast: Tensor | None,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    beta: float,
+    chunk: int,
+    k: int,
+    negative: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Select the values to keep. Return their positions, relative to their chunks, the values, and Σ (slow − fast)².
 
     All inputs are contiguous and have N values: slow and residual float32, fast float32 or bfloat16. If `scale` is
     given, the residual consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. The results are
     (M,) int32, ascending inside each chunk, (M,) float32, and (1,) float64. If a chunk contains NaN or infinity, at
-    least one such value is kept.
+    least one such value is kept. negative: the signs of the rotation of x (rotation.py), or None if x is not rotated.
     """
     rows = Rows(slow.numel(), chunk, k)
     residual_N = None if residual is None else read_residual(residual, scale, slow.shape)
     x_N = offer(slow, fast, residual_N, beta).view(-1)
+    if negative is not None:
+        x_N = rotate(x_N, negative, chunk, False)
     position_M = topk_positions(x_N, rows)
     return position_M, x_N[absolute(position_M, rows)], offer(slow, fast, None, 0.0).double().square().sum().view(1)
 
 
 @select.fake
 def _(
-    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
+    slow: Tensor,
+    fast: Tensor | None,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    beta: float,
+    chunk: int,
+    k: int,
+    negative: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     kept = Rows(slow.numel(), chunk, k).kept
     return slow.new_empty(kept, dtype=torch.int32), slow.new_empty(kept), slow.new_empty(1, dtype=torch.float64)

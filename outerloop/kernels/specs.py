@@ -29,6 +29,8 @@ class SparseCodec(Protocol):
 
     encode(x, context) = pack(position, value, rows_at(x.numel(), context), context)      position, value = select(x)
 
+    If `signs` returns signs, x is rotated before, and the values that are unpacked are rotated back.
+
     `k`: number of values kept of each `chunk` values, once any warm-up is over.
     """
 
@@ -37,6 +39,10 @@ class SparseCodec(Protocol):
 
     def rows_at(self, count: int, context: CodecContext) -> Rows:
         """Return how a tensor of `count` values is cut into chunks in this round."""
+        ...
+
+    def signs(self, count: int, context: CodecContext) -> Tensor | None:
+        """Return the random signs of the rotation before the selection (kernels/rotation.py); None: no rotation."""
         ...
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:

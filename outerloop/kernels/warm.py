@@ -29,7 +29,7 @@ def warm() -> None:
         code, level_G2 = two_bit_encode(value_M, 4)
         two_bit_decode([code], [level_G2], len(value_M), 4)
         how = Landing(own=0, beta=0.9, chunk=256, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, *residual, None, position_M[None], value_M[None], None, how)
+        land(slow, fast, *residual, None, position_M[None], value_M[None], None, None, how)
     rotate(slow, random_signs(100, 0), 64, False)
     positions.rice_decode([positions.rice_encode(position_M, 100, 256, 4)], 100, 256, 4)
     positions.elias_fano_decode([positions.elias_fano_encode(position_M, 100, 256, 4)], 100, 256, 4)

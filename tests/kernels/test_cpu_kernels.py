@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
 from outerloop.kernels.finite import all_finite, finite
 from outerloop.kernels.land import Landing, land
+from outerloop.kernels.rotation import random_signs
 from outerloop.kernels.select import Rows, absolute, select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from tests.support import toy_pipelines
@@ -100,13 +101,45 @@ def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
         how = Landing(own, 0.95, chunk, k, by_senders, 0.7, mu, nesterov)
         momentum = torch.randn(n) if mu else None
         expected = copies(slow, fast, *held, momentum)
-        squares = definition(land)(*expected, position, value, own_sent, how)
+        squares = definition(land)(*expected, position, value, own_sent, None, how)
         for count in (1, 7):
             torch.set_num_threads(count)
             got = copies(slow, fast, *held, momentum)
-            sum_of_squares = land(*got, position, value, own_sent, how)
+            sum_of_squares = land(*got, position, value, own_sent, None, how)
             assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "denormal", "huge"])
+@pytest.mark.parametrize("n", [0, 1, 4095, 4097, 10007])
+def test_a_rotated_selection_and_its_landing_equal_their_definition(kind, n):
+    for dtype, (chunk, k), eight_bit, mu in itertools.product(FAST, [(4096, 64), (256, 9)], (False, True), (0.0, 0.9)):
+        slow, fast, residual = state(kind, n, dtype)
+        held, signs = residuals(residual, chunk)[eight_bit], random_signs(n, n)
+        expected = definition(select)(slow, fast, *held, 0.95, chunk, k, signs)
+        other = definition(select)(torch.randn(n), None, None, None, 0.0, chunk, k)
+        position, value = torch.stack([expected[0], other[0]]), torch.stack([expected[1], other[1]])
+        how, momentum = Landing(0, 0.95, chunk, k, True, 0.7, mu, False), torch.randn(n) if mu else None
+        landed = copies(slow, fast, *held, momentum)
+        squares = definition(land)(*landed, position, value, None, signs, how)
+        for count in (1, 7):
+            torch.set_num_threads(count)
+            got = select(slow, fast, *held, 0.95, chunk, k, signs)
+            assert same(got[0], expected[0]) and same(got[1], expected[1])
+            state_after = copies(slow, fast, *held, momentum)
+            sum_of_squares = land(*state_after, position, value, None, signs, how)
+            assert kind == "huge" or torch.allclose(sum_of_squares, squares)
+            assert all(same(x, y) for x, y in zip(state_after, landed, strict=True))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_rotated_chunk_with_a_value_that_is_not_finite_is_not_finite(bad):
+    """Otherwise its magnitude would be the largest finite one, and the run would not see that training has diverged."""
+    x = torch.randn(10000)
+    x[5000] = bad
+    for function in (select, definition(select)):
+        _, value, _ = function(x, None, None, None, 0.0, 4096, 64, random_signs(10000, 3))
+        assert value[64:128].isnan().all() and value[:64].isfinite().all() and value[128:].isfinite().all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +189,7 @@ def test_select_and_land_by_hand():
     assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
     positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
     how = Landing(own=0, beta=0.5, chunk=3, k=1, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-    land(slow, fast, residual, None, None, positions, values, None, how)
+    land(slow, fast, residual, None, None, positions, values, None, None, how)
     # mean by senders: [0, 0, (-2 + 4) / 2, 6, 0, -2]
     assert slow.tolist() == [1, 2, 2, -2, 5, 8] and fast.tolist() == slow.tolist()
     assert residual.tolist() == [1.5, 0, 0, 0, 1, 0]
@@ -186,7 +219,7 @@ def test_the_operators_trace_whole():
         code, level = two_bit_encode(value, 3)
         back = two_bit_decode([code], [level], value.numel(), 3)[0]
         how = Landing(0, 0.95, 256, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, residual, scale, None, position[None], back[None], None, how)
+        land(slow, fast, residual, scale, None, position[None], back[None], None, None, how)
         return back
 
     for eight_bit in (False, True):

@@ -130,7 +130,7 @@ def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momen
     how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
     ours = there(*weights)
     run = land if ON_GPU else land_triton
-    sent += [2 * sent[1][max(own, 0)] if clipped else None]
+    sent += [2 * sent[1][max(own, 0)] if clipped else None, None]
     found = run(*ours, *there(*sent), how)
     expected = land.definition(*weights, *sent, how)
     for a, b in zip(ours, weights, strict=True):
@@ -213,6 +213,6 @@ def test_more_than_two_to_the_31_values():
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
-    land(slow, fast, None, None, None, position[None], value[None], None, how)
+    land(slow, fast, None, None, None, position[None], value[None], None, None, how)
     land.definition(end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, how)
     same(slow[-tail:], end)

@@ -10,6 +10,7 @@ from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
 from outerloop.compress.index.rice import Rice
+from outerloop.compress.rotated import Rotated
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
@@ -30,13 +31,20 @@ FUSED = {
     "eight_bit": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95, bits=8), Senders()),
     "momentum": (lambda p: SGD(p, lr=0.7, momentum=0.9), ErrorFeedback(beta=0.5), Mean()),
     "nesterov": (lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True), ErrorFeedback(beta=0.5), Mean()),
+    "rotated": (lambda p: SGD(p, lr=1.0), LocalError(beta=0.7), Senders()),
+    "rotated, clipped, nesterov": (
+        lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True),
+        ErrorFeedback(beta=0.5),
+        MedianClip(of=Mean()),
+    ),
 }
 
 
 def topk(recipe):
     """The chunks of an 8-bit residual do not cut its blocks."""
     chunk = 256 if recipe == "eight_bit" else 16
-    return TopK(chunk=chunk, k=chunk * 3 // 16, values=TwoBit(chunk=None), index=Rice())
+    codec = TopK(chunk=chunk, k=chunk * 3 // 16, values=TwoBit(chunk=None), index=Rice())
+    return Rotated(chunk=chunk, of=codec) if recipe.startswith("rotated") else codec
 
 
 def trained(recipe, dtype, *, fused, delay=0, merge_local=0.0):

@@ -2,7 +2,7 @@
 
 Supports SparseLoCo and its variants:
 
-    compress     top-k of the pseudo-gradient
+    compress     top-k of the pseudo-gradient, after a rotation or not
     feedback     a residual that is added to the pseudo-gradient, or unsent values that stay in the fast weights
     aggregate    the mean over peers or senders, with or without clipping to the median norm
     method       SGD on the slow weights
@@ -112,7 +112,8 @@ class FusedPipeline:
             x = slow[name]
             sparse, context = self.codec_of(x), self.codec.context(number, name)
             rows = sparse.rows_at(x.numel(), context)
-            position_M, value_M, squares = select(x, fast[name], *self.residual.at_launch(name), rows.chunk, rows.k)
+            signs, held = sparse.signs(x.numel(), context), self.residual.at_launch(name)
+            position_M, value_M, squares = select(x, fast[name], *held, rows.chunk, rows.k, on_device(signs, x.device))
             return sparse.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
 
         parts = of_each(encode, slow)
@@ -183,11 +184,12 @@ class FusedPipeline:
 
         def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
-            rows = self.codec_of(x).rows_at(x.numel(), self.codec.context(number, name))
+            context, sparse = self.codec.context(number, name), self.codec_of(x)
+            rows, signs = sparse.rows_at(x.numel(), context), on_device(sparse.signs(x.numel(), context), x.device)
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            return float(land(x, fast[name], held, scale, momentum[name], kept.position, value, sent, how))
+            return float(land(x, fast[name], held, scale, momentum[name], kept.position, value, sent, signs, how))
 
         return sum(of_each(land_tensor, like).values())
 
@@ -196,6 +198,11 @@ class FusedPipeline:
         codec = sparse_codec(self.codec.compress, x.shape)
         assert codec is not None
         return codec
+
+
+def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:
+    """Return an optional tensor on a device."""
+    return None if x is None else x.to(device)
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:

@@ -1,8 +1,8 @@
 """`land` for the CPU: one sweep over chunks that fit in the second-level cache.
 
-Payloads are scattered into one chunk of sums; each sum is stored next to the number of its senders. Without momentum,
-only coordinates that a peer sent change, so only these slow weights are computed. The fast weights become a copy of the
-slow weights.
+Payloads are scattered into one chunk of sums; each sum is stored next to the number of its senders. Without momentum
+and rotation, only coordinates that a peer sent change, so only the slow weights at these coordinates are updated. The
+fast weights become a copy of the slow weights.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from outerloop.kernels.cpu.arrays import add_counted, as_array, convert, float_row, sum_of_squares
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.eight_bit import read_residual_row, write_residual_row
+from outerloop.kernels.cpu.rotation import rotate_chunk
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import Rows
 from outerloop.kernels.threads import parallel_rows
@@ -29,6 +30,7 @@ def land_cpu(
     position: Tensor,
     value: Tensor,
     sent: Tensor | None,
+    negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """Implement `land`."""
@@ -36,6 +38,7 @@ def land_cpu(
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [as_array(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
     payloads = [position.numpy(), value.numpy(), as_array(value[max(how.own, 0)] if sent is None else sent)]
+    payloads.append(np.empty(0, np.uint8) if negative is None else as_array(negative))
     parallel_rows(
         lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
         rows.chunks,
@@ -45,10 +48,11 @@ def land_cpu(
 
 
 @compiled
-def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
+def land_rows(slow, fast, residual, scale, momentum, position, value, sent, negative, how, first, last, squares):
     """Land chunks first .. last - 1."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
+    own_row = np.empty(chunk if negative.size else 0, np.float32)
     peers = 0 if how.by_senders else position.shape[0]
     for row in range(first, last):
         start, begin = row * chunk, row * how.k
@@ -57,20 +61,25 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
             row_residual = read_residual_row(residual, scale, start, n, buffer)
-            keep_row(
-                row_slow,
-                float_row(fast, start, n, other),
-                row_residual,
-                beta,
-                position[own, begin:end],
-                sent[begin:end],
-            )
+            keep_row(row_slow, float_row(fast, start, n, other), row_residual, beta)
+            own_position, own_value = position[own, begin:end], sent[begin:end]
+            if negative.size:
+                subtract_rotated(row_residual, own_position, own_value, negative, start, own_row[:n])
+            else:
+                subtract_sent(row_residual, own_position, own_value)
             write_residual_row(row_residual, residual, scale, start)
         for peer in range(position.shape[0]):
             add_sent(position, value, peer, begin, end, sums)
-        if momentum.size:
-            row_momentum = momentum[start : start + n]
-            squares[row] = momentum_row(row_slow, row_momentum, sums, peers, lr, mu, how.nesterov, other)
+        if momentum.size or negative.size:
+            mean = other[:n]
+            mean_row(sums, peers, mean)
+            if negative.size:
+                rotate_chunk(mean, negative, start, True)
+            if momentum.size:
+                momentum_row(row_slow, momentum[start : start + n], mean, lr, mu, how.nesterov)
+            else:
+                plain_row(row_slow, mean, lr)
+            squares[row] = sum_of_squares(mean, n)
         else:
             square = 0.0
             for peer in range(position.shape[0]):
@@ -80,12 +89,28 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
 
 
 @compiled
-def keep_row(slow, fast, residual, beta, position, value):
-    """Compute e ← (slow − fast) + e · β − v, where v are the values that this peer sent."""
+def keep_row(slow, fast, residual, beta):
+    """Compute e ← (slow − fast) + e · β."""
     for i in range(slow.size):
         residual[i] = (slow[i] - fast[i]) + residual[i] * beta
+
+
+@compiled
+def subtract_sent(residual, position, value):
+    """Compute e ← e − v, where v are the values that this peer sent."""
     for j in range(position.size):
         residual[np.uint32(position[j])] -= value[j]
+
+
+@compiled
+def subtract_rotated(residual, position, value, negative, start, own):
+    """Compute e ← e − v, where v are the values that this peer sent, rotated back; `own` is a buffer for v."""
+    own[:] = np.float32(0)
+    for j in range(position.size):
+        own[np.uint32(position[j])] = value[j]
+    rotate_chunk(own, negative, start, True)
+    for i in range(residual.size):
+        residual[i] -= own[i]
 
 
 @compiled
@@ -118,13 +143,25 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
 
 
 @compiled
-def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
-    """Compute b ← b · μ + ḡ and update the slow weights. Return Σ ḡ². Sets the sums to zero; `mean` is a buffer."""
-    for i in range(slow.size):
+def mean_row(sums, peers, mean):
+    """Set `mean` to the mean of every coordinate of a chunk, and the sums to zero."""
+    for i in range(mean.size):
         mean[i] = mean_at(sums, i, peers)
+    sums[: 2 * mean.size] = 0.0
+
+
+@compiled
+def momentum_row(slow, momentum, mean, lr, mu, nesterov):
+    """Compute b ← b · μ + ḡ and update the slow weights."""
+    for i in range(slow.size):
         b = momentum[i] * mu + mean[i]
         momentum[i] = b
         step = mean[i] + b * mu if nesterov else b
         slow[i] = slow[i] - step * lr
-    sums[: 2 * slow.size] = 0.0
-    return sum_of_squares(mean, slow.size)
+
+
+@compiled
+def plain_row(slow, mean, lr):
+    """Compute slow ← slow − ḡ · η."""
+    for i in range(slow.size):
+        slow[i] = slow[i] - mean[i] * lr

@@ -9,8 +9,9 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import FLOATS, INTS, WORD, as_array, element_pointer, everywhere
+from outerloop.kernels.cpu.arrays import FLOATS, INTS, MAGNITUDE, WORD, as_array, element_pointer, everywhere
 from outerloop.kernels.cpu.compiled import compiled
+from outerloop.kernels.cpu.finite import INFINITE
 from outerloop.kernels.rotation import LARGEST, rotate
 from outerloop.kernels.threads import parallel_rows
 
@@ -44,6 +45,8 @@ def rotate_chunk(x, negative, start, back):
         while 4 * length <= x.size - at:
             length, root = 4 * length, root * np.float32(2)
         block = x[at : at + length]
+        if not is_finite(block.view(np.int32)):
+            block[:] = np.float32(np.nan)
         if not back:
             flip_signs(block, negative, start + at)
         transform(block, np.float32(1) / (root * root))
@@ -52,6 +55,15 @@ def rotate_chunk(x, negative, start, back):
         if back:
             flip_signs(block, negative, start + at)
         at += length
+
+
+@compiled
+def is_finite(bits):
+    """Return whether none of these float32 values, given by their bits, is NaN or infinity."""
+    largest = np.int32(0)
+    for i in range(bits.size):
+        largest = max(largest, bits[i] & np.int32(MAGNITUDE))
+    return largest < INFINITE
 
 
 @compiled

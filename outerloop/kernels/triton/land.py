@@ -40,11 +40,12 @@ def land_triton(
     position: Tensor,
     value: Tensor,
     sent: Tensor | None,
+    negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Implement `land`."""
-    if how.chunk > LARGEST_CHUNK:
-        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, how)
+    """Implement `land`. Rotations are left to the definition."""
+    if how.chunk > LARGEST_CHUNK or negative is not None:
+        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, negative, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_size(how.chunk), TILE)

@@ -28,11 +28,18 @@ multiprocessor of an H100 or H200.
 
 @select.kernel("CUDA")
 def select_triton(
-    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
+    slow: Tensor,
+    fast: Tensor | None,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    beta: float,
+    chunk: int,
+    k: int,
+    negative: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Implement `select`."""
-    if chunk > LARGEST_CHUNK:
-        return select.definition(slow, fast, residual, scale, beta, chunk, k)
+    """Implement `select`. Rotations are left to the definition."""
+    if chunk > LARGEST_CHUNK or negative is not None:
+        return select.definition(slow, fast, residual, scale, beta, chunk, k, negative)
     rows = Rows(slow.numel(), chunk, k)
     position_M = slow.new_empty(rows.kept, dtype=torch.int32)
     value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
