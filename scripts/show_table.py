@@ -1,0 +1,146 @@
+"""Print the table of bench_table.py's records: how far every case is behind data parallel training.
+
+    .venv/bin/python scripts/show_table.py --json FILE [--picture FILE.png]
+
+    gap = mean over seeds s of  nats(case, s) / nats(reference, s) − 1       with a 90 % interval (Student's t)
+
+The reference of the first gap is data parallel training with the same inner optimizer, that of the second the dense
+recipe with the same inner optimizer; both have the same number of workers and seed. "equal" marks a gap whose interval
+lies within ±0.5 % (two one-sided tests at 5 %). A case's values are those with the lowest loss at the seed, H and
+number of workers at which it was tuned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+Row = dict[str, Any]
+Group = tuple[int, int, int, int]
+"""params, steps, workers, sync_every"""
+T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
+"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom."""
+EQUAL = 0.005
+ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
+
+
+def paired_gaps(rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
+    """Return nats / nats of the reference − 1 for each seed that both have."""
+    theirs = {row["seed"]: row["nats"] for row in reference}
+    return [row["nats"] / theirs[row["seed"]] - 1 for row in rows if row["seed"] in theirs]
+
+
+def interval(gaps: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of paired gaps, and half the width of its 90 % interval (infinite for a single gap)."""
+    if len(gaps) < 2:
+        return mean(gaps), float("inf")
+    return mean(gaps), T_95[len(gaps) - 2] * stdev(gaps) / len(gaps) ** 0.5
+
+
+def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
+    """Format a gap as "+4.2 ± 0.3 %"; without its interval if there is only one seed."""
+    gaps = paired_gaps(rows, reference)
+    if not gaps or rows is reference:
+        return "–"
+    middle, half = interval(gaps)
+    if half == float("inf"):
+        return f"{100 * middle:+.1f} % (1)"
+    return f"{100 * middle:+.1f} ± {100 * half:.1f} %" + (" equal" if abs(middle) + half <= EQUAL else "")
+
+
+def tuned(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of one case and size with the values that were best where most values were tried."""
+
+    def place(row: Row) -> tuple[int, int, int]:
+        return row["sync_every"], row["workers"], row["seed"]
+
+    def values(row: Row) -> tuple[float, float | None, float | None]:
+        return row["lr"], row["outer_lr"], row["momentum"]
+
+    tried: dict[tuple[int, int, int], list[Row]] = {}
+    for row in rows:
+        tried.setdefault(place(row), []).append(row)
+    best = min(max(tried.values(), key=len), key=lambda row: row["nats"])
+    return [row for row in rows if values(row) == values(best)]
+
+
+def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
+    """Return the runs in the table: group -> case -> its runs.
+
+    Data parallel training belongs to every H, and a case with one worker to every number of workers.
+    """
+    sizes = sorted({(row["params"], row["steps"]) for row in rows})
+    groups: dict[Group, dict[str, list[Row]]] = {}
+    for size in sizes:
+        of_size = [row for row in rows if (row["params"], row["steps"]) == size]
+        kept = [
+            row for case in {row["case"] for row in of_size} for row in tuned([r for r in of_size if r["case"] == case])
+        ]
+        every = sorted({row["sync_every"] for row in kept} - {1}) or [1]
+        for workers in sorted({row["workers"] for row in kept} - {1}) or [1]:
+            for h in every:
+                cases: dict[str, list[Row]] = {}
+                for row in kept:
+                    if row["workers"] in (1, workers) and row["sync_every"] in (1, h):
+                        cases.setdefault(row["case"], []).append(row)
+                groups[*size, workers, h] = cases
+    return groups
+
+
+def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
+    """Print one group as a Markdown table, best case first."""
+    params, steps, workers, h = group
+    print(f"\n{params / 1e6:.2f}M parameters, {steps} steps, {workers} workers, H {h}\n")
+    columns = ["case", "lr", "outer lr, momentum", "nats", "behind DDP, same inner", "behind dense, same inner"]
+    print("|", " | ".join([*columns, "bits a round", "bits a step", "seeds"]), "|")
+    print("|", *["--- |"] * 9)
+    for case, rows in sorted(cases.items(), key=lambda item: mean(row["nats"] for row in item[1])):
+        adamw, first = case in ADAMW, rows[0]
+        ddp = cases.get("ddp_adamw" if adamw else "ddp_muon", [])
+        dense = cases.get("diloco" if adamw else "muloco", [])
+        outer = "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}"
+        bits = f"{first['bits_per_param_per_round']:.3f} | {first['bits_per_param_per_step']:.4f}"
+        nats = f"{mean(row['nats'] for row in rows):.4f}"
+        print(
+            f"| {case} | {first['lr']:g} | {outer} | {nats} | {gap_text(rows, ddp)} | {gap_text(rows, dense)} | {bits}"
+            f" | {len(rows)} |"
+        )
+
+
+def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
+    """Plot loss against bits per parameter and step, one panel for each group."""
+    figure, panels = plt.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
+    for panel, ((_, steps, workers, h), cases) in zip(panels[0], groups.items(), strict=True):
+        for case, rows in sorted(cases.items()):
+            losses = [row["nats"] for row in rows]
+            bits = max(rows[0]["bits_per_param_per_step"], 1e-4)
+            spread = [[mean(losses) - min(losses)], [max(losses) - mean(losses)]]
+            panel.errorbar([bits], [mean(losses)], yerr=spread, marker="o", label=case)
+        panel.set(xscale="log", xlabel="bits per parameter and step", title=f"{workers} workers, H {h}, {steps} steps")
+        panel.legend(fontsize=6)
+    panels[0][0].set_ylabel("validation loss, nats per byte")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Print the tables and, if asked to, draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--picture", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    groups = table(json.loads(args.json.read_text()))
+    for group, cases in groups.items():
+        print_group(group, cases)
+    if args.picture:
+        draw(groups, args.picture)
+
+
+if __name__ == "__main__":
+    main()

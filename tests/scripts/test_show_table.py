@@ -1,0 +1,41 @@
+"""The table of paired gaps: by hand, from records that were written for it."""
+
+import pytest
+from show_table import gap_text, interval, paired_gaps, table, tuned
+
+ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
+
+
+def rows(case, *nats, **other):
+    return [ROW | {"case": case, "seed": seed, "nats": loss} | other for seed, loss in enumerate(nats)]
+
+
+def test_gaps_are_paired_by_seed():
+    reference = rows("ddp_muon", 1.0, 2.0)
+    assert paired_gaps(rows("a", 1.1, 2.2, 9.0), reference) == pytest.approx([0.1, 0.1])
+    assert interval([0.1, 0.1]) == (pytest.approx(0.1), pytest.approx(0.0))
+    middle, half = interval([0.01, 0.03])
+    assert middle == pytest.approx(0.02) and half == pytest.approx(6.314 * 0.01), "t(0.95, 1) · s / √2, s = 0.0141"
+
+
+def test_what_a_cell_says():
+    reference = rows("ddp_muon", 1.0, 1.0, 1.0)
+    assert gap_text(reference, reference) == "–" and gap_text(rows("a", 1.0), []) == "–"
+    assert gap_text(rows("a", 1.05), reference) == "+5.0 % (1)"
+    assert gap_text(rows("a", 1.002, 1.001, 1.003), reference) == "+0.2 ± 0.2 % equal"
+    assert gap_text(rows("a", 1.01, 1.02, 1.03), reference) == "+2.0 ± 1.7 %"
+
+
+def test_only_the_values_that_were_best_where_they_were_tuned_are_in_the_table():
+    trials = rows("a", 3.0, lr=0.1) + rows("a", 2.0, lr=0.2) + rows("a", 2.5, lr=0.4)
+    runs = rows("a", 2.0, 2.2, lr=0.2)[1:] + rows("a", 1.9, 1.0, lr=0.1)[1:]
+    assert [(row["seed"], row["lr"]) for row in tuned(trials + runs)] == [(0, 0.2), (1, 0.2)]
+
+
+def test_data_parallel_training_belongs_to_every_h_and_one_worker_to_every_number():
+    ddp = rows("ddp_muon", 1.0, sync_every=1) + rows("ddp_muon", 1.1, sync_every=1, workers=8)
+    alone = rows("ddp_muon_nesterov", 1.0, workers=1)
+    found = table([*ddp, *alone, *rows("a", 2.0), *rows("a", 2.0, workers=8, sync_every=30)])
+    assert set(found) == {(1000, 30, 4, 15), (1000, 30, 4, 30), (1000, 30, 8, 15), (1000, 30, 8, 30)}
+    assert [row["nats"] for row in found[1000, 30, 8, 30]["ddp_muon"]] == [1.1]
+    assert set(found[1000, 30, 4, 15]) == {"ddp_muon", "ddp_muon_nesterov", "a"}
