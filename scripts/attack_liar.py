@@ -47,7 +47,7 @@ EXPELLED = "is expelled from the run"
 
 
 class Attack:
-    """One run with one or more lies, told one after another."""
+    """One run with one or more lies, one after another."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds

@@ -1,4 +1,4 @@
-"""Train every recipe of the table "behind data parallel training with the same inner optimizer", tuned alike.
+"""Tune and train recipes for the table of gaps to data parallel training with the same inner optimizer.
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [option=value ...]

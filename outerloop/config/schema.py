@@ -71,12 +71,12 @@ class Network(Options):
 
     run: str | int | None = None
     peers: Count = 1
-    initial_peers: list[str] = []
+    initial_peers: list[str] | None = []
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    announce: list[str] = []
+    announce: list[str] | None = []
     open_internet: bool = False
-    allow: list[str] = []
+    allow: list[str] | None = []
     join_timeout_s: Positive = 120.0
     max_blob_bytes: Count | None = None
     max_mbit: Positive | None = None

@@ -171,7 +171,7 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
 
 
 def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> None:
-    """Leave at once on SIGINT; on SIGTERM, after `request_s` seconds, unless a checkpoint has been requested by then.
+    """Leave at once on SIGINT; on SIGTERM, after `request_s` seconds, unless a checkpoint was requested before.
 
     Raises Stopped in the main thread to leave.
     """

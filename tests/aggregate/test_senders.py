@@ -146,6 +146,6 @@ def test_demo_aggregates_coefficients(name):
 def test_values_of_an_aggregate():
     """Coefficients are transformed back; what is not finite stays so, for checks to see; other codecs send values."""
     payload = UpdateCodec(Dct(chunk=2, of=Identity()), seed=0)
-    assert payload.values(torch.tensor([1.0, 1.0])).tolist() == pytest.approx([math.sqrt(2), 0.0], abs=1e-6)
-    assert payload.values(torch.tensor([math.inf, 1.0])).tolist() == [math.inf, 1.0]
-    assert UpdateCodec(Identity(), seed=0).values(torch.tensor([1.0, 1.0])).tolist() == [1.0, 1.0]
+    assert payload.values(0, "w", torch.tensor([1.0, 1.0])).tolist() == pytest.approx([math.sqrt(2), 0.0], abs=1e-6)
+    assert payload.values(0, "w", torch.tensor([math.inf, 1.0])).tolist() == [math.inf, 1.0]
+    assert UpdateCodec(Identity(), seed=0).values(0, "w", torch.tensor([1.0, 1.0])).tolist() == [1.0, 1.0]

@@ -264,7 +264,7 @@ def test_a_run_dir_is_free_again_when_its_peer_has_left_or_could_not_begin(tmp_p
     with pytest.raises(UserError, match="buffers=mean must be 'local' or"):
         outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", "buffers=mean", run_dir=tmp_path)
     outer = outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
-    with pytest.raises(UserError, match="trained by another process"):
+    with pytest.raises(UserError, match="in use by another process"):
         outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
     outer.exchange.close()
     outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path).exchange.close()

@@ -72,7 +72,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("exchange.together=3", "exchange.together is an option of exchange=distributed_gossip"),
         (
             "inner.optimizer.betas=3",
-            r"inner.optimizer.betas=3 must be a list or null: set inner.optimizer.betas=\[0.9, 0.95\]",
+            r"inner.optimizer.betas=3 must be a list or text or null: set inner.optimizer.betas=\[0.9, 0.95\]",
         ),
         ("compress.large.values.chunk=q", "compress.large.values.chunk=q must be an integer or null"),
         ("feedback.beta=much", "feedback.beta=much must be a number: set feedback.beta=0.95"),

@@ -98,7 +98,7 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path):
         assert later["val_loss_initial"] == pytest.approx(first["val_loss"], abs=1e-3)
     for typed, said in {
         "model.hidden_size=48": "has shape",
-        "model.layers=5": "has no model.layers.4",
+        "model.layers=5": "has no parameter model.layers.4",
     }.items():
         with pytest.raises(UserError, match=said):
             run(tmp_path / "other", *short, f"init_from={tmp_path}/first", typed)

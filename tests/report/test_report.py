@@ -238,7 +238,7 @@ def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
         (["{}/empty"], "no run in or under"),
         (["{}/run", "--bandwidth", "100MB"], "use --bandwidth 100mbit"),
         (["{}/run", "--bandwidth", "0mbit"], "use --bandwidth 100mbit"),
-        (["{}/run", "--out", "{}/run/config.yaml"], "pass --out with a new name"),
+        (["{}/run", "--out", "{}/run/config.yaml"], "pass --out with another name"),
         (["{}/run", "--typo"], "run outerloop report runs"),
         ([], "run outerloop report runs"),
     ],

@@ -269,7 +269,8 @@ class Definition:
         if not self.as_coefficients(mean.shape):
             return mean
         context = CodecContext(round.number, wire.name_hash(f"{self.seed} {round.number} {name}"), name=name)
-        return codec_of(self.loop.codec.compress, mean.shape).inverse(mean.float(), context).double()
+        values = codec_of(self.loop.codec.compress, mean.shape).inverse(mean.float(), context).double()
+        return values.where(values != 0, 1e-9 * values.abs().max())  # the sign of a sum that cancels is unknown
 
     def drawn_near(self, rank, round, parts, own, slow):
         """θ_j ← φ + (θ_j − φ) min(1, 4 r / d_j), d_j = ‖θ_j − φ‖; r = min(max(h, d_own), 8 D).

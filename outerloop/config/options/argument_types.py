@@ -44,8 +44,9 @@ def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
 
 def types_like(default: Any) -> tuple[type, ...]:
     """Return the types that are accepted in place of a default; empty if any type is."""
-    kind = list if OmegaConf.is_list(default) else type(default)
-    return (kind, type(None)) if kind in (bool, int, float, list) else ()
+    if OmegaConf.is_list(default):
+        return list, str, type(None)
+    return (type(default), type(None)) if type(default) in (bool, int, float) else ()
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:

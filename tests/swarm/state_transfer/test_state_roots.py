@@ -218,7 +218,7 @@ def test_a_participant_with_a_state_comes_back_and_what_is_none_is_refused() -> 
     for state in ([4], [4, RIGHT, 0], [-1, RIGHT], [1.0, RIGHT], [4, b"short"], [4, None]):
         with pytest.raises(MalformedMessage):
             Participant.from_list([*plain, *state])
-    with pytest.raises(MalformedMessage, match="has a name of at most 64 letters"):
+    with pytest.raises(MalformedMessage, match="must have a name of at most 64 characters"):
         Participant.from_list(["a" * (MOST_LETTERS + 1), HASH, 9, 4, RIGHT])
     twins = [Participant("000-a", HASH, 9, state) for state in ((4, WRONG), None, (4, RIGHT), (3, WRONG))]
     assert [other.state for other in sorted(twins)] == [None, (3, WRONG), (4, RIGHT), (4, WRONG)]

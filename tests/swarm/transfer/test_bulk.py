@@ -212,7 +212,7 @@ async def test_a_content_that_no_peer_can_give_raises_in_time() -> None:
         await a.get(content, [])
     assert now_s() == 0
     network.freeze("b")
-    with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes received.* after 100 s: b nothing was received"):
+    with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes received.* within 100 s: b nothing was received"):
         await a.get(content, ["b"], timeout_s=100)
     assert now_s() == 100
 
