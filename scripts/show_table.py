@@ -66,7 +66,8 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
     tried: dict[tuple[int, int, int], list[Row]] = {}
     for row in rows:
         tried.setdefault(place(row), []).append(row)
-    best = min(max(tried.values(), key=len), key=lambda row: row["nats"])
+    most_tried = max(tried.values(), key=lambda same_place: len(same_place))
+    best = min(most_tried, key=lambda row: row["nats"])
     return [row for row in rows if values(row) == values(best)]
 
 
