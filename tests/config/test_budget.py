@@ -60,4 +60,3 @@ def test_a_sweep_of_unequal_work_is_told_the_next_equal_budget():
     assert "train 900 or 1000 steps" in warning() and "set steps=1200," in warning(), "each recipe has its own rounds"
     per_step = 4 * 8 * 128
     assert f"set tokens={300 * per_step}," in warning(f"tokens={100 * per_step}")
-    assert warning(f"tokens={300 * per_step}") is None

@@ -78,6 +78,8 @@ def shrunk(arguments: list[str]) -> list[str]:
     if any(argument.startswith("steps=") for argument in arguments):
         sizes["steps"] = "6" if "schedule.sync_every" in sizes else "100"
         del sizes["rounds"]
+    if "seed=0,1" in arguments:
+        sizes["seed"] = "0"
     kept = [argument for argument in arguments if argument.split("=")[0] not in sizes]
     return [*kept, *(f"{key}={value}" for key, value in sizes.items())]
 

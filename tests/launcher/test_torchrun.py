@@ -103,31 +103,25 @@ def test_lost_and_restarted_a_run_ends_as_that_of_threads(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_interrupted_all_ranks_save_after_the_same_step_and_the_run_goes_on_from_there(number, tmp_path):
-    """torchrun gets the signal and passes it on. Without it the first checkpoint would be the last."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_interrupted_all_ranks_save_after_the_same_step(number, tmp_path):
+    """torchrun gets the signal and passes it on. Without it, no checkpoint would be saved before the end."""
     options = ["recipe=sparseloco", "rounds=100000", "schedule.sync_every=4", "checkpoint.every=0", "eval.every=0"]
     launcher = torchrun(2, *options, "exchange=distributed", f"run_dir={tmp_path}/ranks")
-    wait_for_round(launcher, tmp_path / "ranks")
+    while not has_round(tmp_path / "ranks/metrics.jsonl"):
+        assert launcher.poll() is None, launcher.communicate()[0]
+        time.sleep(0.1)
     launcher.send_signal(number)
     said = launcher.communicate()[0]
     assert launcher.returncode and "saving after this inner step" in said, said
-    [step] = checkpoint.sealed(tmp_path / "ranks")
-    assert f"resumes from the last checkpoint, after inner step {step}" in said
-    launcher = torchrun(2, *options, "exchange=distributed", f"run_dir={tmp_path}/ranks")
-    wait_for_round(launcher, tmp_path / "ranks", after=step)
-    launcher.send_signal(number)
-    assert f"resuming after inner step {step}" in launcher.communicate()[0]
+    step, _ = checkpoint.newest_valid(tmp_path / "ranks", 2)
+    assert step and f"resumes from the last checkpoint, after inner step {step}" in said
 
 
-def wait_for_round(launcher, run_dir, after=0):
-    """Wait for a round after this inner step."""
-    rows, file = [], run_dir / "metrics.jsonl"
-    while not any(row["event"] == "round" and row["step"] > after for row in rows):
-        assert launcher.poll() is None, launcher.communicate()[0]
-        time.sleep(0.1)
-        lines = file.read_text().splitlines()[:-1] if file.exists() else []
-        rows = [json.loads(line) for line in lines]
+def has_round(file):
+    """Whether a round has landed."""
+    lines = file.read_text().splitlines()[:-1] if file.exists() else []
+    return any(json.loads(line)["event"] == "round" for line in lines)
 
 
 def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_written(tmp_path, store):
