@@ -118,7 +118,7 @@ class StateSender(Protocol):
 
 
 def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-    """Call `StateSender.hand_over`. If the exchange lacks it, the first giver sends its state in a meeting."""
+    """Call `StateSender.hand_over`. If the exchange lacks it, the first giver sends its state in an all-gather."""
     if isinstance(exchange, StateSender):
         return exchange.hand_over(way, state)
     if not way.takers:

@@ -55,7 +55,7 @@ class Float32:
 
 
 class EightBit:
-    """Rounded storage, about 1 byte per value. `block`: number of values that share a scale."""
+    """Quantized storage, about 1 byte per value. `block`: number of values that share a scale."""
 
     block = BLOCK
 

@@ -45,7 +45,7 @@ class TextSampler:
         if self.tokenizer is None:
             raise UserError(f"samples.every={self.every} needs a tokenizer; this data has none: set samples.every=0")
         if not self.prompt:
-            raise UserError("samples.prompt is empty: set samples.prompt=The")
+            raise UserError("samples.prompt is empty: set samples.prompt to a text, such as The")
 
     def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
         """Return the prompt and its continuation by the model with these weights.

@@ -43,7 +43,7 @@ TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 def save(
     run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None, slow_hash: str = ""
 ) -> None:
-    """Write one worker's state of one step, then the lengths and hashes of this file and of the files in `shards`.
+    """Write one worker's state at one step, then the lengths and hashes of this file and of the files in `shards`.
 
     Args:
         shards: a folder of this generation that is already written.

@@ -153,7 +153,7 @@ class PayloadRequests:
 
 
 class OwnPayloads:
-    """This peer's payloads. `rpc` offers them; `roots` holds the state of the run that they name."""
+    """This peer's payloads. `rpc` offers them to other peers; `roots` names the state of the run in them."""
 
     def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
         self._context, self._store, self._rpc, self._roots = context, store, rpc, roots

@@ -119,7 +119,7 @@ def _read(shown: bytes) -> SignedStatement:
     """Return a peer's own statement and signature; both empty if the content is malformed."""
     try:
         return _signed(msgpack.unpackb(shown))
-    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
+    except ValueError:  # the base class of every error that unpackb raises for malformed bytes
         return b"", b""
 
 
