@@ -70,7 +70,7 @@ def test_an_error_of_other_gradients_is_refused():
     state.offer("bucket 0", torch.randn(2, 300))
     resumed = outerloop.loco.State()
     resumed.load_state_dict(state.state_dict())
-    with pytest.raises(UserError, match=r"bucket 0: the error of 2 pieces of 300 .* new State\(\)"):
+    with pytest.raises(UserError, match=r"bucket 0: the stored compression error \(2 pieces of 300 .* new State\(\)"):
         resumed.offer("bucket 0", torch.randn(4, 150))
 
 

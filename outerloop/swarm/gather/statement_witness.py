@@ -61,7 +61,8 @@ class StatementWitness:
         self._fail(
             UserError(
                 f"the key of this peer {offence}, so the other peers expel it. A copy of the key is in use, or this"
-                " peer lost the record of what it had signed. Stop the copy, remove the identity file, and join as a new peer"
+                " peer lost the record of what it had signed. Stop the copy, remove the identity file, and join as a"
+                " new peer"
             )
         )
 
