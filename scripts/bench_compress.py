@@ -1,6 +1,7 @@
 """Compare a round's compression time with the time of its unavoidable memory traffic, and with other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
+        [--codec two_bit]
         [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
 
 The script prints one row for each size, number of threads and distribution of x = (slow − fast) + β · residual:
@@ -10,6 +11,9 @@ Times are medians of `repeats` interleaved runs in this process, so ratios hold 
     bare     loops that move the bytes of both passes and compute next to nothing: the lower bound
     launch   select, quantize, pack one payload          decode   all payloads into positions and values
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
+
+energy_sent is the fraction of Σ x² that one payload contains; gaussian_bound is the largest fraction that any code with
+as many bits can contain of Gaussian values, 1 − 2^(−2 · bits per parameter).
 
 The parameters are split into tensors of 4M values, like the matrices of a model of that size. A parameter takes 12
 bytes, and 8 payloads take another 2.3 bytes per parameter, so 1e9 parameters fit into 16 GB.
@@ -32,13 +36,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compress_case import BETA, CHUNK, ROUND, Case, Piece
+from compress_case import BETA, CHUNK, CODECS, ROUND, Case, Piece
 from compress_peers import peer_sides
 from result_rows import Row, show
 from safetensors.torch import load_file
 from torch import Tensor
 
 from outerloop.kernels.select import offer, select
+from outerloop.kernels.specs import sparse_codec
 
 REST = 0.03
 
@@ -67,7 +72,8 @@ def peak_kb() -> int:
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
     """Measure a case with this number of threads, and return its row."""
     torch.set_num_threads(threads)
-    row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
+    row = {"params": case.params, "threads": threads, "kind": kind, "codec": case.codec}
+    row |= {"k": case.topk.k, "payloads": case.payloads}
     before = peak_kb()
     ours: dict[str, Callable[[], Any]] = {
         "copy": lambda: case.each(lambda piece: piece.fast.copy_(piece.slow)),
@@ -99,17 +105,21 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
 def quality(case: Case) -> Row:
     """Return the size in bits and the error of this peer's payload."""
     index = bits = kept = 0
-    error = whole = 0.0
+    error = whole = missed = energy = 0.0
     for name, parts in case.launch().items():
         piece, context = case.pieces[name], case.route.codec.context(ROUND, name)
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
-        _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k)
+        sparse = sparse_codec(case.compress, x.shape)
+        assert sparse is not None
+        _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k, sparse.signs(len(x), context))
         _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), context), context)
         index += 8 * parts["index"].numel()
         bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())
         kept += len(value_M)
         error += float((decoded_M - value_M).double().square().sum())
         whole += float(value_M.double().square().sum())
+        missed += float((case.compress.decode(parts, x.shape, context) - x).double().square().sum())
+        energy += float(x.double().square().sum())
     k = case.topk.k
     bound = (math.lgamma(CHUNK + 1) - math.lgamma(k + 1) - math.lgamma(CHUNK - k + 1)) / math.log(2) / k
     return {
@@ -118,6 +128,8 @@ def quality(case: Case) -> Row:
         "bits_per_value": bits / kept,
         "bits_per_param": bits / case.params,
         "relative_error": (error / whole) ** 0.5,
+        "energy_sent": 1 - missed / energy,
+        "gaussian_bound": 1 - 2 ** (-2 * bits / case.params),
     }
 
 
@@ -137,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", type=numbers, default=numbers("16e6,64e6"))
     parser.add_argument("--threads", type=numbers, default=[1, 2])
+    parser.add_argument("--codec", choices=CODECS, default=CODECS[0])
     parser.add_argument("--k", type=int, default=64)
     parser.add_argument("--payloads", type=int, default=8)
     parser.add_argument("--real", type=Path, metavar="FILE")
@@ -150,7 +163,7 @@ def main() -> None:
     peers, rows = peer_sides(args.peers), []
     for params in args.params:
         for kind in kinds:
-            case = Case(kind, params, args.k, args.payloads, real)
+            case = Case(kind, params, args.codec, args.k, args.payloads, real)
             bits = quality(case)  # before the measured landings move the weights
             for threads in args.threads:
                 rows.append(measure(case, kind, threads, args.repeats, peers) | bits)

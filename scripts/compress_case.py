@@ -14,6 +14,8 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.aggregate.senders import Senders
 from outerloop.compress.index.rice import Rice
+from outerloop.compress.rotated import Rotated
+from outerloop.compress.sign import Sign
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.core.codec import UpdateCodec
@@ -24,6 +26,8 @@ from outerloop.kernels.threads import parallel_rows
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Parts
 
+CODECS = ("two_bit", "sign", "rotated")
+"""Kept values in 2 bits; in 1 bit; in 1 bit after a rotation of each chunk."""
 CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
 ROUND = 10**6
 
@@ -81,9 +85,12 @@ class Piece:
 class Case:
     """The tensors of one model, of PIECE values each, and the pipeline that a training run uses for them."""
 
-    def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
+    def __init__(self, kind: str, params: int, codec: str, k: int, payloads: int, real: Tensor | None) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.topk = TopK(chunk=CHUNK, k=k, values=TwoBit(chunk=None), index=Rice())
+        values = TwoBit(chunk=None) if codec == "two_bit" else Sign(chunk=None)
+        self.topk = TopK(chunk=CHUNK, k=k, values=values, index=Rice())
+        self.codec = codec
+        self.compress = Rotated(chunk=CHUNK, of=self.topk) if codec == "rotated" else self.topk
         self.payloads, self.params, self.peers = payloads, params, [f"peer{i}" for i in range(payloads)]
         sizes = {f"piece{start:012d}": min(PIECE, params - start) for start in range(0, params, PIECE)}
         self.pieces = {name: Piece(noise(kind, n, generator, real), generator) for name, n in sizes.items()}
@@ -95,7 +102,7 @@ class Case:
 
     def fused(self) -> FusedPipeline:
         """Return the pipeline for top-k, error feedback, mean over senders and plain SGD."""
-        feedback, codec = ErrorFeedback(beta=BETA), UpdateCodec(self.topk, seed=0)
+        feedback, codec = ErrorFeedback(beta=BETA), UpdateCodec(self.compress, seed=0)
         for name, piece in self.pieces.items():
             feedback.residual.put(name, piece.residual)
         method = OuterOptimizer(optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.0))

@@ -105,7 +105,8 @@ class State:
             raise UserError(
                 f"{name}: the stored compression error ({known[0]} pieces of {known[1]} values) does not match the"
                 f" gradients ({x.shape[0]} pieces of {x.shape[1]}): start with a new State() if the model or the number"
-                " of ranks changed, or call model.set_reduce_scatter_unused_params(True) if FSDP2 leaves parameters out of some steps"
+                " of ranks changed, or call"
+                " model.set_reduce_scatter_unused_params(True) if FSDP2 leaves parameters out of some steps"
             )
 
     def _count(self, message_B: Tensor, piece_P: Tensor, ranks: int) -> None:
