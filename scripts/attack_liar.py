@@ -132,7 +132,7 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return the pace during each lie, until the next one begins or the liar is expelled."""
+        """Return the pace of rounds during each lie, until the next lie begins or the liar is expelled."""
         ends = [at for _, at in self.told[1:]] + [self.expelled_at or float("inf")]
         return {lie: pace(calm, self.swarm.seconds(at, end)) for (lie, at), end in zip(self.told, ends, strict=False)}
 

@@ -34,8 +34,8 @@ ROUND = 10**6
 
 @njit(nogil=True)
 def read_three(slow, fast, residual, first, last, out):
-    """Read the bytes of a launch into 64 independent sums, because each addition to a single sum would wait for the
-    previous addition.
+    """Read the memory that a launch reads. Add it to 64 independent sums, because each addition to a single sum would
+    wait for the previous addition.
     """
     lanes = np.zeros(64, np.float32)
     for block in range(first, last - 63, 64):
