@@ -62,6 +62,8 @@ HINTS = {
 }
 """Option that cannot change when a run is resumed -> part of the error message that names an alternative."""
 
+LOCK = ".lock"
+"""Name of the lock file of a run directory."""
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
 
@@ -109,6 +111,18 @@ def open_run(config: DictConfig) -> RunDir:
         raise UserError(f"run_dir={path} exists and is not a run: set run_dir= to a new folder")
     make_folder(path)
     lock = lock_directory(path)
+    try:
+        return claim(path, config, earlier, lock, resumed=resumed)
+    except BaseException:
+        unlock(lock)
+        raise
+
+
+def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
+    """Write config.yaml into a locked folder, unless it is the folder of a finished run. Return the run.
+
+    `earlier`: the settings with the length of the run before; `resumed`: whether there was one in the folder.
+    """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)
     extended = config.rounds > earlier.rounds
@@ -147,10 +161,10 @@ def identity_file(path: Path, index: int) -> Path:
 def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in the folder of a run that has not started.
 
-    Such files are keys that `outerloop doctor` creates, files that hydra writes for a job of a sweep, and the record of
-    a job that died before it started.
+    Such files are keys that `outerloop doctor` creates, files that hydra writes for a job of a sweep, the record of a
+    job that died before it started, and the lock of a process that could not write config.yaml.
     """
-    return path.is_dir() or path.name in ("identity.key", DIED) or path.parent.name == ".hydra"
+    return path.is_dir() or path.name in ("identity.key", DIED, LOCK) or path.parent.name == ".hydra"
 
 
 def lock_directory(path: Path) -> IO[str]:
@@ -158,7 +172,7 @@ def lock_directory(path: Path) -> IO[str]:
 
     Raises UserError if another process holds the lock.
     """
-    lock = (path / ".lock").open("a")
+    lock = (path / LOCK).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

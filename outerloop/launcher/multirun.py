@@ -19,6 +19,7 @@ from outerloop.config import budget, load
 from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.search_path import config_dir
+from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
@@ -139,8 +140,8 @@ def run_job(settings: DictConfig) -> float:
 
 
 def typed_overrides(job: OverridesConf) -> list[str]:
-    """Return the overrides of one job that determine its settings, including the search path."""
-    return [*job.task, *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
+    """Return the overrides of one job that determine its settings, with the user's files and the search path."""
+    return [*with_file_paths(job.task), *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 
 def record_failure(settings: DictConfig, error: Exception) -> None:

@@ -10,7 +10,9 @@ import yaml
 from outerloop.commands import main, train
 from outerloop.config import load
 from outerloop.config.options import typed_options
+from outerloop.config.options.compose import complete
 from outerloop.config.options.search_path import ENVIRONMENT
+from outerloop.config.options.user_files import with_file_paths
 from outerloop.launcher import multirun
 from outerloop.launcher.train import train as run
 from outerloop.types import UserError
@@ -159,6 +161,14 @@ def test_other_packages_bring_parts_by_an_entry_point(folder, monkeypatch):
     (folder / "other_package/configs/recipe").rename(folder / "other_package/recipe")
     monkeypatch.syspath_prepend(folder)
     assert load.load(["recipe=in_more"]).schedule.sync_every == 7
+
+
+def test_a_job_of_a_sweep_records_the_path_of_a_file(folder):
+    """Hydra knows the file by its name only, with which another process could not find it."""
+    combination, *_ = multirun.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
+    assert "recipe=mine" in combination
+    assert f"recipe={folder}/mine.yaml" in with_file_paths(combination)
+    assert with_file_paths(["recipe=diloco", "seed=1", "~log"]) == ["recipe=diloco", "seed=1", "~log"]
 
 
 def test_a_run_can_be_repeated_with_its_options(folder, outerloop):

@@ -54,6 +54,18 @@ def test_a_run_dir_has_one_owner(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
 
 
+def test_a_run_dir_is_free_again_after_an_error(tmp_path, monkeypatch):
+    config = load.load([f"run_dir={tmp_path}/a"])
+
+    def full(*arguments):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space left"):
+        broken.setattr(run_directory.checkpoint, "write_atomically", full)
+        run_directory.open_run(config)
+    run_directory.open_run(config).close()
+
+
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="is not a run"):

@@ -63,8 +63,21 @@ def store(group: str, path: Path, taken: Sequence[str]) -> str:
     if group == GLOBAL:
         content.setdefault("recipe", name)
     package = "_global_" if group == GLOBAL else group
-    ConfigStore.instance().store(name=name, node=OmegaConf.create(content), group=group, package=package)
+    node, provider = OmegaConf.create(content), str(path.absolute())
+    ConfigStore.instance().store(name=name, node=node, group=group, package=package, provider=provider)
     return name
+
+
+def with_file_paths(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of one run, with the paths of the files in place of the names of stored choices."""
+    pairs = [text.partition("=")[::2] for text in overrides]
+    return [f"{group}={path_of(group, name) or name}" if name else group for group, name in pairs]
+
+
+def path_of(group: str, name: str) -> str | None:
+    """Return the absolute path of the file that is stored as this choice; None if there is none."""
+    node = ConfigStore.instance().repo.get(group, {}).get(name + SUFFIX)
+    return None if node is None else node.provider
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
