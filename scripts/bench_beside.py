@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(case: str, pair: int, model: str, python: str) -> Row:
-    """Measure one pair: the seconds of a run alone, and of the slowest of several concurrent runs."""
+    """Measure one pair: how many seconds a run takes alone, and the slowest run takes next to the other programs."""
     alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
     return {
         "case": case,
@@ -66,7 +66,7 @@ def measured(case: str, pair: int, model: str, python: str) -> Row:
 
 
 def seconds(runs: int, loops: int, model: str, python: str) -> float:
-    """Return the seconds of the slowest of `runs` runs that start at the same time, next to `loops` busy loops."""
+    """Return how many seconds the slowest of `runs` concurrent runs takes next to `loops` busy loops."""
     folder = Path(tempfile.mkdtemp(prefix="outerloop-beside-"))
     try:
         with busy(loops):

@@ -1,13 +1,14 @@
-"""Measure launch and land on a CUDA device against the time that moving their bytes takes.
+"""Measure launch and land on a CUDA device, and compare them with the time that a copy of as many bytes takes.
 
     .venv/bin/python scripts/bench_gpu.py [--params 1e9] [--chunk 4096] [--k 64] [--peers 8] [--fast float32]
         [--momentum] [--senders] [--repeats 20] [--json FILE]
 
-The tensors have `params` values. The script counts the bytes that a step must read or write, each once, and compares
-the time of the step with the time of these bytes at the bandwidth of a copy of 4 `params` bytes, measured in the same
-run. Every time is the median of the repeats. The rows "torch ..." do the same work with torch.topk and dense tensors;
-this reference implementation defines the results that the kernels must give. It processes slices of 2^28 values, to
-limit the size of temporary tensors. Without a CUDA device the script prints an error and exits with 2.
+The tensors have `params` values. The script counts the bytes that a step must read or write, each once. It divides this
+number by the bandwidth of a plain copy of a float32 tensor of `params` values, measured in the same run, and compares
+the time of the step with the result. Every time is the median of the repeats. The rows "torch ..." do the same work
+with torch.topk and dense tensors; this reference implementation defines the results that the kernels must give. It
+processes slices of 2^28 values, to limit the size of temporary tensors. Without a CUDA device the script prints an
+error and exits with 2.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ class Job:
         return select(x, None, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
 
     def launch_bytes(self) -> int:
-        """Return the bytes of a launch: slow, fast and residual read; position and value written."""
+        """Return the number of bytes that a launch moves: slow, fast and residual in, position and value out."""
         return self.rows.count * (8 + self.fast.element_size()) + 8 * self.rows.kept
 
     def land_bytes(self) -> int:
-        """Return the bytes of a landing: slow, fast, residual and momentum read and written; all positions and values
-        read.
+        """Return the number of bytes that a landing moves.
+
+        It reads and writes slow, fast, residual and momentum, and reads the positions and values of all peers.
         """
         weights = 8 + self.fast.element_size() + (4 if self.momentum is not None else 0)
         return 2 * self.rows.count * weights + 8 * self.position.numel()
@@ -84,7 +86,7 @@ class Job:
 
 
 def seconds(step: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a step on the device, after two warm-up steps."""
+    """Return the median time of a step on the device in seconds, after two warm-up steps."""
     times = []
     for repeat in range(repeats + 2):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -98,13 +100,13 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def copy_seconds(job: Job) -> float:
-    """Return the seconds of a copy of the slow weights; the copy is freed afterwards."""
+    """Return the time that copying the slow weights takes, in seconds. The copy is freed afterwards."""
     copied = torch.empty_like(job.slow)
     return seconds(lambda: copied.copy_(job.slow), job.repeats)
 
 
 def measure(job: Job) -> list[Record]:
-    """Measure copy, launch, land, launch and land together, and the same in torch."""
+    """Time a copy, a launch and a landing, then the last two in plain torch. Return these rows and the two sums."""
     copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
     launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
     few = max(1, job.repeats // 5)
@@ -124,7 +126,7 @@ def measure(job: Job) -> list[Record]:
 
 
 def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) -> Record:
-    """Return one row. `ratio`: the measured time over the time of the same bytes at the copy's bandwidth."""
+    """Return one row. `ratio`: the measured time, divided by the time in which a copy moves as many bytes."""
     return {
         "device": torch.cuda.get_device_name(),
         "params": job.rows.count,

@@ -6,8 +6,8 @@
 
 The reference of the first gap is data parallel training with the same inner optimizer, that of the second the dense
 recipe with the same inner optimizer; both have the same number of workers and seed. "equal" marks a gap whose interval
-lies within ±0.5 % (two one-sided tests at 5 %). A case's values are those with the lowest loss at the seed, H and
-number of workers at which it was tuned.
+lies within ±0.5 % (two one-sided tests at 5 %). The learning rates and momentum of a case are those with the lowest
+loss at the seed, H and number of workers at which the case was tuned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 
 Row = dict[str, Any]
 Group = tuple[int, int, int, int]
-"""params, steps, workers, sync_every"""
+"""A group of comparable runs: params, steps, workers, sync_every."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """95 % quantiles of Student's t with 1 .. 9 degrees of freedom."""
 EQUAL = 0.005
@@ -31,7 +31,7 @@ ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
 def paired_gaps(rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
-    """Return nats / nats of the reference − 1 for each seed that both have."""
+    """Return loss / loss of the reference − 1 for each seed with which both have run."""
     theirs = {row["seed"]: row["nats"] for row in reference}
     return [row["nats"] / theirs[row["seed"]] - 1 for row in rows if row["seed"] in theirs]
 
@@ -55,7 +55,10 @@ def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
 
 
 def tuned(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of one case and size with the values that were best where most values were tried."""
+    """Return the rows of one case and size that have its best learning rates and momentum.
+
+    These had the lowest loss at the seed, H and number of workers at which most values were tried.
+    """
 
     def place(row: Row) -> tuple[int, int, int]:
         return row["sync_every"], row["workers"], row["seed"]
@@ -74,7 +77,7 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
 def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
     """Return the runs in the table: group -> case -> its runs.
 
-    Data parallel training belongs to every H, and a case with one worker to every number of workers.
+    Data parallel training is listed for every H, and a case with one worker for every number of workers.
     """
     sizes = sorted({(row["params"], row["steps"]) for row in rows})
     groups: dict[Group, dict[str, list[Row]]] = {}

@@ -12,7 +12,9 @@ import torch
 try:
     from outerloop.kernels import cpu  # noqa: F401  the import registers the kernels
 except ImportError as missing:
-    logging.getLogger(__name__).warning("no compiled loops are available, kernels run in plain torch: %s", missing)
+    logging.getLogger(__name__).warning(
+        "compiled loops are not available, so the kernels run in plain torch: %s", missing
+    )
 if torch.cuda.is_available():
     with suppress(ImportError):  # triton is not installed
         from outerloop.kernels import triton  # noqa: F401  the import registers the kernels

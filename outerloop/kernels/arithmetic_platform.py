@@ -1,4 +1,4 @@
-"""Describe the properties of a machine that determine how it rounds in arithmetic that is not bit-exact.
+"""Describe the properties of a machine that affect the rounding of operations without bit-exact results.
 
 Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
 number of threads. As far as we know, machines with equal descriptions produce equal results; others may not.
@@ -13,11 +13,11 @@ import torch
 
 CPU_INFO = Path("/proc/cpuinfo")
 NAMED = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
-"""Keys of the lines of /proc/cpuinfo that name a processor: the first three on x86, the others on Arm."""
+"""Keys in /proc/cpuinfo whose values identify a processor: the first three on x86, the others on Arm."""
 
 
 def described() -> str:
-    """Return one line with this machine's processor, vector units in use, threads per operation, GPU, torch version."""
+    """Return one line: this machine's processor, vector units in use, threads per operation, GPU and torch version."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     vectors, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     return f"{processor()}, {vectors}, {threads} threads, {gpu}, torch {torch.__version__}"

@@ -7,10 +7,11 @@ The state consists of the residual, the momentum, the slow weights and the fast 
     b ← b · μ + ḡ;   slow ← slow − s · η  torch's SGD; s = ḡ + b · μ (Nesterov), s = b, or s = ḡ (without momentum)
     fast ← slow
 
-If signs are given, the values v_p are rotated (rotation.py): ḡ and own v are rotated back, and then used as above.
+If signs are given, the values v_p are rotated (rotation.py): ḡ and this peer's v are rotated back, then used as above.
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
-Every product and every sum is rounded to float32 separately, in the order of these equations, and peers are added in
-name order, so that all machines get the same bits. `land` in this file is the definition, in plain torch.
+Every product and every sum is rounded to float32 separately, in the order of these equations, and the payloads are
+added in order of peer name, so that all machines get the same bits. `land` in this file is the definition, in plain
+torch.
 Sizes: N values, P peers, M kept values in total.
 """
 

@@ -18,8 +18,9 @@ LIBRARY = torch.library.Library("outerloop", "FRAGMENT")
 class Operator:
     """The torch operator `outerloop::<name>`, called like its definition.
 
-    Torch's operators do not take tuples of mixed numbers. If the definition's last argument is a NamedTuple of numbers,
-    torch receives these numbers as separate arguments, and the definition and every kernel receive the tuple.
+    Torch's operators do not take tuples that mix int, float and bool. If the definition's last argument is a NamedTuple
+    of numbers, torch receives these numbers as separate arguments, and the definition and every kernel receive the
+    tuple.
 
     Args:
         definition: function in plain torch; its annotations become the operator's schema.

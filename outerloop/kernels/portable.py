@@ -26,7 +26,7 @@ from torch import Tensor
 
 DECIMAL = Context(prec=40)
 COSINE_TERMS = 12
-"""Number of terms of the Taylor series: the first omitted term is below 1e-19 at π/2."""
+"""Number of terms of the Taylor series of `cosine`: the first omitted term is below 1e-19 at π/2."""
 
 
 def divide(x: Tensor, by: float) -> Tensor:
@@ -37,7 +37,8 @@ def divide(x: Tensor, by: float) -> Tensor:
 def square_root(x: Tensor) -> Tensor:
     """Return √x, rounded once (any shape, float32 or float64).
 
-    It is computed by numpy, which uses the CPU's instruction, or by CUDA.
+    On a CPU, numpy computes the root with the CPU's own instruction, because torch may call MKL, whose result can
+    differ in the last bit.
     """
     if not x.is_cpu:
         return x.sqrt()

@@ -70,8 +70,8 @@ def rice_bits(rows: Rows) -> int:
 
     Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. For this
     distribution, one more low bit makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). The
-    computation consists of one division and of products, so all machines find the same b. It is 5 if 64 of 4096 are
-    kept, 4 if 128 of 4096 are kept, at most 14, and 0 if 38 % or more are kept.
+    computation consists of one division and of products, so all machines find the same b: 5 if 64 of 4096 positions
+    are kept, 4 if 128 of 4096, 0 if 38 % or more; never above 14.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -104,7 +104,8 @@ def rice_min_bytes(rows: Rows) -> int:
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
     """Return the lane sizes that `byte_B` begins with, (R,) int64.
 
-    Returns None unless the length of `byte_B` is possible and equals that of the lane sizes and the lanes together.
+    Returns None if the length of `byte_B` is impossible for these rows, or is not that of the lane sizes plus the
+    lanes.
     """
     min_bytes = rice_min_bytes(rows)
     if not min_bytes <= byte_B.numel() <= rice_max_bytes(rows):
@@ -130,7 +131,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 
 def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Convert code lengths in bits to each code's first bit, (M,) int64, and to lane sizes in bytes, (R,) int64."""
+    """Convert code lengths in bits to the index of each code's first bit, (M,) int64, and lane sizes, (R,) int64."""
     lanes, entries = lane_count(rows), lane_rows(rows) * rows.k
     length_RE = pad(length_M, (0, lanes * entries - rows.kept)).view(lanes, entries)
     size_R = (length_RE.sum(1) + 7) // 8
@@ -172,7 +173,7 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """Return two indices for each bit: where the zeros of a code that starts there end, and where the next code starts.
+    """Return two indices for each bit, as if a code started there: the end of its zeros and the start of the next code.
 
     An index outside the stream is replaced by the index of the last bit, which is padding.
     """

@@ -110,7 +110,7 @@ def pack_gaps(position_M: Tensor, count: int) -> Tensor:
 def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
     """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless M <= at_most and the last gap ends at `count`."""
     if byte_B.dtype != torch.uint8 or byte_B.dim() != 1 or not 1 <= byte_B.numel() <= at_most + 1 + count // 255:
-        raise ValueError(f"{byte_B.numel()} bytes cannot be the gaps of at most {at_most} of {count} positions")
+        raise ValueError(f"{byte_B.numel()} bytes cannot encode the gaps of at most {at_most} positions below {count}")
     last_B = byte_B != 255
     position_M = byte_B.cumsum(0, dtype=torch.int64)[last_B] + torch.arange(int(last_B.sum()), device=byte_B.device)
     if not last_B[-1] or position_M[-1] != count or position_M.numel() > at_most + 1:

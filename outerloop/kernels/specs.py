@@ -29,9 +29,9 @@ class SparseCodec(Protocol):
 
     encode(x, context) = pack(position, value, rows_at(x.numel(), context), context)      position, value = select(x)
 
-    If `signs` returns signs, x is rotated before, and the values that are unpacked are rotated back.
+    If `signs` returns signs, x is rotated before the selection, and unpacked values are rotated back.
 
-    `k`: number of values kept of each `chunk` values, once any warm-up is over.
+    `k`: number of values kept out of each `chunk` values, once any warm-up is over.
     """
 
     chunk: int

@@ -52,7 +52,7 @@ def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -
 def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
     """Apply `parallel_rows` to the rows of several loops as if they were one loop.
 
-    Each loop has `rows` rows, which contain `values` values in total.
+    `rows`: number of rows of each loop. `values`: number of values of each loop, in all its rows together.
     """
 
     def run_part(first: int, stop: int) -> None:

@@ -19,7 +19,7 @@ from outerloop.report.runs import Run
 from outerloop.report.units import format_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
-"""Seconds per unit, and the name of the unit. The largest unit that fits twice into the longest time is used."""
+"""Seconds per unit, and name of the unit. The largest unit that fits at least twice into the longest time is used."""
 
 LOSS = "validation loss [nats per token]"
 SENT = "payload sent per worker, every copy counted"
@@ -178,7 +178,8 @@ def tokens(run: Run) -> list[float]:
 def losses(run: Run) -> list[float]:
     """Return the validation losses in nats per token.
 
-    The loss of the untrained model is replaced by NaN, unless the run has at most two validations.
+    The loss of the untrained model is far above the others, so it is replaced by NaN and not drawn, unless the run has
+    at most two validations.
     """
     trained = [row["round"] > 0 or len(run.validations) <= 2 for row in run.validations]
     return [row["val_loss"] if seen else math.nan for row, seen in zip(run.validations, trained, strict=True)]

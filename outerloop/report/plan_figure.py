@@ -35,4 +35,6 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     try:
         style.save(figure, path)
     except OSError as error:
-        raise UserError(f"--picture {path} cannot be written: {error.strerror}; use --picture plan.png") from error
+        raise UserError(
+            f"--picture {path} cannot be written: {error.strerror}; choose another path, for example --picture plan.png"
+        ) from error

@@ -91,13 +91,13 @@ def find(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
-                f"{folder} is not a folder: call outerloop report with the folder of a run, or a folder of runs"
+                f"{folder} is not a folder: call outerloop report with the folder of a run, or one that contains runs"
             )
         runs = runs_under(folder)
         if not runs:
             raise UserError(
-                f"no run in or under {folder}: a run is a folder with config.yaml and metrics.jsonl, which outerloop"
-                " train writes to its run_dir; try outerloop report runs"
+                f"no run in or under {folder}: a run is a folder with the files config.yaml and metrics.jsonl,"
+                " which outerloop train writes to its run_dir. Example: outerloop report runs"
             )
         for path in runs:
             found.setdefault(path.resolve(), path)

@@ -95,7 +95,7 @@ def recipe_name(settings: Settings) -> str:
 
 
 def same_recipe(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
-    """Return the groups with the same recipe, including this one."""
+    """Return those of `groups` that have the same recipe as `settings`."""
     return [other for other in groups if recipe_name(other) == recipe_name(settings)]
 
 

@@ -15,13 +15,13 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
 
     `tokens`, `tokens_per_s`: of the workers on this machine. `val_loss*`: nats per token. `bytes_sent_per_worker`:
     counts every copy. `bits_per_param_per_round`: one worker's payload per parameter, counting every byte of its
-    message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: one entry for each worker of this machine that
-    finished. `workers_died`: the workers of this machine that died.
+    message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: the hash of the slow weights of each worker
+    of this machine that finished. `workers_died`: the workers of this machine that died.
 
     `compute_s`, `communication_s`, `others_s`: seconds spent in inner steps, in the work of the outer loop between
     them, and waiting for other peers between them (inner/run_totals.py); means over this machine's finished workers.
     `utilization`: `compute_s` divided by the sum of the three. Runs with gossip also have the number of `replicas`,
-    their `spread` at the end, and the counts GOSSIP_COUNTS, summed over this machine's finished workers.
+    their `spread` at the end, and the counts that GOSSIP_COUNTS lists, summed over this machine's finished workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

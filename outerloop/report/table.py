@@ -97,8 +97,8 @@ def runs(comparison: Comparison) -> Table:
 def settings(comparison: Comparison, *, everything: bool) -> Table:
     """Return a table with one row per setting that differs between groups, and one column per group.
 
-    The rows are the recipe and the settings that labels name; if `everything`, the other settings that differ, such as
-    those that a recipe implies, follow.
+    The rows are the recipe and the settings that occur in labels. If `everything` is true, all other settings that
+    differ are added, such as those that a recipe implies.
     """
     groups = [group.settings for group in comparison.groups]
     first = [key for key in setting_diff.differing_keys(groups) if key in ("recipe", *setting_diff.named_keys(groups))]

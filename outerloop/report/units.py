@@ -14,7 +14,7 @@ LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 @dataclass(frozen=True)
 class Stat:
-    """The mean and sample standard deviation of values of `n` runs, in their unit. `std` is None for one run."""
+    """The mean and sample standard deviation of one quantity over `n` runs, in its unit. `std` is None for one run."""
 
     mean: float
     std: float | None
@@ -26,8 +26,8 @@ def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
     if not found or float(found[1]) == 0:
         raise UserError(
-            f"{option} {text!r} is not a bandwidth: expected a number above 0 and kbit, mbit or gbit (per second);"
-            f" use {option} 100mbit"
+            f"{option} {text!r} is not a bandwidth: expected a number above 0 and kbit, mbit or gbit (per second),"
+            f" for example {option} 100mbit"
         )
     return float(found[1]) * BITS[found[2]]
 
@@ -36,7 +36,7 @@ def parse_seconds(text: str, option: str) -> float:
     """Parse a time: "50ms" -> 0.05 seconds. Raises UserError, naming `option`, for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
     if not found:
-        raise UserError(f"{option} {text!r} is not a time: expected a number and ms or s; use {option} 50ms")
+        raise UserError(f"{option} {text!r} is not a time: expected a number and ms or s, for example {option} 50ms")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 

@@ -61,7 +61,7 @@ def save(
         *{file.parent for file in files},
         folder.parent,
         run_dir,
-    ):  # new folders have new directory entries
+    ):  # the parents list the new folders
         sync_folder(directory)
 
 

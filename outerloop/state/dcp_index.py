@@ -62,7 +62,7 @@ def read(folder: Path) -> Metadata:
     """Return the index of a folder as torch's metadata. Raises UserError if the index is missing or invalid."""
     own_index, torch_index = folder / INDEX, folder / TORCH_INDEX
     if not own_index.is_file() and not torch_index.is_file():
-        raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
+        raise UserError(f"{folder} holds no checkpoint written by `resharding.save`")
     try:
         index = (
             json.loads(own_index.read_bytes())
@@ -115,7 +115,7 @@ def parse_index(index: Any, sizes: Sizes) -> Metadata:
     Raises ValueError, KeyError, TypeError or AttributeError if the index is invalid.
     """
     if index["format"] != FORMAT:
-        raise ValueError(f"the index has format {index['format']!r}, and this version reads {FORMAT}")
+        raise ValueError(f"the index has format {index['format']!r}, but this version reads only format {FORMAT}")
     entries: dict[str, Any] = {}
     places: dict[MetadataIndex, Any] = {}
     for name, entry in index["entries"].items():
@@ -128,7 +128,7 @@ def parse_index(index: Any, sizes: Sizes) -> Metadata:
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
             raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
         if not disjoint(chunks):
-            raise ValueError(f"chunks of {name} overlap, so some of its values are in no chunk")
+            raise ValueError(f"the chunks of {name} add up to its size but overlap, so some values are in no chunk")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
         for chunk, entry_chunk in zip(chunks, entry["chunks"], strict=True):
             min_bytes = math.prod(chunk.sizes) * dtype.itemsize
@@ -188,7 +188,10 @@ def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
     if place["file"] not in sizes:
         raise ValueError(f"{place['file']!r} is not a file in this folder")
     if start + length > sizes[place["file"]] or length < min_bytes:
-        raise ValueError(f"{place['file']} has {sizes[place['file']]} bytes, and {min_bytes} are expected at {start}")
+        raise ValueError(
+            f"an entry of {place['file']} ({sizes[place['file']]} bytes) begins at byte {start} and has {length} bytes;"
+            f" it must lie within the file and have at least {min_bytes}"
+        )
     return Place(place["file"], start, length)
 
 
@@ -203,5 +206,5 @@ def parse_dtype(name: Any) -> torch.dtype:
 def parse_sizes(values: Any) -> torch.Size:
     """Return a list of sizes or offsets as torch.Size. Raises ValueError if `values` is not such a list."""
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value < MAX_SIZE for value in values):
-        raise ValueError(f"{values!r} are not sizes")
+        raise ValueError(f"{values!r} is not a list of sizes or offsets")
     return torch.Size(values)

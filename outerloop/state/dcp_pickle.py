@@ -1,8 +1,8 @@
 """Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing anything in it.
 
-A pickle names functions and classes, which are called when it is read. This module resolves every class name that torch
-writes to an inert `Record` of its arguments and state, and refuses all other names. dcp_index.py converts the records
-and applies the same checks as to a JSON index.
+A pickle names functions and classes, which are called when it is read. This module accepts only the names that
+torch writes. It replaces the named classes and functions with inert types such as `Record`, which only stores arguments
+and state. dcp_index.py converts the records and applies the same checks as to a JSON index.
 """
 
 from __future__ import annotations

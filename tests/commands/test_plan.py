@@ -36,8 +36,8 @@ def settings(name, **asked):
     [
         ([*FLEET], "--up or --probe is missing"),
         ([*FLEET, "--up", "100"], "--up '100' is not a bandwidth"),
-        ([*FLEET, *LINKS, "--down", "fast"], "use --down 100mbit"),
-        ([*FLEET, *LINKS, "--latency", "20"], "use --latency 50ms"),
+        ([*FLEET, *LINKS, "--down", "fast"], "for example --down 100mbit"),
+        ([*FLEET, *LINKS, "--latency", "20"], "for example --latency 50ms"),
         ([*FLEET, *LINKS, "--step", "0s"], "takes no time"),
         ([*FLEET, *LINKS, "--peers", "0"], "--peers 0 must be 1 .. 10000"),
         ([*FLEET, *LINKS, "--density", "2"], "pass --density 0.0156"),

@@ -177,7 +177,7 @@ def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_m
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="holds no checkpoint written by"):
         distributed_checkpoint.load(tmp_path / "none", optimizer, outer)
 
 

@@ -236,8 +236,8 @@ def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
     [
         (["{}/none"], "is not a folder: call outerloop report"),
         (["{}/empty"], "no run in or under"),
-        (["{}/run", "--bandwidth", "100MB"], "use --bandwidth 100mbit"),
-        (["{}/run", "--bandwidth", "0mbit"], "use --bandwidth 100mbit"),
+        (["{}/run", "--bandwidth", "100MB"], "for example --bandwidth 100mbit"),
+        (["{}/run", "--bandwidth", "0mbit"], "for example --bandwidth 100mbit"),
         (["{}/run", "--out", "{}/run/config.yaml"], "pass --out with another name"),
         (["{}/run", "--typo"], "run outerloop report runs"),
         ([], "run outerloop report runs"),

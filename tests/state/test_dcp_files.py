@@ -204,27 +204,27 @@ def halves(index, first, second, *, length):
 
 
 HARMS = {
-    "another format": (lambda index: index.update(format=2), "the index has format 2, and this version reads 1"),
+    "another format": (lambda index: index.update(format=2), "format 2, but this version reads only format 1"),
     "no format": (lambda index: index.pop("format"), "'format'"),
     "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), "secret' is not a file in this folder"),
     "an absolute file": (lambda index: chunk(index).update(file="/etc/passwd"), "is not a file in this folder"),
     "a folder": (lambda index: chunk(index).update(file="."), "is not a file in this folder"),
     "no name": (lambda index: chunk(index).update(file=["x"]), "unhashable"),
-    "past the end": (lambda index: chunk(index).update(start=1 << 40), "are expected at 1099511627776"),
-    "too short": (lambda index: chunk(index).update(bytes=47), "48 are expected at"),
-    "negative": (lambda index: chunk(index).update(start=-1), "are not sizes"),
-    "a float": (lambda index: chunk(index).update(start=0.5), "are not sizes"),
+    "past the end": (lambda index: chunk(index).update(start=1 << 40), "begins at byte 1099511627776"),
+    "too short": (lambda index: chunk(index).update(bytes=47), "have at least 48"),
+    "negative": (lambda index: chunk(index).update(start=-1), "is not a list of sizes"),
+    "a float": (lambda index: chunk(index).update(start=0.5), "is not a list of sizes"),
     "a huge shape": (lambda index: w(index).update(shape=[1 << 61, 4]), "do not make up its shape"),
-    "past int64": (lambda index: w(index).update(shape=[1 << 63]), "are not sizes"),
-    "a huge chunk": (huge_chunk, "are expected at"),
+    "past int64": (lambda index: w(index).update(shape=[1 << 63]), "is not a list of sizes"),
+    "a huge chunk": (huge_chunk, "must lie within the file"),
     "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside of its tensor"),
     "other dimensions": (lambda index: chunk(index).update(offsets=[0]), "zip"),
     "twice": (lambda index: w(index)["chunks"].append(dict(chunk(index))), "do not make up its shape"),
     "one half twice": (
-        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 0], [3, 2]), length=48), "chunks of model.w overlap"
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 0], [3, 2]), length=48), "size but overlap"
     ),
     "a column of both": (
-        lambda index: halves(index, ([0, 0], [3, 3]), ([0, 2], [3, 1]), length=48), "chunks of model.w overlap"
+        lambda index: halves(index, ([0, 0], [3, 3]), ([0, 2], [3, 1]), length=48), "size but overlap"
     ),
     "one place twice": (
         lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=0), "holds two overlapping entries"
@@ -302,7 +302,7 @@ def test_the_index_of_torch_is_checked_like_the_own_one(tmp_path):
     for change, said in (
         (lambda info: setattr(info, "relative_path", "../secret"), "is not a file in this folder"),
         (lambda info: setattr(info, "transform_descriptors", ["zstd"]), "written through an extension"),
-        (lambda info: setattr(info, "length", 1 << 50), "are expected at"),
+        (lambda info: setattr(info, "length", 1 << 50), "must lie within the file"),
     ):
         harmed = copy.deepcopy(real)
         change(next(iter(harmed.storage_data.values())))

@@ -61,7 +61,11 @@ class ChainFollower:
                 for peer, why in contradictions(logs, head).items():
                     self._trust.refusals.note("ballots", others[peer], why)
                 rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
-                logger.info("commit %d, or one that it follows, is held by more than half of %s", head.number, rests_on)
+                logger.info(
+                    "newest proven commit: %d; it, or an earlier commit of its chain, is held by more than half of %s",
+                    head.number,
+                    rests_on,
+                )
                 return head
             if logs:
                 whom = _describe(voters) or f"the {len(logs)} peers that answer"
@@ -100,7 +104,7 @@ class ChainFollower:
             certified.cancel()
 
     async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
-        """Ask these peers for commits, one after the other, until the state is certified. Warn if that takes long."""
+        """Ask these peers in turn for commits until the state is certified. Warn if the certification takes long."""
         clock = asyncio.get_running_loop().time
         began_s, warn_after_s, turn = clock(), CERTIFY_S, 0
         while not certified.done():

@@ -61,9 +61,9 @@ class Download:
         """Return the manifest and the content of the state as of commit `number`, from the donors that offer it.
 
         `donors` are peer ids. The content has at most `at_most` bytes. `progress` is called with the number of bytes
-        received and the size of the state. `certified` waits until a manifest is certified and returns its sha256. It
-        is called only if no state is named by more than half of the donors, so the caller must compare the result with
-        the certified manifest. If `certified` is None, more than half of the donors must name the same state.
+        received and the size of the state. `certified` waits until a manifest is certified and returns its sha256. If
+        more than half of the donors name one state, `certified` is not called, so the caller must compare the result
+        with the certified manifest. If `certified` is None, more than half of the donors must name the same state.
 
         Raises ContentUnavailable if the donors do not deliver the state, and MalformedMessage if its manifest is
         malformed.
@@ -116,7 +116,7 @@ class Download:
         async def download(sha: bytes, places: list[int]) -> None:
             nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
-            async with turns:  # at most one download per slot, so that none loses its turn to a waiting download
+            async with turns:  # no more downloads than slots, because a waiting download takes the slot of a slow one
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:

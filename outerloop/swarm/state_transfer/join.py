@@ -87,7 +87,7 @@ class StateTransfer:
             try:
                 return (await self._download.get(START, ids, progress, at_most=at_most))[1]
             except (ContentUnavailable, MalformedMessage) as error:
-                logger.warning("no initial state: %s; retrying", error)
+                logger.warning("the run's initial state is not available yet: %s; retrying", error)
             await asyncio.sleep(RETRY_S[1])
 
     async def drop_initial_state(self) -> None:
@@ -95,9 +95,9 @@ class StateTransfer:
         self.donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
-        """Record that the trainer has landed a commit. If a peer requested its state, serve the copy in `content`.
+        """Record that the trainer has landed a commit. Serve `content`, the copy of the state as of this commit.
 
-        This peer's next payload names that state. `content` is None if no state was copied.
+        This peer's next payload then names the state. `content` is None if the state was not copied.
         """
         head = self._rounds.head_of(number)
         self.donor.landed(number, copied=content is not None and head is not None)
