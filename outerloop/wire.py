@@ -42,7 +42,7 @@ CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
 MAX_VALUES = 1 << 48
-"""Limit of the product of a shape's nonzero dimensions. torch computes this product, and fails beyond 63 bits."""
+"""Limit on the product of a shape's nonzero dimensions. torch computes this product, and fails beyond 63 bits."""
 QUOTED = 40
 """Maximum number of characters of an invalid name that an error message quotes."""
 

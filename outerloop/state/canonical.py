@@ -1,6 +1,6 @@
 """Convert a tree of tensors and plain values, such as the state of a run for a late joiner, to bytes and back.
 
-    {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
+    {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in tree order, and the tree as JSON
 
 The encoding is canonical: equal trees give equal bytes on every peer, so that a joining peer can fetch each piece from
 a different peer. Dictionaries are sorted by key; tuples become lists. Nothing in the bytes is executed.

@@ -1,4 +1,4 @@
-"""Find the newest proven commit of a run and follow the chain from it, as a peer that has no state of the run yet."""
+"""Find the newest proven commit of a run and follow the chain from it, for a peer without the run's state."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class ChainFollower:
     async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
         """Wait until a peer proves the commit after `head`, and return it.
 
-        Raises ContentUnavailable if most of the peers that answer cannot provide it, because their logs begin after it
-        or they are on another chain.
+        Raises ContentUnavailable if most of the peers that answer cannot provide that commit, because their logs begin
+        after it or contain another chain.
         """
         while True:
             first = next(self._turns) % max(1, len(peers))  # a different peer each time, as a peer may be silent

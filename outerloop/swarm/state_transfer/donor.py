@@ -32,7 +32,7 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 FURTHEST_AHEAD = 2
 """Maximum number of commits by which a requested commit may be ahead of the last one that landed at this donor."""
 COPY_EVERY = 4
-"""In this number of consecutive commits at most two states are copied, one of them at a multiple of this number."""
+"""Out of this many consecutive commits, at most two states are copied, one of them at a multiple of the number."""
 
 
 def next_common(number: int) -> int:

@@ -110,7 +110,7 @@ class StateTransfer:
     def silent_s(self) -> float:
         """Return the time in seconds since the last answer to a request about the run, or the last transfer of a state.
 
-        A transfer of data is noticed at the first call of this method after the transfer, and counts from that call.
+        A transfer is noticed by the first call of this method after it, and the time is then counted from that call.
         """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
