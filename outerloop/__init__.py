@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 try:
     __version__ = version("outerloop-train")
-except PackageNotFoundError:  # not installed: run from a checkout
+except PackageNotFoundError:  # outerloop is not installed, but runs from a checkout
     __version__ = "0+checkout"
 
 __all__ = [
@@ -90,7 +90,7 @@ HOMES = {
 A module is imported when one of its names is first used, so that the command line starts quickly.
 """
 
-if not TYPE_CHECKING:  # not for type checkers: they read the imports above, and report other names as errors
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report every name that is not imported above
 
     def __getattr__(name: str) -> Any:
         if name in MODULES:

@@ -1,6 +1,6 @@
 """Optional protocols of an exchange, and functions with a default for exchanges that do not implement a protocol.
 
-Replicated     a majority decides rounds; peers may miss rounds, join late and take over the state of the others
+Replicated     a majority decides which messages form a round; a peer may miss rounds, or join late and fetch the state
 Meeting        all peers exchange bytes outside of rounds
 StateSender    sends the initial state to some peers more cheaply than through a meeting
 Metered        counts bytes and transfer time
@@ -86,16 +86,16 @@ class Meeting(Protocol):
     """An exchange whose peers can exchange bytes outside of rounds."""
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the bytes that all live peers sent for one meeting, including this peer's, in peer-name order.
+        """Return the bytes that all live peers sent to this all-gather, including this peer's, sorted by peer name.
 
         All peers must call this with the same values of `number`, in increasing order. Raises RoundFailed if the
-        meeting fails.
+        all-gather fails.
         """
         ...
 
 
 def meeting(exchange: Exchange) -> Meeting:
-    """Return the exchange. Raises UserError if its peers cannot meet."""
+    """Return the exchange as a Meeting. Raises UserError if it has no `all_gather`."""
     if not isinstance(exchange, Meeting):
         raise UserError(
             f"{type(exchange).__name__} has no all_gather, which peers use to compare their states: add it, or set"
@@ -109,16 +109,16 @@ class StateSender(Protocol):
     """An exchange with its own method to send the initial state from peers that have it to peers that need it."""
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return the givers' state if this peer is a taker, else empty bytes.
+        """Return the state of `way.givers` if this peer is one of `way.takers`, else empty bytes.
 
-        All peers must call this with the same `way`, after a meeting. `state` serializes this peer's state and is
+        All peers must call this with the same `way`, after an all-gather. `state` serializes this peer's state and is
         called only if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
         """
         ...
 
 
 def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-    """Call `StateSender.hand_over`. If the exchange lacks it, the first giver sends its state in an all-gather."""
+    """Call `StateSender.hand_over`, or send the first giver's state in an all-gather if the exchange lacks it."""
     if isinstance(exchange, StateSender):
         return exchange.hand_over(way, state)
     if not way.takers:

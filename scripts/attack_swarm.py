@@ -59,7 +59,7 @@ class Listed(Swarm):
         self.next_sample = 0.0
 
     def follow(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Follow the swarm for this time, or until the condition holds.
+        """Follow the swarm for `seconds`, or until the condition `until` holds.
 
         Raises TimeoutError if no round lands for `patience_s`.
         """
@@ -84,7 +84,7 @@ class Listed(Swarm):
         return [b - a for a, b in pairwise(seen)]
 
     def report(self, honest: list[Machine]) -> Row:
-        """Return the fields that the records of all runs have."""
+        """Return the fields that the records of all runs have in common."""
         rows = [row for machine in honest for row in machine.rows if row["event"] == "round" and not row["failed"]]
         return {
             "workers": len(self.machines),
@@ -123,7 +123,7 @@ class Memory:
         self.most: dict[tuple[str, int], float] = {}
 
     def look(self, machines: list[Machine]) -> None:
-        """Measure all processes of these machines."""
+        """Measure the memory of all processes of these machines."""
         for pid in {pid for machine in machines for pid in machine.processes()}:
             with suppress(OSError, AttributeError):  # the process has ended
                 found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -167,7 +167,7 @@ def id_of(machine: Machine) -> str:
 
 
 def round_times(seconds: list[float]) -> Row:
-    """Return the median, mean and maximum of these seconds; None for each if the list is empty."""
+    """Return the median, mean and maximum of round times in seconds; None for each if the list is empty."""
     if not seconds:
         return dict.fromkeys(("round_s_median", "round_s_mean", "round_s_longest"))
     found = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "longest": max(seconds)}

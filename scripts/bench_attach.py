@@ -7,8 +7,8 @@ is measured. Blocks of steps with and without the hook alternate; the cost is th
 of AdamW on the same model is measured for comparison.
 
 In a round: 16.8M parameters and an exchange that takes half a second. The round lands at once, or 15 steps of 50 ms
-later, and the optimizer is either known to be the only code that writes the weights, or not. The script measures how
-long training blocks for the launch, for messages that have not arrived yet, and for the landing.
+later. In the second case, the optimizer is either known to be the only code that writes the weights, or not. The script
+measures how long training is blocked by the launch, by the wait for messages, and by the landing.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def hook_us(recipe: str) -> tuple[float, float]:
 
 
 def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
-    """Return the median milliseconds that training blocks in each part of a round.
+    """Return the median time in milliseconds for which each part of a round blocks training.
 
     A sleep takes the place of the forward and backward pass.
     """

@@ -5,11 +5,11 @@
 
 An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. There are two
 kinds of mutations: those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and those
-of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: it either
-is refused with InvalidMessage or gives finite tensors of the right shapes; memory stays bounded; and compiled kernels,
-whose bounds checks this script turns on, give the same result as their definitions. The script stops at the first input
-that fails this check or takes ten seconds, and stores the input in FOLDER. The line DONE reports the coverage: branches
-(cov), and branches counted by how often they were taken (ft).
+of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: the decoder
+either refuses the input with InvalidMessage or returns finite tensors of the right shapes; memory stays bounded; and
+compiled kernels give the same result as their definitions. This script turns on the bounds checks of the kernels. It
+stops at the first input that fails the check or takes ten seconds, and stores the input in FOLDER. The line DONE
+reports the coverage: branches (cov), and branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def one_input(data: bytes) -> None:
 
 
 def changed(data: bytes, max_size: int, seed: int) -> bytes:
-    """Return a new input: mutated by layout, mutated by libFuzzer, or the same payload for another codec."""
+    """Return a new input: mutated according to its layout, mutated by libFuzzer, or given to another codec."""
     draw = Random(seed)
     codec, blob = data[:1] or b"\0", data[1:]
     other = payload_checks.honest(draw.choice(payload_checks.CODECS), seed=1)

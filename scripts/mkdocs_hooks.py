@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: files of the repository that a page links to become part of the site, at their path.
+"""Hooks of mkdocs: add to the site the repository files to which a page links, under their path in the repository.
 
 A page links to a file such as `../scripts/results/recipes/COMMAND.md` by its path in the repository. mkdocs reads only
 `docs/`, so `on_files` adds such files (and those to which they link), and `on_page_markdown` rewrites the links. Links
@@ -31,7 +31,7 @@ def uri(file: Path) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files outside `docs/` that pages link to, directly or through each other."""
+    """Add the files outside `docs/` to which pages of the site link, directly or through other such files."""
     pages = [Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path]
     while pages:
         page = pages.pop()

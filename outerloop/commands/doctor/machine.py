@@ -23,7 +23,7 @@ SHOWN_PACKAGES = ("torch", "hivemind", "hydra-core", "numba", "triton")
 MIN_DISK_BYTES = 2e9
 """Minimum free disk space in bytes: 30 times the size of two checkpoints and the exported model of the default job."""
 MIN_MEMORY_BYTES = 1e9
-"""Minimum free memory in bytes. One worker of the default job needs half of this, and p2pd a tenth."""
+"""Minimum free memory in bytes. A worker of the default job needs half of it, and its libp2p daemon (p2pd) a tenth."""
 MIN_OPEN_FILES = 1024
 """Minimum soft limit on open files: p2pd keeps up to 512 connections, and each stream uses a file descriptor too."""
 
@@ -59,7 +59,7 @@ def versions() -> Iterator[Finding]:
         if installed and requirement.name in SHOWN_PACKAGES:
             found[requirement.name] = (
                 str(torch.__version__) if requirement.name == "torch" else installed
-            )  # torch.__version__ includes the build
+            )  # torch.__version__ includes the build, e.g. +cpu
     yield from failed
     if not failed:
         yield Finding("versions", True, ", ".join(f"{name} {version}" for name, version in found.items()))

@@ -18,7 +18,7 @@ from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
 
 MAX_CLOCK_DIFFERENCE_S = 3.0
-"""Hivemind's limit on the difference between the clocks of two peers. Above this limit, they refuse each other."""
+"""Hivemind's limit on the clock difference of two peers. Peers whose clocks differ by more refuse each other."""
 MAX_DIALLED = 3
 """Maximum number of addresses to dial.
 
@@ -61,7 +61,7 @@ def reachable_from(address: str) -> str:
 
 
 def address_finding(addresses: Sequence[str]) -> Finding:
-    """Report the addresses that other peers would be given."""
+    """Report the addresses that this machine would announce to other peers."""
     places = {without_peer_id(address): reachable_from(address) for address in addresses}
     result = ", ".join(f"{address} ({place})" for address, place in places.items())
     if set(places.values()) == {THIS_MACHINE}:
@@ -84,8 +84,8 @@ def dial_failure(address: str) -> str:
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
-    If dialling failed although addresses are announced, the finding is undecided, because many routers do not let hosts
-    in their own network dial its public address.
+    If dialling failed although addresses are announced, the finding is undecided, because many routers do not let a
+    host dial the public address of its own network.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
@@ -131,7 +131,7 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
 
 
 def format_speed(measured: Measured) -> str:
-    """Format the round-trip time and the rates, which are lower bounds: 1 MB is too little to reach full speed."""
+    """Format the round-trip time and two rates, both lower bounds: 1 MB is too little to reach full speed."""
     text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
     if measured.up is None or measured.down is None:
         return (
@@ -141,7 +141,7 @@ def format_speed(measured: Measured) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Format a rate with two significant digits, because a transfer of 1 MB measures it no more precisely."""
+    """Format a rate with two significant digits, because a transfer of 1 MB gives no higher precision."""
     return format_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
@@ -204,5 +204,5 @@ def without_peer_id(address: str) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error: libp2p lists all attempts to dial, the last attempt at the end."""
+    """Return the last line of an error message: libp2p lists every attempt to dial on a line of its own."""
     return str(error).splitlines()[-1].lstrip(" *")

@@ -11,11 +11,11 @@ no peer votes in round r + 1 before commit r is its head. There is only one comm
 majorities of the same M_r+1, and no vote in round r + 1 can undo commit r. Rosters change only for the sake of
 liveness: each round needs a majority of its own roster to be up, and one running peer that can report the head.
 
-Two things must survive a crash. First, Persist effects: each is written before the effects after it. Second, payloads,
-from `payload_stored` until their round is ROUNDS_KEPT rounds old, because a peer that accepts a commit promises to
-serve its payloads. A commit is applied and passed on before it is saved. This is safe because the accepts of a majority
-are on disk, so a peer that loses the commit in a crash learns the same commit again. A peer that lost its saved state
-returns under a new identity.
+Two things must survive a crash. First, Persist effects: each must be on disk before a later effect is carried out.
+Second, payloads, from `payload_stored` until their round is ROUNDS_KEPT rounds old, because a peer that accepts a
+commit promises to serve its payloads. A commit is applied and passed on before it is saved. This is safe because the
+accepts of a majority are on disk, so a peer that loses the commit in a crash learns the same commit again. A peer that
+lost its saved state returns under a new identity.
 
 Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
 a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
@@ -30,7 +30,7 @@ If roster peers lie, in any way, while the honest roster peers that are up form 
     forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
                     are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
                     peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
-                    if the two parts exchange no messages meanwhile. Both parts then follow signed commits. The two
+                    if the two groups exchange no messages meanwhile. Both groups then follow signed commits. The two
                     decided commits of the round contain two statements of one peer that contradict each other
                     (view_change.py), which identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
@@ -129,7 +129,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def reconsider(self) -> list[Effect]:
-        """Check again which steps are possible, after a peer was disallowed: the other peers may be enough now."""
+        """Check again which steps are possible: once a peer is disallowed, the remaining peers may be enough."""
         return self._step()
 
     def timeout(self, number: int, view: int) -> list[Effect]:
@@ -142,7 +142,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer as a learner. Does not ask if this peer already has a vote.
+        """Ask the roster to count this peer's payload as that of a learner. Does not ask if this peer has a vote.
 
         The peer must hold the run's state as of the head. The caller must repeat the request in each round, and
         periodically within a round.
@@ -165,8 +165,8 @@ class CommitChain(PaxosInstance):
     def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
         """Compare a peer's untrusted log with this peer's log; switch to the other chain if it is better (forks.py).
 
-        If the log belongs to the same chain and reaches further back, extend this peer's log, which then shows which
-        peers were absent.
+        If the log belongs to the same chain and reaches further back, extend this peer's log backwards, so that it
+        shows which peers were absent.
         """
         if not linked(log):
             self._reject(sender, "sends commits that do not follow one another")
@@ -190,7 +190,7 @@ class CommitChain(PaxosInstance):
         return tuple(decided for decided in self.hard_state.log if decided.commit.number > number)
 
     def _step(self) -> list[Effect]:
-        """Take every step that has become possible, save, and return the effects to carry out."""
+        """Take every step that has become possible, save the hard state, and return the effects to carry out."""
         while self.votes and (self._accept() or self._propose() or self._decide()):
             pass
         self._save()

@@ -18,10 +18,10 @@ All peers lead views in turn, but those whose views have failed (the demoted pee
     limit                only the latest (n - 1) // 2 demotions are kept, so at any time more than half of the roster is
                          not demoted
 
-So a silent leader costs one timeout, not one in every round that it would lead. The list is part of each commit, and
-every acceptor recomputes it (validity.py). So all peers, including a newcomer that holds one commit, derive the same
-leaders from the head of the chain alone. A view fails only if a majority wants the next one, so a minority of liars
-cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
+So a silent leader costs one timeout, not one in every round that it would lead. The list of demoted peers is part of
+each commit, and every acceptor recomputes it (validity.py). So all peers, including a newcomer that holds one commit,
+derive the same leaders from the head of the chain alone. A view fails only if a majority wants the next one, so a
+minority of liars cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
 
 This is the leader reputation of Carousel (Cohen et al., "Be Aware of Your Leaders", FC 2022, arXiv 2110.00960) with
 failed views in place of missing votes.
@@ -58,8 +58,8 @@ from outerloop.swarm.validation import (
 DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
 MOST_LETTERS = 64
-"""Maximum length of a peer's name if its payload names a state (state_roots.py). The payload's file name contains both
-(round_store.py) and is limited to 255 characters.
+"""Maximum length of a peer's name if its payload names a state (state_roots.py). The payload's file name contains the
+peer's name and the state (round_store.py), and is limited to 255 characters.
 """
 State = tuple[int, bytes]
 """The number of a commit, and the sha256 of the manifest of the run's state as of that commit."""
@@ -69,7 +69,7 @@ State = tuple[int, bytes]
 class Participant:
     """One payload of a round: its owner, sha256 and size. Participants are sorted by these fields.
 
-    `state`: the copied state of the run that the payload names (state_roots.py), or None.
+    `state`: identifies the copy of the run's state that the owner names (state_roots.py); None: it names no state.
     """
 
     peer: str
@@ -233,7 +233,7 @@ def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ..
 
 
 def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the demoted peers of the commit after `head`, if it is first proposed in `view` and names `roster`."""
+    """Return the `demoted` list of a commit that follows `head`, is first proposed in `view`, and names `roster`."""
     order = turns(run, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed

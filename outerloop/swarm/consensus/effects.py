@@ -45,7 +45,7 @@ class FetchPayloads:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Fetch the later commits from the log of `peer`, which is in round `number`; pass them to `receive` in order."""
+    """Fetch later commits from the log of `peer`; pass them to `receive` in order. `number`: the round of `peer`."""
 
     number: int
     peer: str

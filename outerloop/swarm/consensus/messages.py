@@ -90,7 +90,7 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """A vote for a proposal. `digest`: of the accepted commit. `signature`: of the sender, forwarded to all peers."""
+    """A vote for a proposal. `digest`: the accepted commit's. `signature`: the sender's, forwarded to all peers."""
 
     number: int
     head: bytes

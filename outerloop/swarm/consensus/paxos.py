@@ -162,7 +162,7 @@ class PaxosInstance(Pacemaker):
     # as a follower
 
     def _receive_proposal(self, sender: str, proposal: Accepted) -> None:
-        """Check a proposal and keep it. If it is of a later view, which its promises prove, enter that view.
+        """Check a proposal and keep it. If the promises in the proposal prove a later view, enter that view.
 
         If the leader proposes a commit that no peer may accept, this peer asks for the next view at once.
         """
@@ -230,8 +230,8 @@ class PaxosInstance(Pacemaker):
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit for which other peers may vote, or an empty string.
 
-        This peer votes for the commit in any case if so many peers report that they have accepted the commit that one
-        of them must be honest.
+        Once f + 1 peers report that they have accepted the commit, at least one of them is honest. Then this peer votes
+        for the commit in any case.
         """
         accepting = [pledge for pledge in pledges if pledge.accepted and pledge.accepted[1] == commit.digest]
         if len(accepting) > max_faulty(self.hard_state.roster):

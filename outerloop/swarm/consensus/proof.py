@@ -10,8 +10,8 @@ A commit in a log counts only if enough voters agree on it or signatures prove i
     newest     the last commit to which the logs lead from the anchor. Each commit on the way is signed by a majority of
                the roster that the previous commit names (signatures.py)
     behind     this peer must download the other peers' state if three conditions hold: more than half of the voters
-               are shown to be past its round, by their own answer or by their signed accept of a later commit; no log
-               reaches back to its head; and at most half of its own roster is in the same round
+               are shown to be past this peer's round, by their own answer or by their signed accept of a later
+               commit; no log reaches back to this peer's head; and at most half of this peer's roster is in its round
 
 Logs reach back only ROUNDS_KEPT commits (state.py), so one assumption is needed: more than half of the voters are
 honest. Everything after the anchor is proven by signatures. Each peer id has one vote. This peer itself is not a voter.
@@ -22,7 +22,7 @@ If fewer than half of the voters lie, they
     can       withhold their logs or send old ones: a newcomer may then start at an earlier commit, and catches up
     can       delay a newcomer while so many other voters are silent that at most half of each group answers
 
-The same rule decides which members are believed about the session (formation.py).
+The same rule decides which list of members a peer believes (formation.py).
 
 In a run without an allow-list, a newcomer can only count the peers that answer, and any machine can create many
 identities. More than half of the peers that answer can present any history. If only one peer answers, its log is the
@@ -42,7 +42,7 @@ from outerloop.swarm.validation import id_of
 Logs = Mapping[str, Sequence[CommitCertificate]]
 """Peer id -> the last commits of its log, at least one, as the peer sent them."""
 Voters = Sequence[frozenset[str]]
-"""Non-empty groups of peer ids. More than half of any group is enough."""
+"""Non-empty groups of peer ids. It is enough if more than half of any one group agree."""
 
 
 def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:

@@ -1,19 +1,20 @@
 """The leader's choice of a proposal: a commit that a majority may already have accepted, or else one of its own.
 
-A majority may have accepted the commit that the promises of a majority report for the highest view. The leader may
-use the promises of any majority. So a peer that has accepted a commit with unavailable payloads does not block a round
-that a majority can continue. The promises behind the choice are sent with the proposal, and each acceptor checks them
-(view_change.py).
+Of the commits that the promises of a majority report, only the one accepted in the highest view can have been accepted
+by a majority. The leader is free to choose the majority whose promises it uses. So a peer that has accepted a commit
+with unavailable payloads does not block the round: the leader can use the promises of other peers, if they are a
+majority. The promises behind the choice are sent with the proposal, and each acceptor checks them (view_change.py).
 
 If the choice is free, the leader proposes a commit of its own once the gather of the round closes. Peers whose payloads
 have arrived take part in this round; the others continue with the next one. The gather closes by this rule:
 
     at any time            the payloads of all roster peers that may take part have arrived
-    after the grace        the payloads of at least min_peers and min_fraction of the roster have arrived and, depending
-    period                 on `quorum`, of
-                               "majority"     more than half of the roster
-                               "min_peers"    no further peers
-                               "all"          all roster peers: a peer that is gone stops the run, unless it is expelled
+    after the grace        at least min_peers payloads, and at least min_fraction times the size of the roster, have
+    period                 arrived. `quorum` may require more payloads:
+                               "majority"     those of more than half of the roster
+                               "min_peers"    no more
+                               "all"          those of all roster peers: a peer that is gone stops the run, unless it is
+                                              expelled
     after the deadline     min_peers payloads have arrived; with "all", the payloads of all roster peers
 
 Grace and deadline are events from the leader's own clock. With fewer than min_peers payloads the gather never closes.

@@ -56,8 +56,8 @@ def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -
 def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
     """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
 
-    These roster peers were absent from at least the `absent_rounds - 1` previous commits. These commits and the current
-    one must have been proposed by more roster peers than a minority, but ROUNDS_KEPT proposers are always enough.
+    These roster peers were absent from at least the `absent_rounds - 1` previous commits. The history suffices if the
+    proposers of these commits and of the current one are at least half of the roster, or ROUNDS_KEPT of its peers.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1], view)}

@@ -168,7 +168,7 @@ class HardState:
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the state with another log. Drop entries of `left` before its head, which cannot become head again."""
+        """Return the state with another log. Drop entries of `left` below its head: they cannot be the head again."""
         left = frozenset((number, sha256) for number, sha256 in self.left if number >= log[-1].commit.number)
         return HardState(self.run, self.peer, log, left=left)
 

@@ -6,7 +6,7 @@
     view       the signer wants to be in this view
     ask        the signer holds the state and asks to be counted
 
-Each statement names a round and a head. It is signed with the session and the signer's name in front (signatures.py),
+Each statement names a round and a head. Its signature also covers the session and the signer's name (signatures.py),
 so it is valid for one run, round and name. It names the head because a peer that switches to another chain (forks.py)
 votes again in rounds in which it has already voted. After a given head, no honest peer accepts two commits in one view,
 or omits an earlier accept from a later promise: two statements that show the contrary prove that the signer lied.

@@ -33,7 +33,7 @@ def commit_error(
     absent_rounds: int,
     max_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why this cannot be the commit of the current round; empty if it can. `max_bytes`: limit of a payload."""
+    """Return why this cannot be the commit of the current round; empty if it can. `max_bytes`: payload size limit."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
         return f"commit {commit.number} follows another head: its history differs from this peer's"

@@ -4,7 +4,7 @@
                    or the leader has proposed a commit that no peer may accept
     certificate    the wishes of a majority for a view or later ones: a peer that receives it enters the view and sends
                    its promise
-    overdue        so many peers want a later view that one of them must be honest: this peer's own timeout starts
+    overdue        f + 1 other peers, at least one of them honest, want a later view: this peer starts its own timeout
 
 An honest peer never wants a view later than the one after its own, so no view is entered unless a majority is at most
 one view behind it. Liars alone cannot move a peer to another view, in particular not out of a view whose leader works.
@@ -107,7 +107,7 @@ def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[P
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
-    """Return the latest view that promises report, and the commits that most of them report for that view.
+    """Return the latest view that the promises report, and the commits that most of them report for that view.
 
     One of these commits must be proposed again. If the set is empty, the choice is free.
     """
@@ -170,7 +170,7 @@ class Pacemaker:
             self._send([sender], self._own_view_change())
 
     def _receive_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
-        """Record wishes of any peers, sent by any peer, and enter the view that a majority now wants."""
+        """Record the wishes of peers, whichever peer sent them, and enter the view that a majority now wants."""
         known = {wish.peer: wish.view for wish in self.soft_state.wishes}
         voters, head = self.hard_state.roster, self.hard_state.head.digest
         later = [wish for wish in wishes if wish.peer in voters and wish.view > known.get(wish.peer, -1)]

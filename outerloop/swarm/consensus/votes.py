@@ -6,7 +6,7 @@
     accepted       a proposal that was accepted: the commit, with a link for each view in which it was proposed
     certificate    a decided commit, with the accepts of a majority
 
-They are parts of messages (messages.py) and of the hard state (state.py), whose log consists of certificates.
+These records are parts of messages (messages.py) and of the hard state (state.py), whose log consists of certificates.
 """
 
 from __future__ import annotations

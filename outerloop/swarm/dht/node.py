@@ -80,13 +80,13 @@ async def enter_dht(
     exchange their records directly (listed_roster.py). Requests that reach the node cost almost no time, regardless of
     their size.
 
-    hivemind's `create` always creates a protocol of its own. It does so in client mode, in which the node answers no
-    requests, and the guarded protocol then replaces it. Nothing is cached, because every read must return the latest
-    records.
+    hivemind's `create` always creates hivemind's own protocol. So the node is created in client mode, in which it
+    answers no requests, and the guarded protocol then replaces hivemind's. Nothing is cached, because every read must
+    return the latest records.
 
     Raises:
         RuntimeError: no initial peer answers.
-        ValidationError: `strict` is set, and an initial peer's clock differs too much or that peer cannot connect back.
+        ValidationError: `strict` is set, and an initial peer cannot dial this node or its clock differs too much.
     """
     node = await DhtNode.create(
         p2p=p2p,

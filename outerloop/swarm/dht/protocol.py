@@ -3,8 +3,8 @@
     listed       with an allow-list, a request from an unlisted peer is refused before its content is read
     one node     a peer's node id is the hash of its peer id, regardless of the id that it claims; the routing table
                  contains each peer once
-    bounded      a find has one key, a store has one record, and an answer has one roster; the requests and bytes per
-                 second are limited (rate_limits.py)
+    bounded      a find request has one key, a store request has one record, and an answer has one roster; the requests
+                 and bytes per second are limited (rate_limits.py)
     validated    a value consists of the valid records in an answer, and expires when the last of them does
 
 hivemind's own protocol answers every key of a request, even repeated ones. It lets one machine act as any number of
@@ -51,7 +51,7 @@ BYTES = Rate(burst=8 * MAX_KEY_BYTES, per_s=2 * MAX_KEY_BYTES)
 roster at most once per second."""
 BYTES_OF_STRANGERS = Rate(burst=32 * MAX_KEY_BYTES, per_s=8 * MAX_KEY_BYTES)
 """Rate limit for the bytes to and from all non-members together: enough for a hundred peers that each read a roster of
-100 records of 1 KiB once per second; 84 Mbit/s and 3 % of a core."""
+100 records of 1 KiB once per second. This adds up to 84 Mbit/s and 3 % of a core."""
 
 
 class RequestRefused(Exception):
@@ -70,7 +70,7 @@ def node_id_of(peer_id: PeerID) -> DHTID:
 class GuardedProtocol(DHTProtocol):
     """The DHT protocol of one node, created in node.py. `records` validates records and holds the allow-list."""
 
-    _rpc_handlers = None  # separate from hivemind's class, which may have collected its handlers already
+    _rpc_handlers = None  # not inherited: hivemind's class may have collected its own handlers here already
     _stub_type = None
     records: SignedRecords
     storage: BoundedDhtStorage
@@ -91,7 +91,7 @@ class GuardedProtocol(DHTProtocol):
         """Ask a peer for its node id, and return the id; None if the answer is missing or malformed.
 
         Raises hivemind's ValidationError if `strict` is set and either the peer's clock differs too much or the peer
-        cannot connect back.
+        cannot dial this node.
         """
         try:
             return await super().call_ping(peer, validate, strict)

@@ -5,7 +5,7 @@
 Nodes check a record before they store it, and readers check it when they receive it. So a record that this validator
 refuses is not stored on any honest node and does not reach any reader. The signature covers the key, which is a hash of
 the run's name: a record belongs to one run, and any node can check the records of any run. A later record of a peer
-replaces an earlier one, never the reverse, so an old record cannot be shown again after a withdrawal.
+replaces an earlier one, never the reverse, so an old record cannot be shown again once its owner has withdrawn it.
 
 Verifying the signature is the expensive check. It comes last, once for each record, and at a limited rate per peer. In
 an open run one machine can create many identities; even then, a key never holds more records than can be read
@@ -84,7 +84,7 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused without checking its signature, or an empty string if it is not."""
+        """Return why a record is refused before its signature is checked; an empty string if it is not."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record that names no peer"
@@ -97,7 +97,7 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Spend one signature check, unless its result is known. Return the owner of an exhausted budget, or ""."""
+        """Charge a signature check to the sender if its result is unknown. Return whose budget is exhausted, or ""."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:

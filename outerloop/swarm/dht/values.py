@@ -15,7 +15,7 @@ from outerloop.swarm.validation import MAX_PEERS
 DICTIONARY = 0x50  # hivemind's extension code of a dictionary
 MAX_ITEMS = 2 * MAX_PEERS  # leaves room for records of non-members in addition to those of a run
 Item = tuple[str, bytes, float]
-"""(owner, content with its signature, expiration time)."""
+"""A record: (owner, content with its signature, expiration time)."""
 
 
 def items_of(packed: bytes) -> list[Item]:

@@ -124,7 +124,7 @@ class FinalGather(RpcService):
         if missing := collection.missing:
             names = ", ".join(self._members.names[peer] for peer in missing)
             logger.warning(
-                "final gather without the shares of %s: these peers are gone or too late, or the download failed", names
+                "final gather ended without the shares of %s: these shares were late or could not be downloaded", names
             )
 
     async def _within(self, timeout_s: float, collection: ShareCollection, condition: Callable[[], bool]) -> None:

@@ -55,7 +55,7 @@ class Pair:
     is_proposer     whether this peer has proposed the pair
     round           the partner's round, once it is known
     payload         the partner's payload; set when the proposer enters BOUND, or when the acceptor decides
-    partner_ready   whether the partner that turned this pair down still looks for another one
+    partner_ready   whether the partner, which turned this pair down, still looks for a partner
     """
 
     partner: str
@@ -127,7 +127,7 @@ class Decisions:
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
         """Return the decision on whether a pair counts. If there is none yet, `applied` becomes the decision.
 
-        It is False if the proposer asks before this peer has decided.
+        `applied` is False if the proposer asks for the decision before this peer has decided.
         """
         applied = self._applied.setdefault((proposer, token), applied)
         while len(self._applied) > MAX_DECISIONS:

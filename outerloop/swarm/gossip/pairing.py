@@ -1,7 +1,7 @@
 """State machine that finds a partner for one peer in a gossip round. It uses no clock and no network.
 
-    ready      The peer has finished its inner steps. It enters the pool and notifies some of the peers that
-               it may meet.
+    ready      The peer has finished its inner steps. It enters the pool and sends a notice to some of its possible
+               partners.
     turn       At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it
                knows to be ready. It never proposes in response to a notice, so the order of notices does not
                influence the choice.
@@ -13,10 +13,10 @@
                another partner.
 
 A peer has at most one pair at a time, from its own proposal or its acceptance of another peer's proposal until the pair
-ends. It turns down proposals that arrive meanwhile, and their senders try another peer. If its knowledge of another
-peer is out of date, this costs one failed proposal.
+ends. It turns down proposals that arrive meanwhile, and their senders try another peer. Outdated knowledge of
+another peer costs at most one failed proposal.
 
-Events are method calls. Some of them return the next action.
+Events are method calls. Some of these methods return the next action.
 """
 
 from __future__ import annotations

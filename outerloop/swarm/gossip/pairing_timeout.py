@@ -28,7 +28,7 @@ class PairingTimeout:
             raise UserError(f"exchange.patience={fraction} must be 0 or more: set exchange.patience=0.25")
         if not 0 < min_s <= max_s:
             raise UserError(
-                f"exchange.least_patience_s={min_s} must be above 0 and at most most_patience_s={max_s}:"
+                f"exchange.least_patience_s={min_s} must be above 0 and at most exchange.most_patience_s={max_s}:"
                 f" set exchange.least_patience_s={max_s}"
             )
         self._fraction, self._min_s, self._max_s = fraction, min_s, max_s

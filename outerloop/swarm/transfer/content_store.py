@@ -1,4 +1,4 @@
-"""The store of the content that this peer offers to others, by its sha256, and the buffers of downloads.
+"""The store of content that this peer offers to others, with sha256 as the key, and the buffers for downloads.
 
 Content that is being downloaded is written to a buffer that grows with it, or to a fixed part of a larger buffer.
 """

@@ -1,4 +1,4 @@
-"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; further ones wait.
+"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; other downloads wait.
 
 Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that they can never
 occupy all of them. A slow source that has no record of wasted time yet loses its slot after its turn (bulk.py).
@@ -24,7 +24,7 @@ class BusyTimer:
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._under_way = 0
-        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change, and its time; None if idle
+        self._state: tuple[float, float | None] = (0.0, None)  # total and time at the last change; time None if idle
 
     @contextmanager
     def during(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ def sign_payload(
     peer: str,
     state: State | None = None,
 ) -> bytes:
-    """Return the signature followed by the payload. `peer`: the owner's name; `state`: the state it names, if any."""
+    """Return the signature followed by the payload. `peer`: the owner's name. `state`: the state named, if any."""
     sha256 = hashlib.sha256(payload).digest()
     return signatures.sign(PURPOSE, session, number, peer, sha256, *(state or ())) + payload
 

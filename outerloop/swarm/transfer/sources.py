@@ -12,8 +12,8 @@ The record of a source outlives the item, so a frozen source causes only one sta
 complete item clears the wasted time.
 
 A source's first turn lasts TRANSFER_S; each further turn for the same item lasts as long as all turns before it
-together. So a large item can arrive over a slow link, and a source that is slow on purpose costs only a share of the
-time.
+together. So a large item can arrive over a slow link, and a source that is slow on purpose takes up only a part of
+the download's time.
 """
 
 from __future__ import annotations
