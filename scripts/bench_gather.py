@@ -1,11 +1,11 @@
-"""Measure what a gather round costs beyond moving its bytes: N peers on loopback, each a process with its daemon.
+"""Measure what a gather round costs beyond moving its bytes: N peers on loopback, each with its own daemon.
 
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
 All processes read the same clock. The transfer of a round ends when the last peer holds the last payload. The commit
 phase is the time from the end of the transfer until a peer can use the outcome. It has two parts: the time until the
-peer learns the commit, and the time in which the payloads are then copied for the trainer. Payloads are random bytes,
-new in every round.
+peer learns the commit, and the time in which the peer then copies the payloads for the trainer. Payloads are random
+bytes, new in every round.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def gathered(args: argparse.Namespace) -> list[Row]:
         expected = args.peers - 1 + args.peers * args.rounds  # the other peers' addresses, and all rows
         rows = [row for _ in range(expected) if isinstance(row := peers.next_message(), dict)]
         for process in peers.processes:
-            process.join(WAIT_S)  # leaving the run requires all peers
+            process.join(WAIT_S)  # each peer first waits for the last all-gather of all peers
     return rows
 
 

@@ -4,11 +4,12 @@
         [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
         [option=value ...]
 
-First every case is trained for `tune-steps` steps with each learning rate, at the first H, number of workers and seed;
-the learning rate with the lowest validation loss is used for the case. Then every case is trained for `inner-steps`
-steps per worker at every H, number of workers and seed; the number of sequences per step of all workers together is the
-same. FILE holds one flat record per run. The same command continues an interrupted benchmark from FILE, and `outerloop
-report FOLDER` plots the runs. Options are those of `outerloop train`.
+First every case is trained for `tune-steps` steps with each learning rate, and with the first value of H, the number of
+workers and the seed. The learning rate with the lowest validation loss is then used for the case. Next, every case is
+trained for `inner-steps` steps per worker with every combination of H, number of workers and seed. The number of
+sequences per step, of all workers together, is equal in all runs. FILE holds one flat record per run. The same command
+continues an interrupted benchmark from FILE, and `outerloop report FOLDER` plots the runs. Options are those of
+`outerloop train`.
 """
 
 from __future__ import annotations

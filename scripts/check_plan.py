@@ -5,10 +5,10 @@
 A row is a flat record: peers, mbit (rate of every link in each direction), delay_ms (one way), exchange (gather or
 gossip), fragments, payload_bytes (all fragments of a round together), inner_s (seconds of one inner step), sync_every,
 method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner gets the measured times of an
-inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. With a
-high cap, the CPU is the bottleneck as well if the hosts share a machine: --machine-mbit is then the rate of all hosts
-together (bench_gather.py measures it: all bytes divided by the seconds of their transfer). By default, each host has
-the rate of a whole machine.
+inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. If all
+hosts run on one machine, the CPU may also limit rows with a high cap. In that case, pass the rate of all hosts together
+as --machine-mbit; bench_gather.py measures it: the bytes of all payloads, divided by the seconds of their transfer.
+Without --machine-mbit, each host is assumed to run on its own machine.
 """
 
 from __future__ import annotations

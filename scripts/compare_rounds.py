@@ -32,7 +32,7 @@ SMALL += ["eval.sequences=4", "eval.every=0", "checkpoint.every=0", "keep_payloa
 STEPS_ITSELF = ("ddp", "demo", "sparta")
 """Recipes in which every inner step is a round."""
 FRAGMENTS = 4
-"""Number of fragments of the streaming recipe on the nano model. As sync_every, it gives every inner step a round."""
+"""Number of fragments of the streaming recipe on the nano model. With sync_every=4, each inner step is a round."""
 
 
 def cases() -> dict[str, list[str]]:

@@ -47,7 +47,7 @@ class Machine:
     down_until: float = 0.0
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
-    """Kind of the last fault, if it was meant to end this machine; empty otherwise, and again after a restart."""
+    """Kind of the last fault if it was "kill" or "interrupt"; empty otherwise, and again after a restart."""
     misbehaves: str = ""
     sockets: set[Path] = field(default_factory=set)
     """Socket folders of the daemons that were killed or frozen."""
@@ -76,7 +76,7 @@ class Machine:
         return self.folder.with_suffix(".misbehaves")
 
     def misbehave(self, how: str) -> None:
-        """Make the machine misbehave in this way from now on. An empty string ends the misbehaviour."""
+        """Make the machine misbehave in the way `how` from now on. An empty string ends the misbehaviour."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 
@@ -125,7 +125,7 @@ class Machine:
         return pids
 
     def thaw(self) -> None:
-        """Continue the frozen processes."""
+        """Resume the frozen processes."""
         for pid in self.frozen & self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -179,8 +179,8 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
     """Wait for three seconds, then count what a run has left behind.
 
-    Return the number of processes that have this folder in their arguments, of these socket folders that still exist,
-    and of all shared memory segments on this computer.
+    Return three counts: the processes that have this folder in their arguments, the folders among `sockets` that still
+    exist, and all shared memory segments on this computer.
     """
     time.sleep(3)
     return {

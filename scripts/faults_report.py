@@ -20,7 +20,7 @@ from faults_deck import KINDS, MISBEHAVIOURS
 
 Row = dict[str, Any]
 OVER = ("thawed", "behaves again", "kill", "interrupt")
-"""Events after which a machine is not frozen and does not send unusable payloads."""
+"""Events that end a period in which a machine is frozen or sends unusable payloads."""
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
@@ -45,7 +45,9 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """Return kind of fault -> costs: the time of the rounds until the next fault, minus as many median round times.
+    """Return kind of fault -> cost in seconds of each such fault.
+
+    A cost is the time of all rounds until the next fault, minus the median round time for each of these rounds.
 
     Measuring only the round of the fault is not enough: a fault late in a round delays the next round, a freeze may
     delay several rounds, and all machines wait again when the faulty machine returns.
@@ -59,7 +61,7 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 
 
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
-    """Return the cost of each kill: the time of the longer of the two affected rounds, minus the median round time.
+    """Return the cost of each kill: the longer of the round of the kill and the next one, minus the median round time.
 
     The list `alone` holds the costs of kills during which no machine was frozen or sent unusable payloads, `beside`
     those of the other kills.

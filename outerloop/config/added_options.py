@@ -22,9 +22,9 @@ def is_about_hydra(override: Override) -> bool:
 def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
     """Return whether any code reads `key` of `config`.
 
-    Keys that exist in `base`, the configuration without added options, are read. A new key must be an argument of the
-    `_target_` next to it, or be inside a dictionary that is an argument of a `_target_` at a higher level. A new sink,
-    log.NAME, may have any name.
+    Every key that exists in `base`, the configuration without added options, counts as read. A new key must be an
+    argument of the `_target_` next to it, or be inside a dictionary that is an argument of a `_target_` at a higher
+    level. A new sink, log.NAME, may have any name.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)

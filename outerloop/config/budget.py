@@ -22,7 +22,7 @@ BUDGETS = ("steps", "tokens")
 
 
 def apply(config: DictConfig) -> None:
-    """Set `rounds` to the number of rounds that fit into the budget, if there is one.
+    """Set `rounds` to the number of rounds that fit into the budget. Without a budget, change nothing.
 
     Raises UserError if not a single round fits, or if the schedule does not determine the number of steps in a round.
     """
@@ -31,7 +31,9 @@ def apply(config: DictConfig) -> None:
         return
     schedule = make(config.schedule)
     if schedule.step_s > 0 or isinstance(schedule, AdaptiveSchedule):
-        raise UserError("steps and tokens need a schedule with a fixed H: set rounds=, or schedule=every_h")
+        raise UserError(
+            "the options steps and tokens need a schedule with a fixed H: set rounds= instead, or schedule=every_h"
+        )
     if steps < schedule.sync_every:
         raise UserError(
             f"the budget is {steps} inner steps, less than one round of schedule.sync_every={schedule.sync_every}:"
@@ -77,7 +79,7 @@ def unequal_work(configs: Sequence[DictConfig]) -> str | None:
 
 
 def work_per_round(config: DictConfig, name: str) -> int:
-    """Return the number of inner steps of each worker, or of tokens of all workers, in a round of a fixed schedule."""
+    """Return the work of one round with a fixed H: inner steps per worker, or tokens of all workers together."""
     return int(config.schedule.get("sync_every") or 1) * (tokens_per_step(config) if name == "tokens" else 1)
 
 

@@ -49,7 +49,7 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Return the exchange of this process. Arguments that its yaml file does not list are not passed to it.
+    """Return the exchange of this process. Pass only those arguments that the yaml file of the exchange lists.
 
     `lanes`: number of shards in the messages of this peer's island. `on_status`: called with each line for the user.
     """
@@ -205,7 +205,7 @@ def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
 def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
     """Return the function that maps an inner step to its learning-rate factor: warm-up, then cosine decay.
 
-    The decay ends with the run, whose number of inner steps the schedule estimates at every step.
+    The decay ends when the run ends. At every step, the schedule estimates the number of inner steps in the run.
     """
     return lambda step: warmup_cosine(
         step,

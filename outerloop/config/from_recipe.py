@@ -35,11 +35,11 @@ from outerloop.replica.sharding import (
 from outerloop.types import UserError
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh  # its import takes a second
+    from torch.distributed.device_mesh import DeviceMesh  # imported only for type checkers: the import takes a second
 
 logger = logging.getLogger(__name__)
 FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
-"""Wrappers that replace the parameters of a model by slices of flattened parameters."""
+"""Wrappers that replace the parameters of a model with slices of flattened parameters."""
 State = dict[str, Any]
 
 
@@ -97,8 +97,8 @@ def from_recipe(
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
         model: the model whose trainable parameters are exchanged. If they differ between peers at the start, all peers
             take over the parameters of the peer that comes first in name order. The model may be compiled, or wrapped
-            by DistributedDataParallel or Lightning Fabric. If parameters are bfloat16, each round also exchanges their
-            rounding errors, whose norm is 2 to 3 % of the norm of one inner step.
+            by DistributedDataParallel or Lightning Fabric. If parameters are bfloat16, their rounding errors are part
+            of each pseudo-gradient; the norm of these errors is 2 to 3 % of the norm of one inner step.
         overrides: options as on the command line: "exchange.peers=4", "schedule.sync_every=30".
         options: options as a nested or flat mapping, {"exchange.port": 4242, "compress": "int8"}, or as a DictConfig.
             Options of the inner trainer, the data and the model are refused, because your program provides these.
@@ -212,11 +212,11 @@ def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> 
 
 
 def refuse_single_process_options(settings: Any, processes: int) -> None:
-    """Check that no option for a single process is set if several hold the model. Raises UserError if one is."""
+    """Check that no single-process option is set if several processes hold the model. Raises UserError if one is."""
     for option, (is_set, instead) in single_process_options(settings).items():
         if is_set and processes > 1:
             raise UserError(
-                f"{option} is for a model of one process, but {processes} processes hold this model: set {instead}"
+                f"{option} requires a model held by one process, but {processes} processes hold this one: set {instead}"
             )
 
 

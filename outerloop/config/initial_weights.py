@@ -34,15 +34,18 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
     try:
         weights = {name: x for file in files for name, x in load_file(file).items()}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"init_from={source} cannot be read, {error}: set another folder") from error
+        raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
     params = dict(model.named_parameters(remove_duplicate=False))
     found = {id(p) for name, p in params.items() if name in weights}
     for name, p in params.items():
         if id(p) not in found:
-            raise UserError(f"init_from={source} has no parameter {name}: set the model options of these weights")
+            raise UserError(
+                f"init_from={source} has no parameter {name}: set the model options that match these weights"
+            )
         if name in weights and weights[name].shape != p.shape:
             there, here = list(weights[name].shape), list(p.shape)
             raise UserError(
-                f"init_from={source}: {name} has shape {there} there and {here} here: set the same model options"
+                f"init_from={source}: {name} has shape {there} in this folder but {here} in the model: set the model"
+                " options that match these weights"
             )
     return weights

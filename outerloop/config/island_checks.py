@@ -45,7 +45,7 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
 
 
 def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
-    """Return option -> (whether it is set, what to set instead) for options that only one process per peer supports.
+    """Return option -> (whether it is set, what to set instead) for options that require one process per peer.
 
     With most of these options, a process decides based on its own measurements. Ranks of one peer could decide
     differently, and would then wait for each other in different rounds.

@@ -34,7 +34,7 @@ def refuse_ambiguous(overrides: Sequence[str]) -> None:
         name = f"{override.key_or_group}/{override.value()}.yaml"
         for folder in search_path(overrides) if (config_dir() / name).exists() else ():
             if (folder / name).exists():
-                raise UserError(f"{folder / name} has the name of a choice of outerloop: rename the file")
+                raise UserError(f"{folder / name} has the same name as a yaml file of outerloop: rename your file")
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
@@ -70,7 +70,7 @@ def refuse_missing(config: DictConfig) -> None:
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Check that all options exist, and that their values are valid alone and together. Raises UserError if not."""
+    """Check that all options exist, and that their values are valid and fit each other. Raises UserError if not."""
     defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
@@ -96,9 +96,11 @@ def check_optimizers(config: DictConfig) -> None:
     if config.schedule.sync_every != 1:
         raise UserError("this method exchanges the gradient of every step: set schedule=every_h schedule.sync_every=1")
     if not outer:
-        raise UserError("method=ddp steps with the inner optimizer, but inner=gradients has none: set inner=adamw")
+        raise UserError(
+            "method=ddp applies gradients with the inner optimizer, but inner=gradients has none: set inner=adamw"
+        )
     if inner and inner != outer:
-        raise UserError("this method steps with the gradients itself, without an inner optimizer: set inner=gradients")
+        raise UserError("this method applies the gradients itself, without an inner optimizer: set inner=gradients")
 
 
 def inner_optimizer(config: DictConfig) -> DictConfig | None:

@@ -28,7 +28,7 @@ REASONS = {
     "exchange": "the exchange is passed as an object",
     "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
 }
-"""First word of an option of `outerloop train` -> why the option does not apply to a user's own training loop."""
+"""Top-level name of options of `outerloop train` -> why these do not apply to a user's own training loop."""
 
 
 def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
@@ -68,7 +68,8 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
     """Check that no option is listed in `reasons` or inside a group listed there. Raises UserError with the reason.
 
     Args:
-        reasons: option or group -> why `what` does not take it, and what to do instead.
+        reasons: option or group -> why it does not apply, and what to do instead.
+        what: what is being configured, as named in the message: "a simulation".
     """
     for override in load.parse_overrides(overrides):
         key = override.key_or_group
@@ -89,7 +90,10 @@ def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
 
 
 def refuse_inapplicable(overrides: Sequence[str], applicable: Collection[str], what: str) -> None:
-    """Check that `what` reads each of these options. Raises UserError with the reason for one that it does not read."""
+    """Check that each of these options is applicable. Raises UserError with the reason for one that is not.
+
+    `applicable`: options and groups. `what`: what is being configured, as named in the message: "an inner optimizer".
+    """
     for override in load.parse_overrides(overrides):
         first = override.key_or_group.split(".")[0]
         if first not in applicable and not added_options.is_about_hydra(override):

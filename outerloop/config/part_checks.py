@@ -54,10 +54,10 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:
-    """Set exchange.max_blob_bytes to the size of the largest message of this model, unless the option is lower.
+    """Set exchange.max_blob_bytes to an upper bound on the size of this model's messages, unless it is lower already.
 
-    This size is twice the limit of the wire format, because some methods send fast and slow weights, and because
-    values of state_dtype=float64 are larger.
+    The bound is twice the limit of the wire format, because some methods send both fast and slow weights, and because
+    values take more bytes with state_dtype=float64.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}

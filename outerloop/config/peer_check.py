@@ -79,7 +79,7 @@ def peer_difference(own: Any, theirs: Any, peer: str) -> str:
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
     """Return the key of the first setting that differs; None if all are equal.
 
-    The recipe is compared first, then keys with fewer dots before keys with more, in alphabetical order.
+    The recipe is compared first. Keys with fewer dots come next, and keys with equally many in alphabetical order.
     """
     keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
     return next((key for key in keys if ours.get(key) != theirs.get(key)), None)

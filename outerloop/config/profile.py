@@ -1,6 +1,6 @@
 """Measure a recipe for the planner: run its real parts on a replica of a few hundred thousand parameters.
 
-message   two models of different sizes are packed: bytes = frame + slope · parameters
+message   bytes = frame + slope · parameters, from the packed messages of two models of different sizes
 memory    bytes per parameter of the weights and gradients, of the state of the parts, and of a round
 """
 
@@ -28,9 +28,9 @@ from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
 SIDE = 512
-"""Side of the square matrix that represents a model: 64 chunks of 4096 values."""
+"""Number of rows and of columns of the matrix that represents a model. The matrix has 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""Number of a round after the end of every warm-up."""
+"""A round number by which every warm-up has ended."""
 FLOAT = 4
 
 
@@ -63,7 +63,7 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
-    """Return the data on a recipe that the planner needs. Raises UserError if a part refuses its settings."""
+    """Return what the planner needs to know about a recipe. Raises UserError if a part refuses its settings."""
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
     memory = {part: bytes_each * params for part, bytes_each in memory_per_param(settings, peers=peers).items()}

@@ -29,7 +29,7 @@ from outerloop.types import UserError
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """Rank of this process among the processes that torchrun has started on this machine."""
 MIN_TIMEOUT_S = 1800
-"""Minimum timeout in seconds of messages between ranks of an island, whose first rank may be waiting for a round."""
+"""Minimum timeout in seconds between ranks of an island. It is long because the first rank may wait for a round."""
 
 
 class RankLayout:
@@ -137,7 +137,7 @@ def island_and_rank(rank: int, *, size: int, workers: int) -> tuple[int, int]:
 
 
 def process_group_backend(settings: DictConfig) -> str:
-    """Return the backend of the process group: NCCL for tensors on GPUs of islands, gloo for all other tensors."""
+    """Return the backend of the process group: gloo, and NCCL for CUDA tensors if an island may have several ranks."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
     return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
 

@@ -37,5 +37,8 @@ def recipe_optimizer(
     settings = load.load([f"recipe={recipe}", *typed])
     refuse_inapplicable(typed, {"inner"}, "an inner optimizer")
     if load.inner_optimizer(settings) is None:
-        raise UserError(f"recipe={recipe} takes no inner steps: each round steps with the mean gradient of all peers")
+        raise UserError(
+            f"recipe={recipe} takes no inner steps, so it needs no inner optimizer:"
+            " the outer loop applies the mean gradient of all peers"
+        )
     return build.make_optimizer_factory(settings)(list(trainable_parameters(unwrap(model)).items()))

@@ -88,7 +88,7 @@ class RunDir:
 
 
 def new_folder(what: str) -> Path:
-    """Create and return the folder runs/<time>-<what>. Append -2, -3, ... if a run of the same second has that name."""
+    """Create and return the folder runs/<time>-<what>. Append -2, -3, ... if that name is taken."""
     name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
@@ -100,7 +100,7 @@ def new_folder(what: str) -> Path:
 def open_run(config: DictConfig) -> RunDir:
     """Check a run directory, then claim it: lock it and write config.yaml.
 
-    Raises UserError, without changing the folder, if the folder belongs to another configuration or is not a run.
+    Raises UserError, without changing the folder, if the folder has a run with other settings, or has files but no run.
     """
     path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
@@ -108,7 +108,7 @@ def open_run(config: DictConfig) -> RunDir:
     if resumed:
         refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
     elif path.exists() and not (path.is_dir() and all(map(may_precede_run, path.rglob("*")))):
-        raise UserError(f"run_dir={path} exists and is not a run: set run_dir= to a new folder")
+        raise UserError(f"run_dir={path} exists but does not contain a run: set run_dir= to a new folder")
     make_folder(path)
     lock = lock_directory(path)
     try:
@@ -121,7 +121,7 @@ def open_run(config: DictConfig) -> RunDir:
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
     """Write config.yaml into a locked folder, unless it is the folder of a finished run. Return the run.
 
-    `earlier`: the settings with the length of the run before; `resumed`: whether there was one in the folder.
+    `earlier`: the settings from `earlier_length`; `resumed`: whether the folder already contained a run.
     """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)

@@ -114,7 +114,7 @@ class Training(Options):
 def check(config: DictConfig, defaults: DictConfig) -> None:
     """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
 
-    `defaults`: the configuration of the same choices without other overrides; the error message suggests its value.
+    `defaults`: the configuration with the same choices but no other overrides. The error suggests a value from it.
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:
@@ -128,7 +128,7 @@ def check(config: DictConfig, defaults: DictConfig) -> None:
 
 
 def invalid_option(values: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
-    """Return the dotted key and the value of an option that is at fault.
+    """Return the dotted key and the value of the invalid option at `location`.
 
     `location` is pydantic's: keys from the root to the option, then its index in a list, or the member of a union.
     """

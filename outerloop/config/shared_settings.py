@@ -41,7 +41,7 @@ def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     Paths, data, evaluation, checkpoints and the numbers of local workers and ranks may differ, so they are omitted. The
     hardware is included if the outer method gives equal bits only on equal hardware.
 
-    `lanes`: number of shards per island, each of which has separate messages.
+    `lanes`: number of shards per island. Each shard is sent in separate messages.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
@@ -57,7 +57,7 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
 
 
 def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the options of a swarm's exchange with which peers detect and name settings that differ."""
+    """Return the arguments of a swarm's exchange that let peers detect and name settings that differ."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_settings(config, lanes=lanes)

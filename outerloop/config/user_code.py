@@ -19,7 +19,7 @@ LOOKS_UP = "hydra.utils.get_"
 
 
 def enable_user_code(names: Iterable[str]) -> None:
-    """Put the current folder first in `sys.path` if it contains the first module of one of these dotted names."""
+    """Put the current folder first in `sys.path` if it contains the top-level module of one of these dotted names."""
     roots = {name.partition(".")[0] for name in names} - sys.modules.keys()
     if any(map(is_in_current_folder, roots)) and "" not in sys.path:
         sys.path.insert(0, "")

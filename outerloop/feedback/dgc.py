@@ -7,8 +7,8 @@ u is the momentum with factor m, v the sum of the values that have not been sent
 
 A value that waits for many rounds is sent with the momentum that it would have accumulated in these rounds. Masking
 resets this momentum once the value has been sent, so that it does not push in a direction that is out of date. The
-paper sends exact values, so that v becomes 0 for every value that was sent; with a coarser codec, v becomes the
-rounding error. A value that is sent as 0 counts as not sent.
+paper sends exact values, so that v becomes 0 for every value that was sent; with a quantizing codec, v becomes
+the quantization error. A value that is sent as 0 counts as not sent.
 
 Use DGC with sparse codecs: with a dense codec every value is masked, so that there is no momentum. The paper's warm-up
 of the sparsity is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
@@ -24,7 +24,7 @@ from outerloop.types import Requirement, Tensors, UserError
 
 
 class DGC:
-    """Error feedback on the sum of momentum steps, with two tensors per parameter, created when it first lands.
+    """Error feedback on the sum of momentum steps. It creates two tensors per parameter when the parameter first lands.
 
     Args:
         momentum: m, at least 0 and below 1. The paper uses 0.9.

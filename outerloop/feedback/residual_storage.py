@@ -38,7 +38,7 @@ class Float32:
         return self.stored.get(name), None
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Store zeros of the shape and on the device of `like`."""
+        """Store zeros with the shape and device of `like`."""
         self.stored[name] = torch.zeros_like(like)
 
     def clear(self) -> None:
@@ -63,13 +63,13 @@ class EightBit:
         self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name, rounded to 8 bits; None if there is none."""
+        """Return the last tensor stored under this name, dequantized; None if there is none."""
         if name not in self.stored:
             return None
         return from_eight_bit(*self.stored[name])
 
     def put(self, name: str, x: Tensor) -> None:
-        """Store x (any shape), rounded to nearest."""
+        """Store x (any shape), quantized to 8 bits with rounding to nearest."""
         self.stored[name] = *to_eight_bit(x), x.shape
 
     def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
@@ -77,7 +77,7 @@ class EightBit:
         return self.stored[name][:2] if name in self.stored else (None, None)
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Store zeros of the shape and on the device of `like`."""
+        """Store zeros with the shape and device of `like`."""
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
         self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape

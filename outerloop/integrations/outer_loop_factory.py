@@ -14,7 +14,7 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import UserError
 
 MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None], OuterLoop]
-"""Function of (model on its device, state to resume from, group of processes with copies of the model)."""
+"""Function that returns an outer loop for (model on its device, state to resume from, processes with model copies)."""
 
 
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
@@ -38,6 +38,6 @@ def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeA
 def refuse_sharded(processes: int) -> UserError:
     """Return the error for a Trainer whose processes hold different parts of the model."""
     return UserError(
-        f"this Trainer cuts the model into parts on {processes} processes, but the callback supports only copies (DDP):"
+        f"this Trainer shards the model over {processes} processes, but the callback supports only full copies (DDP):"
         " call outerloop.from_recipe with the model under fully_shard in your own training loop"
     )

@@ -5,9 +5,9 @@
 The sum is computed in float64, in peer-name order.
 
 Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
-aggregate is applied to them, because a running variance must not overshoot. A peer whose message was not included keeps
-its own buffers, which belong to its own weights. Integer buffers, and buffers that the model's state_dict omits, are
-constants or counters and stay local.
+aggregate is applied to them, because an outer step that overshoots could make a running variance negative. A peer whose
+message was not included keeps its own buffers, which belong to its own weights. Integer buffers, and buffers that the
+model's state_dict omits, are constants or counters and stay local.
 """
 
 from __future__ import annotations

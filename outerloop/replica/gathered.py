@@ -127,7 +127,7 @@ class Follower:
         self.island = island
 
     def before_update(self) -> float:
-        """Return 0 s, because nothing reads the weights between two calls of `after_inner_step`."""
+        """Return 0 s of waiting, because nothing reads the weights between two calls of `after_inner_step`."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:

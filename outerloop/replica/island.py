@@ -38,7 +38,7 @@ class Island:
         compute: function that calls work(*args) in the thread that computes for this model, and returns the result.
 
     Attributes:
-        is_sharded: whether the model is under `fully_shard`, even with one process. Processes then exchange shards.
+        is_sharded: whether the model is under `fully_shard`, even with one process. If so, processes exchange shards.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -59,9 +59,9 @@ class Island:
         self.state_device = None if state_device == torch.device(device.type) else state_device
 
     def check_parameters(self) -> None:
-        """Check that no trainable parameter was added or replaced, because it would not be exchanged.
+        """Check that no trainable parameter was added or replaced after this island was created.
 
-        Raises UserError, naming the parameter, if one was.
+        Such a parameter would not be exchanged. Raises UserError, naming the parameter, if there is one.
         """
         reshard(self.model)
         for name, p in trainable_parameters(self.model).items():

@@ -1,4 +1,4 @@
-"""Communicate among all processes of an island, or among those that hold the same shard. The first is the leader."""
+"""Communicate among all processes of an island, or among those that hold the same shard. Rank 0 is the leader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RankGroup:
         return self.device == torch.device("cpu")
 
     def with_tag(self) -> Self:
-        """Return the same group for use by another thread. It sends only bytes, and only from one rank to another."""
+        """Return the same group for another thread. It supports only bytes, and sends them only point to point."""
         return type(self)(self.group, tag=1)
 
     def broadcast(self, data: bytes) -> bytes:

@@ -128,7 +128,8 @@ def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
 def to_local(x: Tensor) -> Tensor:
     """Return this lane's part of a DTensor, which shares the DTensor's memory. Return other tensors unchanged.
 
-    A DTensor is recognized by its method, because importing the class takes a second, even if there are no shards.
+    A DTensor is recognized by its method `to_local`. Its class is not imported, because the import takes a second, also
+    for a model without shards.
     """
     return x.to_local() if hasattr(x, "to_local") else x
 
@@ -150,9 +151,9 @@ def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
 
 @torch.no_grad()
 def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
-    """Gather tensors that are sharded like these parameters. Return them in full on the CPU, where `keep` is true.
+    """Gather tensors that are sharded like these parameters. Ranks with `keep` return the full tensors on the CPU.
 
-    This is a collective if they are sharded: one tensor after another is gathered.
+    This is a collective if the tensors are sharded. It gathers one tensor after another.
     """
     gathered = {}
     for name, x in slow.items():

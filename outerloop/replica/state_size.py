@@ -1,4 +1,4 @@
-"""Measure on a trial tensor how much outer state is stored for the slow weights, because parts do not declare it."""
+"""Measure on a trial tensor how much state a feedback or an outer method stores per byte of slow weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outerloop.protocols import Feedback, OuterMethod
 from outerloop.replica.sharding import to_local
 
 SIDE = 64
-"""Number of rows and columns of the trial matrix, which consists of whole blocks of an 8-bit residual."""
+"""Number of rows and columns of the trial matrix. An 8-bit residual of this size consists of whole blocks."""
 
 
 def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:

@@ -34,11 +34,11 @@ class Replica:
         return next(iter(self.slow.values())).device
 
     def joint_hash(self, names: Iterable[str]) -> int:
-        """Return the 64-bit hash of these slow weights."""
+        """Return one 64-bit hash of the slow weights with these names."""
         return wire.joint_hash(self.hashes[name] for name in names)
 
     def update_hashes(self, names: Iterable[str]) -> None:
-        """Update the hashes of slow weights that have changed."""
+        """Recompute the hashes of the slow weights with these names."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
     @torch.no_grad()

@@ -45,7 +45,7 @@ def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -
     run.close()
     (tmp_path / "other").mkdir()
     (tmp_path / "other/notes.txt").write_text("")
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="does not contain a run"):
         open_run(load([f"run_dir={tmp_path / 'other'}"]))
 
 

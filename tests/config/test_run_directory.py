@@ -68,7 +68,7 @@ def test_a_run_dir_is_free_again_after_an_error(tmp_path, monkeypatch):
 
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="does not contain a run"):
         run_directory.open_run(load.load([f"run_dir={tmp_path}"]))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

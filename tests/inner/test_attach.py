@@ -203,7 +203,7 @@ def test_clocks_and_buffers_are_of_one_process(tmp_path):
     for processes, said in process_group.together(2, refused, tmp_path):
         assert processes == [1, 2, 2]
         assert [line.split()[0] for line in said] == [option for option in ONE_PROCESS for _ in range(2)]
-        assert all("is for a model of one process, but 2 processes hold this model" in line for line in said)
+        assert all("requires a model held by one process, but 2 processes hold this one" in line for line in said)
 
 
 def test_explicit_counting_is_the_hook():

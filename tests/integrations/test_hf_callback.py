@@ -86,7 +86,7 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
 @pytest.mark.parametrize("kind", [{"fsdp": "full_shard"}, {"deepspeed": "zero.json"}])
 def test_a_trainer_that_shards_the_model_is_refused_before_anything_is_made(kind):
     args = SimpleNamespace(world_size=2, **{"fsdp": "", "deepspeed": None} | kind)
-    with pytest.raises(UserError, match="this Trainer cuts the model into parts on 2 processes"):
+    with pytest.raises(UserError, match="this Trainer shards the model over 2 processes"):
         outerloop.HFCallback("diloco").on_train_begin(args, None, None, model=toy.model())
 
 

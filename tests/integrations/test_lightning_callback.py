@@ -97,7 +97,7 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
 
 
 def test_a_trainer_that_shards_the_module_is_refused_before_anything_is_made():
-    with pytest.raises(UserError, match="this Trainer cuts the model into parts on 2 processes"):
+    with pytest.raises(UserError, match="this Trainer shards the model over 2 processes"):
         outerloop.LightningCallback("diloco").on_train_start(SimpleNamespace(world_size=2, model=toy.model()), None)
 
 

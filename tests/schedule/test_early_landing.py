@@ -154,5 +154,5 @@ def test_a_model_of_several_processes_is_refused():
     """They must land together, and each has bytes of its own: they land when due, once `schedule.early` is off."""
     settings = load.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
     from_recipe.refuse_single_process_options(settings, 1)
-    with pytest.raises(UserError, match=r"schedule\.early=true is for a model of one process, but 2 processes"):
+    with pytest.raises(UserError, match=r"schedule\.early=true requires a model held by one process, but 2 processes"):
         from_recipe.refuse_single_process_options(settings, 2)

@@ -91,7 +91,7 @@ class HuggingFace:
         return split_dataset_by_node(self._open(self.split, self.data_files), rank, size)
 
     def training_tokens(self, dataset: IterableDataset) -> Iterator[np.ndarray]:
-        """Yield the tokens of each document. `dataset.state_dict()` is the position after the last yielded one."""
+        """Yield the tokens of each document. `dataset.state_dict()` is the position after the last document yielded."""
         for text in self._texts(dataset):
             if not (self.holds_out and is_held_out(text)):
                 yield self.encoding.encode(text)

@@ -35,7 +35,10 @@ def rank_span(tokens: int, rank: int, size: int) -> slice:
 
 
 def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[str]]:
-    """Return each worker's names. Names are assigned largest first, each to the worker with the fewest bytes so far."""
+    """Return the names of the text files or packages of each worker.
+
+    Files or packages are assigned in order of size, largest first, each to the worker with the fewest bytes so far.
+    """
     names_by_rank: list[list[str]] = [[] for _ in range(size)]
     loads = [(0, rank) for rank in range(size)]
     for name in sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name)):

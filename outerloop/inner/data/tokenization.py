@@ -91,7 +91,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
         tokenizer_object=core,
         eos_token=characters[0],
         pad_token=characters[0],
-        split_special_tokens=True,  # else the letter Ā, which stands for byte 0, would become byte 0 in a text
+        split_special_tokens=True,  # else a letter Ā in a text would be taken for the end-of-text token "Ā"
         clean_up_tokenization_spaces=False,
     )
 
