@@ -8,8 +8,8 @@ is not on the list runs attack_stranger.py from the first round on. This strange
 itself. The five machines share the other cores, even in runs without an attack, so that the stranger's own computation
 does not count as a cost to the run. The script writes one JSON record per run to --out, even for a run that the
 stranger stops, and skips runs that already have one. At the end it prints the ratios of the medians, and the CPU
-seconds per second of the five machines. The exit code is 1 if a run stopped, or if an attacked run costs more time or
-memory than MOST.
+seconds per second of the five machines. The exit code is 1 if a guarantee was violated, for example
+if a run stopped, or if the attack cost more time or memory than the bounds in MOST.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from faults_machine import Row
 
 HERE = Path(__file__).parent
 KINDS = ("calm", "attacked", "open")
-"""A run of kind "open" is attacked, too, but has no allow-list; it only has to continue."""
+"""A run of kind "open" is attacked without an allow-list. It has to continue, but its round times have no bound."""
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """Duration of the warm-up after the first round, in which memory and rounds are not representative."""

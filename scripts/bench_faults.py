@@ -10,7 +10,7 @@ every `every` seconds a fault, drawn from the seed, hits one machine; three in f
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
     interrupt   Ctrl-C; restarted 2 to 10 s later
     corrupt, garbled, oversized, slow
-                its payloads are unusable for 10 to 30 s (faulty/misbehave.py)
+                the machine's payloads are unusable for 10 to 30 s (faulty/misbehave.py)
     join        not a fault: a new machine joins and stays, at most `joins` times
 
 At least half of the machines, and a majority of the last round's roster, always stay unharmed: a fault that would leave

@@ -79,7 +79,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
 
 
 def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
-    """Return the seconds of a transfer over one stream. The bytes are neither hashed nor stored."""
+    """Return how many seconds a transfer over one stream takes. The bytes are neither hashed nor stored."""
 
     async def fetch() -> None:
         async with peer.node.open_stream(donor, PLAIN) as stream:
@@ -93,7 +93,7 @@ def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
 
 
 def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
-    """Run the newcomer: put the received bytes into `messages` while it downloads, then one row."""
+    """Run the newcomer. Put the number of received bytes into `messages` during the download, then the results."""
     peer = peer_of(args.donors, args, folder, first)
     peer.join()
     row: Row = {"plain_s": stream_s(peer, next(iter(peer.members.names)), int(args.megabytes * 1e6))}
@@ -116,7 +116,10 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
 
 
 def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
-    """Report the number of received bytes until `done`; put the time at which it exceeds `manifest` into `moving`."""
+    """Report the number of received bytes until `done`.
+
+    The time at which it first exceeds `manifest`, the maximum size of the manifest, is appended to `moving`.
+    """
     while not done.wait(LOOK_S):
         received = peer.state_transfer.downloads.bytes_received
         messages.put({"received": received})
@@ -135,7 +138,7 @@ def until_counted(peer: SwarmGather, number: int) -> float:
 
 
 def measured(args: argparse.Namespace) -> Row:
-    """Return the newcomer's row."""
+    """Run all processes and return the row of results that the newcomer measured."""
     first: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.donors):

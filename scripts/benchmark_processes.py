@@ -16,7 +16,7 @@ class Peers:
     """Processes that put messages into one queue. They are ended at the end of the `with` block.
 
     Args:
-        wait_s: longest time without a message.
+        wait_s: longest time to wait for a message, in seconds.
     """
 
     def __init__(self, *, wait_s: float) -> None:

@@ -123,9 +123,9 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe prescribes an inner optimizer other than AdamW, but the given one has another class.
+    """Log a warning if the recipe prescribes an inner optimizer other than AdamW, and the given one has another class.
 
-    Nothing is checked if there are several optimizers.
+    If several optimizers are given, nothing is checked.
     """
     wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
     kind = type(optimizers[0]).__name__

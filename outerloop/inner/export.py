@@ -3,8 +3,8 @@
 The folder contains safetensors weights, config and tokenizer. It appears atomically: everything is written to a hidden
 sibling folder, which is then renamed.
 
-`exported_shapes` reads names and shapes without the weights, in the order in which messages contain the parameters. For
-a folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
+`exported_shapes` reads names and shapes without the weights, in the order that the parameters have in payloads. For a
+folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
 safetensors file was written either by `export_hf`, which stores the order in the metadata, or by another tool. In the
 latter case the order in the file is used.
 """
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ORDER = "parameters"
-"""Metadata key of model.safetensors for the order of parameters in messages (the file itself sorts them by name)."""
+"""Metadata key of model.safetensors under which the order of the parameters in payloads is stored.
+
+The file itself sorts parameters by name, so this order would be lost.
+"""
 
 
 def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
@@ -49,7 +52,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
     """
     folder = Path(folder)
     if folder.exists() and not is_replaceable(folder):
-        raise UserError(f"{folder} exists and holds no exported model; choose a separate folder for the export")
+        raise UserError(f"{folder} exists and does not contain an exported model; choose another folder for the export")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.parent / f".{folder.name}.partial-{uuid.uuid4().hex[:8]}"
     try:

@@ -1,4 +1,7 @@
-"""The interface between a training loop and its outer loop, or the outer loop's replacement on non-leader ranks."""
+"""Define the interfaces through which a training loop calls its outer loop.
+
+On non-leader ranks, a follower that has the same interface replaces the outer loop.
+"""
 
 from __future__ import annotations
 

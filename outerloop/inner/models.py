@@ -58,7 +58,7 @@ def llama(
     if hidden_size % heads or heads % kv_heads:
         raise UserError(
             f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "
-            f"hidden_size and kv_heads must divide heads; set model.kv_heads={heads} for plain attention"
+            f"hidden_size and kv_heads must divide heads; set model.kv_heads={heads} for attention without grouping"
         )
     from transformers import LlamaConfig, LlamaForCausalLM  # imported late, because the import takes 3 s
 
@@ -84,7 +84,7 @@ def llama(
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
     """Run the model: tokens (B, T) -> logits (B, T, V)."""
     within = model.module if isinstance(model, DistributedDataParallel) else model
-    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, even compiled or sharded
+    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, also if compiled or sharded
     output = model(tokens, use_cache=False) if caches else model(tokens)
     return output if isinstance(output, Tensor) else output.logits
 

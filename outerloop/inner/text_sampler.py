@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPERATURE = 0.8
-"""Divisor of the logits. With a value below 1, unlikely tokens are drawn less often than the model predicts."""
+"""Sampling temperature, by which the logits are divided.
+
+With a value below 1, unlikely tokens are drawn less often than the model predicts.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class TextSampler:
         if self.tokenizer is None:
             raise UserError(f"samples.every={self.every} needs a tokenizer; this data has none: set samples.every=0")
         if not self.prompt:
-            raise UserError("samples.prompt is empty: set samples.prompt to a text, such as The")
+            raise UserError("samples.prompt is empty: set it to a non-empty text, for example samples.prompt='The'")
 
     def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
         """Return the prompt and its continuation by the model with these weights.

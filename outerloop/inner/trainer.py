@@ -42,7 +42,7 @@ class StepReport:
     outer_s: seconds for which the outer loop stopped inner steps.
 
     On an accelerator, kernels queued by `update` may still be running when `compute_s` is measured. Their time is then
-    included in the next operation that waits for them.
+    counted in the next operation that waits for them.
     """
 
     loss: float
@@ -145,7 +145,8 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        self.optimizer.zero_grad()  # workers that share this device take turns, so only one needs memory for gradients
+        # Workers that share this device take turns. Gradients are freed here, so only one worker holds them at a time.
+        self.optimizer.zero_grad()
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()
@@ -171,7 +172,7 @@ class Trainer(Generic[Outer]):
         return self.ranks.all_reduce([nats])[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return fast weights, buffers, inner optimizer state, data position, counts, and the outer loop's state."""
+        """Return fast weights, buffers, inner optimizer state, `position`, and the outer loop's state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,

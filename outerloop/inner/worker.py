@@ -107,9 +107,9 @@ class Worker:
     def inner_step(self) -> StepReport:
         """Take one inner step and land the rounds that are due.
 
-        If ReplicasDiverged is raised, the state is saved first, because it is not known which of the replicas is wrong.
-        With several ranks, nothing is saved, because all ranks must take part in saving, but only the leader gets this
-        error.
+        If ReplicasDiverged is raised, the state is saved first: it is not known which replica is wrong, so this replica
+        may be the correct one. With several ranks, nothing is saved, because all ranks must take part in saving, but
+        only the leader gets this error.
         """
         try:
             return self.trainer.step()

@@ -99,7 +99,8 @@ def with_failures(
         without_failures: the result of the simulation without failures.
         grace_s: length of the grace period in seconds.
         per_s: failures of one peer per second.
-        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so the run waits for it.
+        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so
+            the run waits until the failed peer is back.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return without_failures

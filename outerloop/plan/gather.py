@@ -65,7 +65,7 @@ def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np
 
 
 def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
-    """Return the time at which all peers have the decision and all payloads, and which peers are left out, (P,)."""
+    """Return when all peers have the decision and all payloads, and a mask (P,) of the peers that are left out."""
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
     leader_P, last_P = arrivals(launch_P, fleet, method)
@@ -80,7 +80,7 @@ def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float
 
 
 def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times at which each peer's payload has reached the leader, (P,), and all peers, (P,).
+    """Return the times at which each peer's payload has reached the leader, (P,), and has reached all peers, (P,).
 
     The leader is the first peer of the roster.
     """
@@ -111,7 +111,7 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
 
 
 def exposed_s(exchange_s: float, hidden_s: float) -> float:
-    """Return the seconds that the inner loop waits for an exchange of which inner steps hide `hidden_s`."""
+    """Return how long the inner loop waits for an exchange if the exchange overlaps `hidden_s` of inner steps."""
     return max(0.0, exchange_s - hidden_s)
 
 

@@ -29,8 +29,8 @@ from outerloop.plan.scenario import Fleet, Method, StepRate
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
 """Patience as a share of the time of inner steps, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Seconds between two proposals, then the numbers of proposals within the patience, of notified peers, and of partners
-that a peer remembers.
+"""Maximum mean time in seconds between two proposals of a peer; minimum mean number of proposals within its patience;
+number of peers that it notifies; number of recent partners that it remembers.
 
 The values are from swarm/timeouts.py, gossip.py and partner_policy.py.
 """

@@ -69,7 +69,9 @@ def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
 
 
 def gather_messages(peers: int) -> float:
-    """Return for how many transfers of one payload a gather occupies a link if all peers are ready at the same time.
+    """Return how long a gather occupies a link, as a multiple of the time that the transfer of one payload takes.
+
+    All peers are assumed to be ready at the same time.
 
     An owner serves 8 peers at a time. A peer that queues at an owner occupies one of its own 8 slots, so with more than
     9 peers some links are idle while others are full. In simulations, the result is 1.2 to 1.3 times P − 1 if peers

@@ -30,12 +30,12 @@ LOSSES = {
 }
 """Recipe -> H -> loss after 600 steps, from the first table of scripts/results/recipes/COMMAND.md.
 
-The entries of DiLoCo were measured with momentum 0.6.
+The losses of DiLoCo were measured with momentum 0.6.
 """
 
 
 def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
-    """Return the loss at the measured H whose ratio to `sync_every` is nearest to 1; infinity if there is none."""
+    """Return the loss at the measured H whose ratio to `sync_every` is nearest to 1; infinity without measurements."""
     measured = losses.get(name, {})
     nearest = min(measured, key=lambda h: abs(math.log(h / sync_every)), default=None)
     return math.inf if nearest is None else measured[nearest]

@@ -53,8 +53,9 @@ class Adaptive(EveryH):
         if not delay < sync_min <= sync_every <= sync_max:
             fits, less = (delay + 1, "") if delay < sync_every else (sync_every, f" schedule.delay={sync_every - 1}")
             raise UserError(
-                f"schedule.sync_every={sync_every} must be sync_min={sync_min} .. sync_max={sync_max}, and sync_min"
-                f" more than delay={delay}: set schedule.sync_min={fits} schedule.sync_max={sync_every}{less}"
+                f"schedule.sync_every={sync_every} must be within sync_min={sync_min} .. sync_max={sync_max}, and"
+                f" sync_min must be more than delay={delay}: set schedule.sync_min={fits}"
+                f" schedule.sync_max={sync_every}{less}"
             )
         if not -1 <= low <= high <= 1:
             raise UserError(

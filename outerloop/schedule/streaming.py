@@ -45,7 +45,7 @@ class Streaming:
         if early and not delay:
             fits = "schedule.delay=1, or " if sync_every > fragments else ""
             raise UserError(
-                f"schedule.early=true requires schedule.delay above 0, not 0: set {fits}schedule.early=false"
+                f"schedule.early=true requires schedule.delay above 0, but it is 0: set {fits}schedule.early=false"
             )
         self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
@@ -79,7 +79,7 @@ class Streaming:
 
 
 def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
-    """Return the fragment of each parameter, by name."""
+    """Return parameter name -> index of its fragment."""
     homes: dict[str, int] = {}
     ranks, seen_a_layer = ranks_of(names), False
     for name in names:

@@ -139,7 +139,7 @@ def test_an_export_replaces_only_an_export(tmp_path: Path) -> None:
     assert torch.equal(load_file(folder / "model.safetensors")["table.weight"], torch.ones(5, 5))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match=r"mine exists and holds no exported model"):
+    with pytest.raises(UserError, match=r"mine exists and does not contain an exported model"):
         export_hf(model, moved(model), None, tmp_path / "mine")
 
 

@@ -1,4 +1,4 @@
-"""Common code of the Triton kernels: chunks as blocks, and bfloat16 as its bits.
+"""Common code of the Triton kernels: block sizes for chunks, and access to bfloat16 values by their bits.
 
 Every product and sum is rounded separately, because each launch sets `enable_fp_fusion=False` for Triton and the
 assembler: a fused multiply-add would round once, while the definition rounds twice. Quotients use `tl.div_rn`, because
@@ -24,12 +24,14 @@ def block_size(length: int) -> int:
 
 
 def num_warps(block: int, each: int) -> int:
-    """Return how many warps of 32 threads (1 .. 32 warps) process a block if a thread holds `each` of its values."""
+    """Return the number of warps (1 .. 32, of 32 threads each) for a block if a thread holds `each` values."""
     return min(max(block // (32 * each), 1), 32)
 
 
 def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
     """Return (first row, row after the last, length, kept) of the full chunks, then of a shorter last chunk, if any.
+
+    `length`: number of values in each of these chunks. `kept`: number of them that are kept in each chunk.
 
     The kernel is launched separately for the shorter chunk, because threads can move 16 bytes at a time only if all
     rows of a launch have the same length, a multiple of 16.
@@ -39,15 +41,15 @@ def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
 
 
 def stored(x: Tensor | None) -> Tensor | None:
-    """Return float32 unchanged, and bfloat16 as int16 bits, so that no code other than `store_float` rounds."""
+    """Return a float32 tensor unchanged, a bfloat16 tensor as its int16 bits, so that only `store_float` rounds."""
     return x.view(torch.int16) if x is not None and x.dtype == torch.bfloat16 else x
 
 
 @triton.jit
 def load_float(pointer, mask):
-    """Load values from the memory that `stored` returned, as float32; 0 where the mask is false.
+    """Load values of a tensor that `stored` returned, as float32; 0 where the mask is false.
 
-    They are read only once, so they are evicted from the cache first.
+    Each value is read only once, so the cache may evict it first.
     """
     x = tl.load(pointer, mask=mask, other=0, eviction_policy="evict_first")
     if x.dtype == tl.int16:
@@ -57,7 +59,7 @@ def load_float(pointer, mask):
 
 @triton.jit
 def store_float(pointer, x, mask):
-    """Store x in memory that `stored` returned, rounded to nearest even if it is bfloat16."""
+    """Store x in a tensor that `stored` returned. If the tensor is bfloat16, round to nearest, ties to even."""
     if pointer.dtype.element_ty == tl.int16:
         bits = x.to(tl.int32, bitcast=True)
         rounded = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)

@@ -3,9 +3,9 @@
 A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. The
 values of the peers are added to it one peer after another, in name order, with a barrier in between. The positions of
 one peer are distinct, so no two threads write the same sum. Then one sweep updates the residual, the momentum, the slow
-weights and the fast weights, and the sums that were written are set to zero for the next chunk. A residual of 8 bits is
-first computed in a separate float32 row, because its scales are known only after this peer's own values have
-been subtracted.
+weights and the fast weights, and the sums that were written are set to zero for the next chunk. An 8-bit residual is
+first computed in a separate float32 row, because its scales are known only after this peer's own values have been
+subtracted.
 
 Bytes per value, each read once and written once: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4.
 This makes 32 in total, or 24 without momentum; without a residual, fast is only written. Payload: 8 P k / L, read once.
@@ -27,7 +27,7 @@ from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 TILE = 1024
 """Number of values that a program holds in registers at a time, four per thread: 16 bytes of each tensor."""
 WARPS = 40
-"""Number of warps whose registers fit in a multiprocessor: a thread of the kernel uses 48 on an H100 or H200."""
+"""Number of warps whose registers fit in a multiprocessor: a thread uses 48 registers on an H100 or H200."""
 
 
 @land.kernel("CUDA")
@@ -43,7 +43,7 @@ def land_triton(
     negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Implement `land`. Rotations are left to the definition."""
+    """Implement `land`. If the values are rotated or the chunks are too long, call the reference definition."""
     if how.chunk > LARGEST_CHUNK or negative is not None:
         return land.definition(slow, fast, residual, scale, momentum, position, value, sent, negative, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
@@ -178,7 +178,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. In place of a sum of 0, 1 is divided and the quotient ignored, because dividing 0 is slow on a GPU."""
+    """Return ḡ. Where the sum is 0, divide 1 instead and ignore the quotient, because dividing 0 is slow on a GPU."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:

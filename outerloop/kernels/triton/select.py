@@ -4,8 +4,9 @@ Magnitudes are compared by their bits, as integers, so NaN counts as larger than
 bisection over these integers. Bisection starts at a number that at least k values of a chunk reach: the chunk is
 divided into at least k groups, and the number is the smallest of the group maxima.
 
-Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
-written.
+Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. No full-size
+tensor is written.
+
 Sizes: N values, C chunks, L values per chunk, M kept values in total.
 """
 
@@ -37,7 +38,7 @@ def select_triton(
     k: int,
     negative: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Implement `select`. Rotations are left to the definition."""
+    """Implement `select`. If the values are rotated or the chunks are too long, call the reference definition."""
     if chunk > LARGEST_CHUNK or negative is not None:
         return select.definition(slow, fast, residual, scale, beta, chunk, k, negative)
     rows = Rows(slow.numel(), chunk, k)
@@ -95,7 +96,7 @@ def select_chunk(
     size = tl.where(mask, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
     border, reached = kth_largest(size, kept, GROUPS, BLOCK)
     keep = size >= border
-    if reached != kept:  # too many are equal to the k-th largest: keep the lowest positions
+    if reached != kept:  # several values equal the k-th largest: keep those at the lowest positions
         equal = size == border
         room = kept - count_from(size, border + 1)
         keep = (size > border) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= room))
@@ -124,5 +125,5 @@ def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_from(size, border):
-    """Return how many values reach `border`."""
+    """Return how many values are at least `border`."""
     return tl.sum((size >= border).to(tl.int32), 0)

@@ -62,7 +62,7 @@ def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, g
 
 @triton.jit(do_not_specialize=["count"])
 def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
-    """Compute, in program g, the mean of |x| in group g, and the means of the |x| up to this mean and above it."""
+    """Compute the mean of |x| in group g (program g), then the means of the |x| up to it and above it."""
     g = tl.program_id(0).to(tl.int64)
     n = tl.minimum(count - g * group, group)
     x += g * group

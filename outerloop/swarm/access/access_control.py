@@ -41,7 +41,7 @@ class RejectionLog:
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # log time, refusals since
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # log time, refusals since then
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.

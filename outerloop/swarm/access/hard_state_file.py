@@ -94,7 +94,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
         on_status: called with a one-line message about what was done.
 
     Raises:
-        UserError: the hard state is lost and the run has an allow-list, which a new identity would not be on; or
+        UserError: the hard state is lost, and the run has an allow-list, which would not contain a new identity; or
             Identity.read fails.
     """
     identity = Identity.read(path)
@@ -112,8 +112,8 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
     )
     if listed:
         raise UserError(
-            f"{lost}. Run rm {path}, then outerloop doctor --run-dir to see the new id, and replace the old id with it"
-            " in exchange.allow of every peer"
+            f"{lost}. Run rm {path}, then run outerloop doctor with --run-dir to see the new id, and replace the old id"
+            " with the new one in exchange.allow of every peer"
         )
     kept_at = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):

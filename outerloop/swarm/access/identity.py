@@ -97,7 +97,7 @@ class Life:
             if error.errno not in REMEDIES:
                 raise
             remedy = REMEDIES[error.errno]
-            raise UserError(f"this start cannot be counted in {path} ({error.strerror}): {remedy}") from error
+            raise UserError(f"the start count in {path} cannot be increased ({error.strerror}): {remedy}") from error
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
     def leave_out(self, count: int) -> None:

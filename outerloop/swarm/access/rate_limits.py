@@ -20,7 +20,7 @@ from dataclasses import dataclass
 MAX_REMOTES = 2048
 """Maximum number of buckets: twice the peer limit of a run. The least recently used bucket is dropped first."""
 EVERYBODY = "all non-members"
-"""Name of the shared bucket's owner in a refusal."""
+"""Name that a refusal states for the owner of the shared bucket."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rate:
 
 
 def loop_s() -> float:
-    """Return the time of the running loop, which is virtual in tests."""
+    """Return the time of the running event loop, which is virtual in tests."""
     return asyncio.get_running_loop().time()
 
 

@@ -52,10 +52,11 @@ def unpack_held(content: bytes) -> Held | str | None:
 
 
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
-    """Return the generation that more than half of the members can resume from; None if they start from scratch.
+    """Return the generation from which more than half of the members can resume; None for a start from scratch.
 
     `held`: member name -> its statement, for the members that have sent one. `members`: the number of members. Raises
-    UserError, which lists the generations that each peer holds, if there is no majority for either.
+    UserError, which lists the generations that each peer holds, if there is a majority neither for one generation nor
+    for a start from scratch.
     """
     maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)

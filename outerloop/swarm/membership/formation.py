@@ -88,7 +88,7 @@ class Formation(RpcService):
         self._formed = False
         self._late = LateJoiners(self._present)
         self.late_joiner = False
-        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report; time since when
+        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, and since when
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -216,8 +216,8 @@ class Formation(RpcService):
     def _enough_see_the_same(self, poll: MemberPoll) -> bool:
         """Return whether enough members report the list that this peer sees.
 
-        All members must report it. More than half of them are enough once FORM_GRACE_S has passed, or once any peer has
-        formed with this list.
+        At first, all members must report this list. Once FORM_GRACE_S has passed, or once any peer has formed with this
+        list, more than half of the members are enough.
         """
         now_s = asyncio.get_running_loop().time()
         if 2 * len(poll.silent) >= len(poll.members):

@@ -55,8 +55,10 @@ longest is dropped first."""
 MAX_REFUSED = 4
 """Number of refused processes remembered for each peer. If a forgotten one returns, the elder is asked again."""
 MAX_INTRODUCED = 64
-"""Maximum number of peers that this process introduces itself to at once, because in an open run one machine can have
-many identities."""
+"""Maximum number of peers to which this process introduces itself at once.
+
+It is limited because in an open run one machine can have many identities.
+"""
 
 
 @dataclass
@@ -121,7 +123,7 @@ class Incarnations(RpcService):
         self._was_accepted |= any(accepted) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Introduce this process to one peer per ROSTER_REFRESH_S, and to all when it notices a younger process."""
+        """Introduce this process to one peer every ROSTER_REFRESH_S, and to all when it notices a younger process."""
         turn = 0
         while self.stopped is None:
             try:
@@ -202,7 +204,8 @@ class Incarnations(RpcService):
     def _stop(self, why: str) -> None:
         self.stopped = UserError(
             f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops."
-            f" Delete the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
+            f" Delete the copied key: run rm {self.life.path} on the machine with the copy. That machine then gets"
+            " its own key"
         )
         self._stop_called.set()
 
@@ -239,7 +242,7 @@ class Incarnations(RpcService):
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """Ask the elder process for its objection to another one. Return empty bytes if no valid objection arrives."""
+        """Ask the elder process for its objection to another process. Return b"" if no valid one arrives."""
         try:
             request = {"incarnation": self.own, "other": other.packed}
             answer = await self._call(remote, request, within_s=VIEW_S)

@@ -56,7 +56,7 @@ class LateJoiners:
         self._look_at_s = now_s + ROSTER_EXPIRY_S
         present = set(await self._present())
         if len(present) < 2:
-            return  # the roster lists only this peer, so it could not be read
+            return  # a roster with only this peer in it means that the read has failed
         for peer_id in list(self.names):
             self._missed[peer_id] = 0 if peer_id in present else self._missed[peer_id] + 1
             if self._missed[peer_id] >= GONE_LOOKS:

@@ -39,7 +39,7 @@ class Mailbox(Generic[T]):
         self._over = min(self._over, number - 1)
 
     async def read(self, number: int) -> T | None:
-        """Wait for the value of a number and return it; None if it will never be posted. The caller limits the time."""
+        """Wait for the value of a number and return it; None if it will never be posted. There is no time limit."""
         while (value := self.get(number)) is None and number > self._over:
             await self._changed.wait()
         return value

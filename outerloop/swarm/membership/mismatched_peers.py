@@ -2,11 +2,11 @@
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 
-Different settings are a mistake at one of the two peers, or an attack. Neither may stop a run from forming. A peer
-stops, with a message that names the setting, if all of its initial peers run with other settings: it then assumes that
-the mistake is its own. It does not stop if its own settings run on more machines than any other settings do (each
-machine has one worker 0, which is counted). Nor does it stop before one of these peers has reported the value of a
-differing setting: a peer that reports nothing, or a setting that it was not asked for, proves nothing.
+If two peers have different settings, one of them has made a mistake or is an attacker. Neither may stop a run from
+forming. A peer stops, with a message that names the setting, if all of its initial peers run with other settings: it
+then assumes that the mistake is its own. It does not stop if its own settings run on more machines than any other
+settings do (each machine has one worker 0, which is counted). Nor does it stop before one of these peers has reported
+the value of a differing setting: a peer that reports nothing, or a setting that it was not asked for, proves nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Exchange statements at the start of a session, so that all members use the same set of statements.
 
+The members exchange bytes in two meetings (rendezvous.py):
+
     meeting 0    each member shows its own statement, signed for this session
     meeting 1    each member shows all the statements that it received
 

@@ -1,4 +1,4 @@
-"""Meetings: all live peers show each other some bytes, at the start and at the end of a run.
+"""Hold meetings, which are all-gathers among all live peers, at the start and at the end of a run.
 
     {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it has passed that meeting
 
@@ -19,7 +19,7 @@ from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
 from outerloop.swarm.validation import id_of
 
 logger = logging.getLogger(__name__)
-KEPT = 2  # number of meetings that a late peer may still ask for
+KEPT = 2  # number of meetings whose bytes a late peer can still request
 
 
 class Rendezvous(RpcService):
@@ -65,7 +65,7 @@ class Rendezvous(RpcService):
             async with limit(patience_s):
                 return await persist(lambda: self._ask(peer, number), peer=peer)
         except (PeerUnreachable, TimeoutError) as error:
-            logger.warning("meeting without %s: %s", peer, error)
+            logger.warning("%s is left out of a meeting of all peers: %s", peer, error)
             self._not_seen.discard(id_of(peer))
             return None
 

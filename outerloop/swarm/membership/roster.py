@@ -203,7 +203,7 @@ def _status(value: Any) -> Status | None:
 
 
 def _is_time(value: Any) -> bool:
-    """Return whether this is a finite time: NaN could not be ordered."""
+    """Return whether this is a finite time. Times are sorted, and NaN has no place in an order."""
     return isinstance(value, float) and math.isfinite(value)
 
 

@@ -88,7 +88,7 @@ def checked_setting(value: Any, hashed: bytes) -> dict[str, str]:
     if not all(isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable() for text in value.values()):
         raise ValueError("a setting must be sent as short texts without line breaks")
     if value and short_hash(value["key"]) != hashed:
-        raise ValueError("not the setting that was asked for")
+        raise ValueError("the answer is about a setting that was not requested")
     return value
 
 

@@ -28,12 +28,12 @@ INTRODUCTIONS_S = 4 * VIEW_S
 class NodeOptions:
     """Options of one peer of a run, for every kind of exchange.
 
-    run               run id; peers with different run ids never meet
+    run               run id; peers with different run ids ignore each other
     peers             number of peers, including this one
     worker            index of this worker on its machine; ranks follow this order
     identity_path     file of this peer's key; created if absent. Keep the file and the folder next to it to rejoin
-    initial_peers     addresses of running peers, one is enough; empty: this peer is the first
-    host, port        address to listen on; port 0 takes a free port
+    initial_peers     addresses of running peers; one is enough. Empty: this peer is the first
+    host, port        address to listen on; port 0 selects a free port
     announce          addresses at which other peers reach this peer, if they differ from `host` and `port`
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
     allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part

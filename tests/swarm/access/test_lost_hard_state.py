@@ -259,5 +259,5 @@ def test_a_start_that_cannot_be_counted_is_told_in_one_line(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("outerloop.swarm.access.identity._replace", full)
-    with pytest.raises(UserError, match=r"this start cannot be counted in .*\(No space left on device\): free some"):
+    with pytest.raises(UserError, match=r"count in .* cannot be increased \(No space left on device\): free some"):
         Life.begin(path)
