@@ -1,6 +1,6 @@
 """Read a 32-bit or 8-bit residual at any positions, and write an 8-bit residual chunk by chunk, in Triton.
 
-A block is a group of 256 values that share a scale (`kernels.eight_bit`). Every chunk starts at the start of a block.
+A block is a group of 256 values that share a scale (`kernels.eight_bit`). Every chunk starts at a block boundary.
 """
 
 from __future__ import annotations
