@@ -38,14 +38,14 @@ class Compressor(Protocol):
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the float32 tensor of `shape` that `parts` encode.
 
-        Raises ValueError if they do not fit shape and context.
+        Raises ValueError if `parts` do not fit `shape` and `context`.
         """
         ...
 
 
 @runtime_checkable
 class Transforming(Protocol):
-    """A compressor whose parts are coefficients of an orthonormal transform, the same at all peers.
+    """A compressor whose parts are coefficients of an orthonormal transform, which is the same on all peers.
 
     Contributions are aggregated as coefficients, unless the aggregate `combines_values`.
 
@@ -91,13 +91,13 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class CostAware(Protocol):
-    """A compressor that adapts to what rounds cost this peer, so that its setting may differ between peers.
+    """A compressor that adapts its setting to what rounds cost this peer, so peers may have different settings.
 
-    The parts state how other peers have to decode them.
+    The parts state how they must be decoded.
     """
 
     def observe(self, cost: RoundCost) -> str:
-        """Choose the setting for the next round.
+        """Choose the setting for the next round, given the cost of the last one.
 
         Return one line with the change and its reason; empty if nothing changed.
         """

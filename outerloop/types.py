@@ -81,7 +81,7 @@ class StateTransferRequired(Exception):
 
 
 class LeaderFailed(Exception):
-    """The process that communicates on behalf of this process cannot continue; the text states why."""
+    """The process that communicates on behalf of this process cannot continue; the message states why."""
 
 
 class Stopped(BaseException):
@@ -142,7 +142,7 @@ class Capabilities:
 
     agrees             every peer of a round gets the same contributions, so that slow weights stay equal
     waits_for_all      a launched message is always included; otherwise the other peers may complete a round without it
-    lockstep           all peers are in the same round at the same time, so that they can meet in the middle of a run
+    lockstep           all peers are in the same round at the same time, so that they can all-gather during a run
     measures_transfer  the transfer time excludes the time spent waiting for late peers
     concurrent         `start` may be called from a different thread than the other methods, while inner steps run
     replicated         a majority decides rounds, so peers may be absent, join late and take over the others' state
@@ -160,11 +160,11 @@ class Capabilities:
 class StateHandoff:
     """The peers that send their state, and the peers that receive it, before the first inner step.
 
-    number: number of the meeting (an all-gather outside of rounds) that the handoff uses.
+    number: number of the handoff in the sequence of all-gathers outside of rounds.
     givers, takers: names of the peers that send and receive, in order. All givers hold equal states, and the first
         giver is the first peer of the run.
     max_bytes: maximum size of the state.
-    timeout_s: how long to wait for the other peers in this meeting.
+    timeout_s: how long to wait for the other peers in the handoff.
     """
 
     number: int
@@ -210,7 +210,7 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class CodecContext:
-    """The round and seed under which a tensor is compressed, its name, and how its values are grouped.
+    """The round and seed with which a tensor is compressed, the tensor's name, and how its values are grouped.
 
     All fields but `leads` are equal on every peer. `seed` is different for each round and tensor. If an outer codec
     determines how many consecutive values share a scale, `group` is that number (the number of values kept per chunk),

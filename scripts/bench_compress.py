@@ -6,14 +6,14 @@
 
 The script prints one row for each size, number of threads and distribution of x = (slow − fast) + β · residual:
 gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated to fill the size.
-Times are medians of `repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
+Times are medians of `repeats` interleaved runs in this process, so ratios are reliable even if absolute figures drift.
 
-    bare     loops that move the bytes of both passes and compute next to nothing: the lower bound
+    bare     loops that access the memory of a launch and a landing and compute next to nothing: the lower bound
     launch   select, quantize, pack one payload          decode   all payloads into positions and values
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
 
-energy_sent is the fraction of Σ x² that one payload contains; gaussian_bound is the largest fraction that any code with
-as many bits can contain of Gaussian values, 1 − 2^(−2 · bits per parameter).
+energy_sent is the fraction of Σ x² that one payload contains; gaussian_bound is the largest fraction that a code of
+the same size can contain if the values are Gaussian: 1 − 2^(−2 · bits per parameter).
 
 The parameters are split into tensors of 4M values, like the matrices of a model of that size. A parameter takes 12
 bytes, and 8 payloads take another 2.3 bytes per parameter, so 1e9 parameters fit into 16 GB.
@@ -103,7 +103,7 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
 
 
 def quality(case: Case) -> Row:
-    """Return the size in bits and the error of this peer's payload."""
+    """Return the size of this peer's payload in bits, and how accurately it represents x."""
     index = bits = kept = 0
     error = whole = missed = energy = 0.0
     for name, parts in case.launch().items():
@@ -164,7 +164,7 @@ def main() -> None:
     for params in args.params:
         for kind in kinds:
             case = Case(kind, params, args.codec, args.k, args.payloads, real)
-            bits = quality(case)  # before the measured landings move the weights
+            bits = quality(case)  # before the measured landings change the weights
             for threads in args.threads:
                 rows.append(measure(case, kind, threads, args.repeats, peers) | bits)
                 show(rows[-1])

@@ -1,4 +1,4 @@
-"""Build the tensors of a model and the pipeline of a training run for bench_compress.py; run its lower-bound loops."""
+"""Define the tensors, the pipeline and the lower-bound loops that bench_compress.py measures."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Parts
 
 CODECS = ("two_bit", "sign", "rotated")
-"""Kept values in 2 bits; in 1 bit; in 1 bit after a rotation of each chunk."""
+"""Kept values quantized to 2 bits; to 1 bit (sign); to 1 bit after a rotation of each chunk."""
 CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
 ROUND = 10**6
 
 
 @njit(nogil=True)
 def read_three(slow, fast, residual, first, last, out):
-    """Read the memory that a launch reads. Add it to 64 independent sums, because each addition to a single sum would
-    wait for the previous addition.
+    """Read the memory that a launch reads.
+
+    The values are added to 64 independent sums, because each addition to a single sum would wait for the previous one.
     """
     lanes = np.zeros(64, np.float32)
     for block in range(first, last - 63, 64):
@@ -47,7 +48,7 @@ def read_three(slow, fast, residual, first, last, out):
 
 @njit(nogil=True)
 def write_three(slow, fast, residual, first, last):
-    """Read and write the bytes of a landing, chunk by chunk.
+    """Read and write the memory that a landing reads and writes, chunk by chunk.
 
     One loop over all three arrays takes twice as long, and four times as long if their addresses differ by a multiple
     of 4 KiB: the CPU then mistakes a load for a read of a preceding store (4K aliasing).
@@ -64,7 +65,7 @@ def write_three(slow, fast, residual, first, last):
 
 
 class Piece:
-    """One tensor and its state."""
+    """The residual, slow weights and fast weights of one tensor."""
 
     def __init__(self, residual: Tensor, generator: torch.Generator) -> None:
         self.residual, self.sink = residual, np.zeros(1, np.float32)
@@ -72,12 +73,12 @@ class Piece:
         self.fast = self.slow.clone()
 
     def bare_launch(self) -> None:
-        """Move the bytes of a launch."""
+        """Read the memory that a launch reads, on all threads."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         parallel_rows(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
 
     def bare_land(self) -> None:
-        """Move the bytes of a landing."""
+        """Read and write the memory that a landing accesses, on all threads."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         parallel_rows(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
 
@@ -111,7 +112,7 @@ class Case:
         return FusedPipeline(plain, on_copy=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
-        """Return the message of one peer, encoded from its own noise, one tensor at a time."""
+        """Return the message of one peer, encoded one tensor at a time from values drawn for this peer (`noise`)."""
         header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
         parts = {}
         for name, slow in self.slow.items():
@@ -146,7 +147,10 @@ class Case:
 
 
 def noise(kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
-    """Return x of one peer: random values of this distribution, or the real values, shifted by a random offset."""
+    """Return x of one peer: random values of this distribution, or the real values.
+
+    Real values are cyclically shifted by a random number of chunks.
+    """
     if kind == "real":
         assert real is not None
         shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK

@@ -1,6 +1,6 @@
 """Run other implementations for bench_compress.py.
 
-Those of Templar and DeMo come from a folder that the user provides: this repository has no copy of them.
+The code of Templar and DeMo comes from a folder that the user provides: this repository has no copy of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
 
 
 def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
-    """Run Templar's launch in a copy of the buffer: decay and add, compress, decompress, subtract."""
+    """Run Templar's launch on a copy of the residual: decay and add, compress, decompress, subtract."""
     buffer = piece.residual * BETA
     buffer.add_(piece.slow - piece.fast)
     rows_CL = buffer[: len(buffer) // CHUNK * CHUNK].view(-1, CHUNK)
@@ -50,7 +50,7 @@ def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
 
 
 def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
-    """Run Templar's outer step: its launch, decompression of all payloads together, SGD, and a copy back."""
+    """Run Templar's outer step: its launch, decompression of all payloads together, SGD, and a copy of slow to fast."""
     index, value, shape, total, quantized = templar_feedback(codec, k, piece)
     mean = codec.batch_decompress(
         torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers

@@ -1,8 +1,8 @@
 """Manage hosts as network namespaces, created by scripts/wan.sh.
 
-The module gives the addresses of hosts, runs commands on a host, and partitions the hosts into two groups by pulling
-the cable between them. The partition is silent: packets are lost and no connection is reset. The hosts need root
-privileges and iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program if anything is missing.
+The module gives the addresses of hosts, runs commands on a host, and partitions the network into two groups of hosts.
+The partition is silent: packets are lost and no connection is reset. Creating hosts requires root privileges and
+iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program if anything is missing.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Network:
         self._wan("down")
 
     def part(self) -> None:
-        """Pull the cable between the two groups of hosts."""
+        """Drop all packets between the two groups of hosts."""
         self._wan("part")
 
     def heal(self) -> None:
-        """Plug the cable in again."""
+        """Reconnect the two groups of hosts."""
         self._wan("heal")
 
     def address(self, host: int) -> str:
         return self._wan("address", str(host)).strip()
 
     def enter(self, host: int) -> None:
-        """Move this thread, and all that it starts, to this host. Raises OSError if that fails."""
+        """Move this thread to this host, with all that it starts from now on. Raises OSError if that fails."""
         with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"host {host} of {self.name} cannot be entered")

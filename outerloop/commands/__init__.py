@@ -1,1 +1,1 @@
-"""Commands of the command line, one module each. Besides this package, only `config` and `launcher` import hydra."""
+"""The subcommands of `outerloop`, one module each. Besides this package, only `config` and `launcher` import hydra."""

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:
-        raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of the run")
+        raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of a swarm run")
     for peer in options.lift:
         lift(options.run_dir, folders, peer)
     expelled = {peer: evidence for folder in folders for peer, evidence in read_register(folder).expelled.items()}
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
-    """Remove a peer, given by id or name, from the register of every worker.
+    """Remove a peer, given by id or name, from every worker's register of expelled peers.
 
     Raises UserError if the run is active on this machine, or if no worker has expelled the peer.
     """
@@ -71,7 +71,9 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
     try:
         matches = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
         if not matches:
-            raise UserError(f"expelled: {peer} is not expelled here: run outerloop expelled {run_dir} for a list")
+            raise UserError(
+                f"expelled: no worker of {run_dir} has expelled {peer}: run outerloop expelled {run_dir} for a list"
+            )
         for folder, register in matches:
             asyncio.run(write_register(folder, register.without(peer_id)))
     finally:

@@ -121,9 +121,9 @@ def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model:
             if len(part) == count and wire.schema_hash(schema) == header.schema:
                 return schema
     raise UserError(
-        f"--model {model} is not the payload's model: its {len(shapes)} names and shapes hash to"
-        f" {wire.schema_hash(shapes):016x}, the payload's {count} to {header.schema:016x}: pass --model with the hf/"
-        " of the payload's run"
+        f"--model {model} is not the payload's model: the names and shapes of its {len(shapes)} tensors have hash"
+        f" {wire.schema_hash(shapes):016x}, those of the payload's {count} tensors have hash {header.schema:016x}: pass"
+        " --model with the hf/ folder of the run that sent the payload"
     )
 
 

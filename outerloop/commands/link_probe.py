@@ -34,7 +34,7 @@ def probe_peer(node: ObserverNode, address: str) -> Measured:
         return node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway as error:
         raise UserError(
-            f"--probe {address} answers only the peers in its exchange.allow: pass --up and --down"
+            f"--probe: the peer at {address} answers only the peers in its exchange.allow: pass --up and --down instead"
         ) from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
         reason = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")

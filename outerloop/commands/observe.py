@@ -43,7 +43,7 @@ class RunObservation:
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence on which the observed peer has expelled others; None if it has not answered.
+        """Return the evidence that led the observed peer to expel other peers; None if it has not answered yet.
 
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
         returns the result of the previous request.
@@ -82,7 +82,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
             if run_dir is None:
                 raise UserError(
                     f"run {run!r} has an exchange.allow, and its peers answer only each other: on the machine of one of"
-                    " these peers, run outerloop status with the address of this peer and its run_dir as --run-dir"
+                    " these peers, run outerloop status with that peer's address, and with its run_dir as --run-dir"
                 ) from error
             node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
             roster = roster_from_worker(node, address, run)
@@ -90,7 +90,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """Return the key file of a run directory's worker with this peer id. Raises UserError if there is none."""
+    """Return the key file of the worker in `run_dir` that has this peer id. Raises UserError if there is none."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key

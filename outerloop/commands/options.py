@@ -22,7 +22,7 @@ examples
   outerloop options sync                options and choices with this word in their name or description
 """
 NAME_WIDTH = 44
-"""Column of the descriptions, if the names before them are shorter."""
+"""Column in which a description starts, unless the name and default before it are longer."""
 
 
 def parser() -> Parser:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def find(choices: Sequence[Choice], word: str) -> list[Choice]:
-    """Return the choices of the group `word`, or the choice with this title.
+    """Return the choices of the group `word`, or the choice whose title is `word`.
 
     If neither exists, return the choices and options that contain the word.
     """

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the numbers are in RANGES and that the picture is a PNG file. Raises UserError if not."""
+    """Check that numeric options are within RANGES and that the picture is a PNG file. Raises UserError if not."""
     for name, (minimum, maximum, example) in RANGES.items():
         value, option = getattr(options, name), f"--{name.replace('_', '-')}"
         if value is not None and not minimum <= value <= maximum:
@@ -120,7 +120,7 @@ def make_fleet(options: argparse.Namespace) -> Fleet:
     """Return the fleet that the options describe. Raises UserError if an option is invalid or a probe fails."""
     step_s = parse_seconds(options.step, "--step")
     if not step_s:
-        raise UserError("--step 0 takes no time: pass --step 1.2s")
+        raise UserError("--step must be longer than 0 s: pass --step 1.2s")
     codec_s = parse_seconds(options.codec, "--codec")
     return Fleet(options.peers, make_links(options), step_s, options.spread, options.failure_rate, codec_s)
 
@@ -132,7 +132,7 @@ def make_links(options: argparse.Namespace) -> Links:
     """
     if options.probe:
         if options.up or options.down or options.latency:
-            raise UserError("plan: --probe measures what --up, --down and --latency set: pass --probe alone")
+            raise UserError("plan: --probe replaces --up, --down and --latency: pass --probe without them")
         from outerloop.commands.link_probe import probe_links  # imports hivemind, which only --probe needs
         from outerloop.swarm.p2p.daemon import check_addresses
 

@@ -157,7 +157,7 @@ def peer_address(record: Record) -> str:
 
 
 def status_cells(status: Status) -> list[str]:
-    """Return the cells of a peer's status. A cell is empty if the peer has not reported its value yet."""
+    """Return the cells of a peer's status. A cell is empty if the peer has not reported this value yet."""
     took_part = f"{status.peers} peers" if status.peers else "no"
     return [
         str(status.round or ""),

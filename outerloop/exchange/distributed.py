@@ -3,8 +3,8 @@
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
 Transfer time cannot be separated from the time that a collective waits for a late process, so `transfer_s` includes
-both. A collective fails when a process is lost. Then this round and every later round fail. The run ends with the
-checkpoints that it has, and must be started again.
+both. A collective fails when a process is lost. Then this round and every later round fail. The run ends, keeps
+its checkpoints, and must be started again.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Distributed:
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return what all processes sent for one meeting. The bytes do not count as training traffic."""
+        """Return one message from each process, gathered outside of rounds and not counted as training traffic."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Broadcast the state of the first giver, which is the first process.
+        """Broadcast the initial state from the first process, which is the first of the givers.
 
         Raises RoundFailed if a process is lost or too late.
         """
@@ -121,7 +121,7 @@ class Distributed:
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave immediately. Collectives in which other processes wait for this process then fail."""
+        """Leave immediately. Collectives for which other processes still need this process then fail."""
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)

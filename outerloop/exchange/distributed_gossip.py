@@ -57,7 +57,7 @@ class DistributedGossip(Distributed):
         return {rank: blob if rank == self.rank else messages[rank].numpy().tobytes() for rank in partners}
 
     def pass_on(self, own: Tensor, theirs: Mapping[int, Tensor]) -> None:
-        """Send `own` to each rank in `theirs`, and receive from each rank into its tensor."""
+        """Send `own` to each rank in `theirs`, and receive the tensor of each `rank` into `theirs[rank]`."""
         sends = [dist.isend(own, group=self.group, group_dst=rank) for rank in theirs]
         receives = [dist.irecv(x, group=self.group, group_src=rank) for rank, x in theirs.items()]
         for work in filter(None, sends + receives):

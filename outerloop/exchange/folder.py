@@ -7,9 +7,10 @@ every file name, so no peer reads a message from an earlier attempt. A file beco
 read up to a size limit, and is deleted a few rounds later by the peer that wrote it. The files of the last rounds stay
 until the next run with this name. To use an object store instead, implement the operations of `Files` for it.
 
-If a peer is missing, the round fails at the time limit on each peer that waits for it. All later rounds of the waiting
-peer fail too, because another peer may have landed the failed round. The run ends with its checkpoints and must be
-resumed on all peers. No peer can join late. A process that can write to the folder can impersonate any peer.
+If the message of a peer is missing at the time limit, the round fails on every peer that is still waiting. All later
+rounds of such a peer fail too, because another peer may have landed the failed round. The run ends, keeps its
+checkpoints, and must be resumed on all peers. No peer can join late. A process that can write to the folder can
+impersonate any peer.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ KEPT = 4
 By the time a peer writes file n of a kind, all peers have read its file n − 2.
 """
 MEETING_BYTES = 16 << 20
-"""The size limit of a message in a meeting is twice the limit in a round plus this number of bytes.
+"""Outside of rounds, the size limit of a message is twice the limit in a round plus this number of bytes.
 
-In the first meeting, peers send all settings and shapes.
+In the first all-gather, peers send all settings and shapes.
 """
 TOKEN_BYTES = 16
 
@@ -155,7 +156,7 @@ class SharedFolder:
         return messages
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return what all peers sent for one meeting. The bytes do not count as training traffic."""
+        """Return one message from each peer, gathered outside of rounds and not counted as training traffic."""
         self.put("meeting", number, blob)
         limit = 2 * self.max_blob_bytes + MEETING_BYTES
         messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)

@@ -121,7 +121,7 @@ class InProcess:
         return what
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return what all workers sent for one meeting. The bytes do not count as training traffic."""
+        """Return one message from each worker, gathered outside of rounds and not counted as training traffic."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
@@ -154,7 +154,7 @@ class InProcess:
             self.give_turn()
 
     def abort(self) -> None:
-        """Do the same as `close`, because no worker needs a thread that has left."""
+        """Do the same as `close`: even `close` has nothing to complete for the other workers."""
         self.close()
 
 

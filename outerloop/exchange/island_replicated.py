@@ -36,8 +36,9 @@ class ReplicatedIsland(LeaderExchange):
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read a round, and refuse the same messages as the leader, which may itself be one of several lanes.
+        """Read a round, and refuse the same messages as the leader.
 
+        If the leader's own exchange joins several lanes, a message that another lane refuses is refused as well.
         Raises RoundFailed if the leader cannot read the round.
         """
         what: list[Read] = []

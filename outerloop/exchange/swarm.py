@@ -71,7 +71,10 @@ class SwarmExchange(ABC):
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
-        """Yield a list for this peer's parts. Then let them serve and make this peer visible; abort on any error."""
+        """Yield a list to be filled with this peer's parts. Then let them serve and make this peer visible.
+
+        Aborts on any error.
+        """
         parts: list[Part] = []
         try:
             yield parts

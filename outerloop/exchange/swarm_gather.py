@@ -42,7 +42,7 @@ from outerloop.types import (
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
-"""Lower bound of the size limit of a message in a meeting.
+"""Outside of rounds, the size limit of a message is at least this number of bytes.
 
 At the start peers send all settings and shapes, which may be larger than a small model.
 """
@@ -52,12 +52,12 @@ At the start peers send all settings and shapes, which may be larger than a smal
 class GatherOptions(NodeOptions, GatherSettings):
     """Options of SwarmGather, in addition to those of the two base classes.
 
-    A folder next to the key file stores the agreements and payloads of the last rounds.
+    A folder next to the key file stores the Paxos state and the payloads of the last rounds.
 
     reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments of the schedule
     patience_s        a peer that needs the state of the run gives up if it receives no message about the run for this
-                      time, in seconds; below 90, 90 is used
+                      time, in seconds; values below 90 are raised to 90
 
     Raises:
         UserError: if an option is invalid.
@@ -238,8 +238,8 @@ class SwarmGather(SwarmExchange):
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Return the messages of the roster's peers, except those of peers that are lost or send nothing in time.
 
-        In the first meeting every peer waits up to `timeout_s`, because some peers take a long time to build the model,
-        and all must begin with the same weights.
+        In the first all-gather every peer waits up to `timeout_s`, because some peers take a long time to build the
+        model, and all must begin with the same weights.
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
@@ -255,7 +255,7 @@ class SwarmGather(SwarmExchange):
         return self.node.trust.refusals.counters()
 
     def linger(self) -> None:
-        """Wait until the other peers have received the message of the last meeting, but at most for LINGER_S."""
+        """Wait until the other peers have received the message of the last all-gather, but at most for LINGER_S."""
         self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:

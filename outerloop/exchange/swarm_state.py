@@ -52,10 +52,10 @@ class SwarmState:
         return content
 
     def of_run(self, names: Callable[[], Collection[str]], *, session: str, max_bytes: int) -> tuple[int, bytes]:
-        """Fetch the state of the run from the peers with these names. Return the place of its last round and the state.
+        """Fetch the state of the run from the peers with these names.
 
-        Waits however long the transfer takes. Raises QuorumLost if no peer sends anything about the run for
-        `patience_s`.
+        Return the place of the state's last round in the chain of rounds, and the state. Waits however long the
+        transfer takes. Raises QuorumLost if no peer sends anything about the run for `patience_s`.
         """
         self.on_status("out of step with the other peers: taking over the state of the run")
         return self._while_heard(

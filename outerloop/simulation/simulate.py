@@ -86,8 +86,9 @@ def simulate(
     Args:
         make_model: function that returns the model. It is called once for each worker, with the same seed, so that all
             workers start with equal weights.
-        batches: function of the worker (0 .. workers - 1) that returns its batches, which are iterated again when they
-            end. A batch is a tensor, or a tuple, list or dictionary of tensors, whose first dimension counts samples.
+        batches: function of a worker's index (0 .. workers - 1) that returns the batches of this worker, which are
+            iterated again after the last one. A batch is a tensor, or a tuple, list or dictionary of tensors, whose
+            first dimension counts samples.
         loss: (model, batch) -> mean loss of the batch, a scalar.
         overrides: options as on the command line: "compress=int8", "eval.every=2" (rounds between evaluations).
         recipe: name of a recipe; "ddp" is data parallel training, the baseline.

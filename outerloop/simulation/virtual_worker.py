@@ -72,7 +72,7 @@ class VirtualWorker:
         return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
 
     def own_validation(self) -> list[Any]:
-        """Return this worker's share of the validation batches. If none were given, hold out its first batch."""
+        """Return this worker's share of the validation batches; if none were given, its first training batch."""
         if self.task.validation is None:
             return [self.batches.next()]
         share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
@@ -182,17 +182,17 @@ class VirtualWorker:
 
 
 def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the outer method with the user's optimizer if there is one and the method exchanges gradients, else None.
+    """Return the recipe's outer method with the user's optimizer in place of its own; None to use the method unchanged.
 
-    None means that the method of the recipe is used. Raises UserError if a method that exchanges gradients has no
-    optimizer to replace.
+    Return None if the user gave no optimizer, or if the method does not exchange gradients. Raises UserError if a
+    method that exchanges gradients has no optimizer that can be replaced.
     """
     if task.optimizer is None or settings.method.get("reads") != "gradients":
         return None
     if "optimizer" not in settings.method:
         raise UserError(
-            f"recipe={settings.recipe} steps with the gradients itself, and takes no optimizer: leave out optimizer=,"
-            " and set options={'inner.lr': 1e-3}"
+            f"recipe={settings.recipe} updates the weights itself, without an optimizer that can be replaced: leave out"
+            " optimizer=, and set options={'inner.lr': 1e-3}"
         )
     make_optimizer = task.optimizer
     return instantiate.make(

@@ -140,7 +140,7 @@ def test_what_cannot_be_a_recipe_is_refused_in_one_line(folder, monkeypatch):
     for typed, said in {
         "recipe=./diloco.yaml": "has the name of another recipe: rename the file",
         "recipe=./list.yaml": "does not contain options",
-        "recipe=./none.yaml": "cannot be read, No such file",
+        "recipe=./none.yaml": r"cannot be read \(No such file",
         "recipe=ddp": "conf/recipe/ddp.yaml has the same name as a yaml file of outerloop",
     }.items():
         with pytest.raises(UserError, match=said):

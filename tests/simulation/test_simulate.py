@@ -167,7 +167,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
         ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: make_model loads"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
-        ({"recipe": "demo", "optimizer": sgd}, "recipe=demo steps with the gradients itself"),
+        ({"recipe": "demo", "optimizer": sgd}, "recipe=demo updates the weights itself"),
         ({"recipe": "dilico"}, "recipe must be one of"),
         (
             {"options": {"exchange": "swarm_gather"}},

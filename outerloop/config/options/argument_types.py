@@ -20,7 +20,7 @@ NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an intege
 
 
 def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
-    """Check the type of an override whose value is the argument of a class or function.
+    """Check the type of an override whose value is passed to a class or function as an argument.
 
     `defaults`: the configuration of the same choices without other overrides. If the argument has no
     annotation that can be checked, its value must have the type of its default. Raises UserError if the type is wrong.
@@ -43,7 +43,7 @@ def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
 
 
 def types_like(default: Any) -> tuple[type, ...]:
-    """Return the types that are accepted in place of a default; empty if any type is."""
+    """Return the types of values that may replace this default; empty if any type is accepted."""
     if OmegaConf.is_list(default):
         return list, str, type(None)
     return (type(default), type(None)) if type(default) in (bool, int, float) else ()

@@ -88,7 +88,7 @@ def same_word(base: DictConfig, key: str) -> Iterator[str]:
 def choices_with(key: str) -> str:
     """Return a hint that names the choices that have the option `key`; empty if no choice has it.
 
-    Only choices of the group that the first word of `key` names are considered.
+    Considers only choices of the group whose name is the first word of `key`.
     """
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]

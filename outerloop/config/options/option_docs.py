@@ -20,7 +20,7 @@ MAIN = "train"
 NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
 """Top-level keys of a yaml file that are not listed among its options."""
 SET_BY_THE_PROGRAM = "set by the program"
-"""Start of the comment on a value that only the program sets."""
+"""Text with which the comment on a value begins if only the program sets this value."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def read_choice(folder: Path, group: str, name: str) -> Choice:
 def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
     """Return the options of a file and the options of the files that it extends.
 
-    An option without a comment in this file gets the inherited comment. A part that the file sets to null is left out.
+    An option without a comment in this file gets the inherited comment. A part that the file sets to null is left out,
+    with all its options.
     """
     comments = {option.name: option.comment for option in inherited}
     removed = [o.name for o in own if any(i.name.startswith(f"{o.name}.") for i in inherited)]

@@ -30,12 +30,12 @@ def as_typed(value: Any) -> str:
 
 
 def hint(key: str, default: Any) -> str:
-    """Return what to do about an invalid value of an option: set its default or, if that is null, read about it."""
+    """Return what to do about an invalid value of an option: set the default or, if it is null, read its docs."""
     return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with hydra.run.dir replaced by run_dir. Raises UserError if both are set."""
+    """Return the overrides with the option hydra.run.dir renamed to run_dir. Raises UserError if both are set."""
     keys = [override.key_or_group for override in parse_overrides(overrides)]
     if "run_dir" in keys and HYDRA_RUN_DIR in keys:
         raise UserError(f"run_dir and {HYDRA_RUN_DIR} both set the folder of the run: omit {HYDRA_RUN_DIR}")

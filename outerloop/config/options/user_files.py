@@ -85,7 +85,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise UserError(f"{path} cannot be read, {error.strerror}: name a yaml file") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): pass the path of a yaml file") from error
     except (ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not yaml: {reason}") from error
