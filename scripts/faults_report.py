@@ -114,7 +114,7 @@ def losses(rows: Sequence[Row]) -> dict[int, float]:
 
 
 def loss_at(record: Row, contributed: int) -> float:
-    """Return the loss at a number of contributed payloads: the mean over machines, interpolated between evaluations."""
+    """Return the loss after `contributed` payloads: the mean over machines, interpolated between evaluations."""
     curve = defaultdict(list)
     for number, loss in ((int(n), loss) for table in record["losses"] for n, loss in table.items()):
         if number:

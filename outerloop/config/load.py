@@ -87,7 +87,10 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_optimizers(config: DictConfig) -> None:
-    """Check that one optimizer takes steps, either in each worker or in the outer method. Raises UserError if not."""
+    """Check that the optimizers and H fit the method. Raises UserError if not.
+
+    A method that exchanges gradients needs H = 1. Any other method needs an inner optimizer.
+    """
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:

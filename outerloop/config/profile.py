@@ -131,10 +131,10 @@ def inner_state(settings: DictConfig) -> Any:
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
 
-    In the fused pipeline, these are the positions and values of all kept entries of every peer, a copy of all fast
-    weights if the round lands on a copy, and the unsent values of all fragments if they stay in the fast weights. In
-    the dense pipeline, they are three float32 copies of the fragment (the update, the values sent, and the mean) and,
-    with a delay, a copy of all fast weights.
+    In the fused pipeline, the bytes are the positions and values of all kept entries of every peer, a copy of all fast
+    weights if the round lands on a copy, and the unsent values of all fragments if the feedback keeps these values in
+    the fast weights. In the dense pipeline, the bytes are three float32 copies of the fragment (the update, the values
+    sent, and the mean) and, with a delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(

@@ -46,7 +46,7 @@ MAY_DIFFER = (
 )
 """Settings that may change when a run is resumed, because they do not determine what is trained.
 
-`steps` and `tokens` matter only through `rounds`, which is compared."""
+`steps` and `tokens` only determine `rounds`, and `rounds` is compared."""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
@@ -60,7 +60,7 @@ HINTS = {
     PEERS: ", exchange.reform=true if machines are lost for good,",
     "workers": ", or init_from={path} to start a run of other workers with its weights,",
 }
-"""Option that cannot change when a run is resumed -> part of the error message that names an alternative."""
+"""Option that cannot change when a run is resumed -> alternatives that the error message suggests."""
 
 LOCK = ".lock"
 """Name of the lock file of a run directory."""

@@ -77,7 +77,7 @@ class Gathered(Island):
     def followers_serving(self) -> Iterator[None]:
         """Run the block while the other ranks serve this rank.
 
-        Afterwards they continue with inner steps, or raise an error if the block has raised one.
+        Afterwards the other ranks continue with inner steps. If the block raised an error, they raise one, too.
         """
         try:
             yield
@@ -87,7 +87,7 @@ class Gathered(Island):
         self.send_command("continue")
 
     def run_on_followers(self, work: str, **details: Any) -> None:
-        """Make the other ranks do their part of this work. On those ranks this method does nothing."""
+        """Make the other ranks do their part of `work`. This method does nothing if called on these ranks."""
         if self.ranks.is_leader:
             self.send_command(work, **details)
 
@@ -153,7 +153,7 @@ class Follower:
         self.close()
 
     def recv_command(self) -> dict[str, Any]:
-        """Receive the leader's next command, carry it out if it is to read or write, and return it.
+        """Receive the leader's next command, take part in it if it is a read or a write, and return it.
 
         Raises UserError if the leader has raised a UserError, LeaderFailed if it has raised another error.
         """

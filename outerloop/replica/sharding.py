@@ -51,8 +51,8 @@ def plain_name(name: str) -> str:
 def reshard(model: Module) -> None:
     """Reshard modules under `fully_shard` that still hold gathered parameters.
 
-    Modules hold them after a forward pass without backward, as in an evaluation. The gathered copies would hide changes
-    to the shards.
+    Modules keep gathered parameters after a forward pass without a backward pass, as in an evaluation. These copies
+    would hide changes to the shards.
     """
     for module in model.modules():
         reshard_module: Any = getattr(module, "reshard", None)

@@ -123,7 +123,7 @@ class HuggingFace:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
                 f"data.path={self.path} data.name={self.name or 'null'} data.split={split} cannot be opened: {reason} "
-                "(local files: data.path=parquet data.data_files=[FILE,...])"
+                "(for local files, set data.path=parquet data.data_files=[FILE,...])"
             ) from error
 
 
