@@ -61,7 +61,7 @@ def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
 
 def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
-    """Return (whether it is set, why it is refused, what to set instead) for each setting that islands do not support."""
+    """Return (whether it is set, why it is refused, what to set instead) per setting that islands do not support."""
     inner, kind = settings.inner, settings.island.kind
     return [
         (
