@@ -71,8 +71,8 @@ class QuorumLost(Exception):
 class StateTransferRequired(Exception):
     """This replica is too far behind the others, or differs from most of them: it must take over their state.
 
-    `state` fetches their state. Its argument is the maximum size in bytes. It returns the round of the state, and the
-    bytes that `SharedState.serialize` returned after that round.
+    `state` is a function that fetches their state. Its argument is the maximum size in bytes. The function returns the
+    round of the state, and the bytes that `SharedState.serialize` returned after that round.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:

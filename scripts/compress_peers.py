@@ -1,4 +1,4 @@
-"""Run other implementations for bench_compress.py.
+"""Run other implementations of compression for bench_compress.py.
 
 The code of Templar and DeMo comes from a folder that the user provides: this repository has no copy of them.
 """
@@ -20,7 +20,7 @@ from hivemind.compression import CompressionInfo, Float16Compression
 
 
 def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
-    """Return name -> implementation. Those whose names end in _step run a whole outer step, the others a launch."""
+    """Return name -> implementation: of a whole outer step if the name ends in _step, otherwise of a launch only."""
     sides: dict[str, Callable[[Case], Any]] = {"hivemind_fp16": lambda case: case.each(hivemind_fp16)}
     if folder is None:
         return sides

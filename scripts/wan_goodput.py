@@ -1,7 +1,7 @@
 """Transfer one payload between two hosts of scripts/wan.sh in the same way as rounds do: bulk.py over p2pd.
 
-wan_goodput.py give HOST_IP BYTES       print the address, and serve random bytes until standard input ends
-wan_goodput.py take HOST_IP WHERE       print the seconds that the transfer took
+wan_goodput.py give HOST_IP BYTES       print a line of JSON, and serve random bytes until standard input ends
+wan_goodput.py take HOST_IP WHERE       download the bytes, given this line, and print the seconds that this took
 """
 
 from __future__ import annotations

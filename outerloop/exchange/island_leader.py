@@ -41,7 +41,7 @@ class LeaderExchange:
     """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
 
     A subclass implements `recover`. The messages by which the ranks start a round have a separate tag (`launch_ranks`),
-    so a round may be started in a different thread than the inner steps.
+    so one thread may start a round while another runs inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.
