@@ -7,8 +7,8 @@
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest
 for the first fraction CALM of the time. Then the last one starts the named lie (faulty/lie.py, faulty/misbehave.py),
 and at NEWCOMER_AT an additional machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies,
-one after another. In this run the lie that gets the liar expelled comes last, from LAST_AT on, because an expelled liar
-is ignored, and a second additional machine joins at SECOND_AT.
+one after another. In this run the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers
+ignore an expelled liar. A second additional machine joins at SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. A record has the pace of rounds
 before the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each
@@ -33,7 +33,8 @@ from faulty.lie import LIES
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
-"""In a run of all lies: when the expelling lie starts and when the second newcomer joins, as fractions of the run."""
+"""In a run with all lies: when the lie that gets the liar expelled starts, and when the second newcomer joins, as
+fractions of the run."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
 """Lies that always get the liar expelled. Other lies can have this effect, too: for example, the
@@ -41,7 +42,7 @@ signatures of a forged commit can contradict the liar's own vote."""
 ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
 """The order of the lies if a run has all of them."""
 MIN_PACE = 0.8
-"""Minimum pace after the expulsion, relative to the pace before the lie."""
+"""Minimum number of rounds per second after the expulsion, relative to that before the lie."""
 EXPELLED = "is expelled from the run"
 """Text with which a peer logs an expulsion."""
 
@@ -59,7 +60,7 @@ class Attack:
         self.told: list[tuple[str, float]] = []
 
     def run(self) -> Row:
-        """Run without lies, then with the lie, then with a newcomer as well.
+        """Follow the run without lies, then with its lies, during which newcomers join.
 
         Return the record, even if the run stops making progress.
         """
@@ -85,7 +86,7 @@ class Attack:
         """Make the liar tell this lie from now on."""
         self.told.append((lie, time.monotonic()))
         self.lied_at = self.told[0][1]
-        self.liar.down_until = float("inf")  # if the liar ends, it is not restarted
+        self.liar.down_until = float("inf")  # if the liar's process exits, it is not restarted
         self.liar.misbehave(lie)
         self.swarm.note(lie, self.liar)
 
@@ -94,7 +95,7 @@ class Attack:
         self.joined.append(self.swarm.add())
 
     def follow(self, share: float) -> None:
-        """Follow the swarm until this fraction of the time is over. Raises TimeoutError if rounds stop landing."""
+        """Follow the swarm until this fraction of the run has passed. Raises TimeoutError if rounds stop landing."""
         left = self.began + share * self.seconds - time.monotonic()
         self.swarm.follow(left, until=lambda: self.look() and False)
 
@@ -106,7 +107,7 @@ class Attack:
         return self.expelled_at is not None
 
     def record(self, stopped: str) -> Row:
-        """Return the measurements, and the expulsions logged by honest members."""
+        """Return the record of this run: measurements, and the expulsions that honest members have logged."""
         honest = [machine for machine in self.swarm.machines if machine is not self.liar]
         calm, lied = self.swarm.seconds(self.began, self.lied_at), self.swarm.seconds(self.lied_at)
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
@@ -132,7 +133,10 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return the pace of rounds during each lie, until the next lie begins or the liar is expelled."""
+        """Return lie -> number of rounds per second during the lie, relative to `calm`.
+
+        A lie lasts until the next lie begins or the liar is expelled.
+        """
         ends = [at for _, at in self.told[1:]] + [self.expelled_at or float("inf")]
         return {lie: pace(calm, self.swarm.seconds(at, end)) for (lie, at), end in zip(self.told, ends, strict=False)}
 
@@ -163,7 +167,7 @@ def expelled(machine: Machine) -> list[str]:
 
 
 def ended(event: Row) -> bool:
-    """Return whether an event says that a machine ended by itself."""
+    """Return whether an event reports that a machine crashed without an injected fault."""
     return str(event["kind"]).startswith("crashed")
 
 
@@ -180,7 +184,7 @@ def pace(calm: list[float], other: list[float]) -> float | None:
 
 
 def main() -> int:
-    """Run every lie that has no record yet, then check all records."""
+    """Start a run for every lie that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/liar", metavar="FOLDER")

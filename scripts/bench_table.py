@@ -1,9 +1,9 @@
-"""Tune and train recipes for the table of gaps to data parallel training with the same inner optimizer.
+"""Tune and train recipes for the table of loss gaps to data parallel training with the same inner optimizer.
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [option=value ...]
 
-Each case is tuned at the first H, number of workers and seed, with the published number of steps. First the learning
+Each case is tuned at the first H, number of workers and seed, with as many steps as in the table. First the learning
 rates of its grid are tried; while the best one is at an end of the grid, the next one beyond it is tried, too. Then, if
 the case has an outer optimizer, its pairs of outer learning rate and momentum are tried. Then all combinations of H,
 number of workers and seed are trained with the best values. A seed determines the initial weights and the sample
@@ -41,11 +41,11 @@ NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, and what is tuned of it.
+    """A recipe, and the values to try when it is tuned.
 
     lr: inner learning rates.
-    outer: pairs of outer learning rate and momentum; empty if the recipe has none to tune.
-    alone: one worker with the whole batch.
+    outer: pairs of outer learning rate and momentum; empty if the recipe's own values are kept.
+    alone: whether a single worker trains on the whole batch.
     """
 
     overrides: tuple[str, ...]
@@ -130,7 +130,7 @@ class Bench:
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
     def nats(self, run: Run) -> float:
-        """Return the loss of a run that has run."""
+        """Return the validation loss of a run that has a record."""
         row = self.row(run)
         assert row is not None
         return float(row["nats"])
@@ -146,14 +146,14 @@ class Bench:
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
 
     def first(self, case: str) -> Run:
-        """Return the run at which a case is tuned, with the first learning rate of its grid."""
+        """Return the first run for tuning a case, with the first learning rate of its grid."""
         args = self.args
         sync_every = 1 if case in ("ddp_adamw", "ddp_muon") else args.sync_every[0]
         workers = 1 if CASES[case].alone else args.workers[0]
         return Run(case, args.steps, sync_every, workers, args.seeds[0], CASES[case].lr[0])
 
     def tune(self, case: str) -> Run:
-        """Return the run at the best inner learning rate and outer optimizer of a case."""
+        """Train the runs for tuning a case, and return the best of them."""
         first, rates = self.first(case), sorted(CASES[case].lr)
         self.train(replace(first, lr=lr) for lr in rates)
         while (best := self.best(replace(first, lr=lr) for lr in rates)).lr in (rates[0], rates[-1]):
@@ -168,7 +168,7 @@ class Bench:
         return min(runs, key=self.nats)
 
     def published(self, case: str, tuned: Run) -> list[Run]:
-        """Return the runs of a case in the table."""
+        """Return the runs of a case for the table, with the tuned values."""
         args = self.args
         every = [1] if tuned.sync_every == 1 else args.sync_every
         product = itertools.product(every, [1] if CASES[case].alone else args.workers, args.seeds)

@@ -1,9 +1,9 @@
 """Limit how far a partner's weights may be from this peer's own before the two are averaged (gossip: NoLoCo).
 
-Partners send weights, which pull this peer i towards them. In a pair, one of the two peers alone would set the median,
-so the usual distance is computed from this peer's own past instead. Let φ_i be the slow weights of this peer for a
-fragment, and θ_j the weights that partner j sent. If a method sends both θ_j and φ_j, the two are stacked, and both are
-compared with φ_i.
+Let i be this peer. The weights that its partners send pull it towards them. In a pair, one of the two peers alone
+would set the median of their distances, so the usual distance r is computed from this peer's own past instead. For a
+fragment, let φ_i be the slow weights of this peer, θ_i its weights after its inner steps, and θ_j the weights that
+partner j sent. If a method sends both θ_j and φ_j, the two are stacked, and both are compared with φ_i.
 
     d_j = ‖θ_j − φ_i‖       d_i = ‖θ_i − φ_i‖, how far this peer's own inner steps moved its weights
     D   largest d_i so far
@@ -14,7 +14,7 @@ compared with φ_i.
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
 For the first partner r is d_i, which is about the distance of a replica that started from the same weights. The
-distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can follow: it grows by a
+distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can follow and grow by a
 factor of four in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So no
 choice of partners can move this peer in one round by more than a fixed multiple of D. If the partner is refused, the
 round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and partners have no effect.
@@ -113,7 +113,7 @@ class DistanceScreen(NormScreen):
         older = {fragment: self.before(fragment) for fragment in self.landed}
         longest = {int(fragment): float(d) for fragment, d in state.get("longest", older).items()}
         if not all(0 <= d <= LONGEST for d in longest.values()):
-            raise ValueError("a distance of this peer's inner steps is negative, too large or not finite")
+            raise ValueError("a stored distance of this peer's inner steps is negative, too large or not finite")
         self.longest = longest
 
     @staticmethod

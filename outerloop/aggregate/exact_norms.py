@@ -17,13 +17,13 @@ from torch import Tensor
 PIECE = 1 << 20
 """Number of values processed at a time: 16 MiB of temporaries, whatever the size of the tensor."""
 EXPONENTS = 1000
-"""Largest exponent of an intermediate power of two, within float64's range."""
+"""Maximum absolute exponent of each power of two by which values are multiplied: float64 can represent such powers."""
 
 
 def sum_of_squares(x: Tensor, *, of: int) -> float:
     """Return Σ x², or infinity if the sum overflows float64.
 
-    of: n, the number of values that x stands for, because zeros may be left out of x.
+    of: n, the number of values including the zeros that x may leave out.
     """
     if not x.numel() or not (top := float(x.abs().max())):
         return 0.0

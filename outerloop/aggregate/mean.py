@@ -26,12 +26,12 @@ class Mean:
         return divide(total(sent), len(sent))
 
     def aggregate_rule(self) -> AggregateRule:
-        """Return the description of the mean for the kernels."""
+        """Return the description of this aggregate's arithmetic that the kernels use."""
         return AggregateRule(by_senders=False)
 
 
 def total(sent: Sequence[Tensor]) -> Tensor:
-    """Return the sum in the given order as a new tensor."""
+    """Return the sum of the tensors, added in the given order, as a new tensor."""
     out = sent[0].clone()
     for x in sent[1:]:
         out += x

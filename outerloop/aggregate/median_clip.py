@@ -44,7 +44,10 @@ class MedianClip:
         return self.of(scaled(sent, factors), samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
 
     def aggregate_rule(self) -> AggregateRule | None:
-        """Return the description of the clipping followed by `of` for the kernels; None if `of` clips too."""
+        """Return the description of this aggregate's arithmetic that the kernels use.
+
+        Return None if `of` has no such description, or clips as well.
+        """
         rule = aggregate_rule(self.of)
         return AggregateRule(rule.by_senders, self.factors) if rule and not rule.factors else None
 

@@ -33,8 +33,8 @@ from typing import Any
 from outerloop.aggregate.median_clip import factors_of
 
 GROWTH = 4.0
-"""Limit for clipping, as a multiple of h. During a linear learning-rate warm-up, the second round's norm is 3 times the
-first round's."""
+"""Limit for clipping, as a multiple of h. It is above 3, because during a linear learning-rate warm-up the second
+round's norm is 3 times the first round's."""
 REFUSED = 5.0
 """Limit for refusal, as a multiple of r. The norms of workers that do equal work are within about 5 % of each other,
 and grow more slowly than the number of inner steps. If rounds take equal time, only a worker about 8 times as fast as
@@ -44,7 +44,7 @@ SAMPLES = 4
 REMEMBERED = 4
 """Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
-"""Norm that no honest contribution reaches. The squares of 1,000 such norms still sum to a finite float32."""
+"""Norm that no honest contribution reaches. The squares of 200 such norms still sum to a finite float32."""
 MAX_SAMPLES = 1 << 40
 """Number of samples that no honest peer processes between two rounds."""
 
@@ -71,7 +71,7 @@ class Measured:
 
     @property
     def has_middle(self) -> bool:
-        """True if more than two contributions are refused or nonzero. Then no peer alone sets the median."""
+        """True if the median is over more than two norms, refused ones included. Then no peer alone sets it."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 
@@ -147,7 +147,7 @@ class NormScreen:
         """Load what `state_dict` returned; the state of an older run may lack norms. Raises ValueError if invalid."""
         landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
-            raise ValueError("a norm of a round that landed is not positive and finite")
+            raise ValueError("a stored norm of a landed round is not positive and finite")
         self.landed = {fragment: norms[-REMEMBERED:] for fragment, norms in landed.items()}
 
 

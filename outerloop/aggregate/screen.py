@@ -13,8 +13,9 @@ KINDS = ("auto", "median", "none")
 def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: bool) -> NormScreen:
     """Return the screen of a run.
 
-    clip: "auto" turns screening on if the exchange does not wait for all peers, because some of them may then run
-        on other people's machines; "median" turns it on, "none" turns it off.
+    clip: "median" turns screening on, "none" turns it off. "auto" turns it on if the exchange does not wait for all
+        peers, because such an exchange may include other people's machines. Pseudo-gradients are screened only if all
+        peers take the same outer step.
 
     Raises UserError if `clip` has another value, or if it is "median" but peers do not take the same outer step.
     """

@@ -3,9 +3,9 @@
     ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|
 
 For sparse payloads. The source code of SparseLoCo's authors (arXiv 2508.15706) computes the same except for values that
-are exactly 0: it counts them as sent, this file counts them as not sent. If two peers send 0.4 and 0, its result is 0.2
-and the result here is 0.4. Top-k selects zeros only in chunks with fewer than k other values; two-bit and sign codecs
-decode to 0 only if a whole group is 0.
+are exactly 0: it counts them as sent, this file counts them as not sent. If two peers send 0.4 and 0, their code
+computes 0.2, and this file 0.4. Top-k selects zeros only in chunks with fewer than k other values; two-bit and sign
+codecs decode to 0 only if a whole group is 0.
 
 Payloads of DCT coefficients are aggregated as coefficients: each coefficient is averaged over the peers that sent it,
 as in the source code of DeMo's authors (arXiv 2411.19870).
@@ -39,5 +39,5 @@ class Senders:
         return total(sent).div_(count.clamp_(min=1))
 
     def aggregate_rule(self) -> AggregateRule:
-        """Return the description of the mean over senders for the kernels."""
+        """Return the description of this aggregate's arithmetic that the kernels use."""
         return AggregateRule(by_senders=True)

@@ -2,8 +2,9 @@
 
     n = ⌊trim · P⌋;    ḡ_i = mean of Δ̂_p,i without its n smallest and its n largest values
 
-Up to n peers that send wrong values cannot move ḡ_i out of the range of the others. Honest peers lose less than with
-the median, because P − 2n values of each coordinate are averaged instead of one or two. With n = 0 this is the mean.
+Up to n peers that send wrong values cannot move ḡ_i out of the range of the others. Less of the honest peers' values is
+lost than with the median, because P − 2n values of each coordinate are averaged instead of one or two. With n = 0 this
+is the mean.
 
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: the values that few peers
 send are the largest, and are dropped. Rotated payloads (compress/rotated.py) are dense.

@@ -28,8 +28,8 @@ def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torc
 def averaged(state: State, bucket: dist.GradBucket) -> torch.Tensor:
     """Average the bucket's gradients (N,) in place.
 
-    The errors of the first backward pass are not stored, because DDP then regroups its buckets, and the errors would be
-    added to other parameters.
+    The compression errors of the first backward pass are not stored: DDP regroups its buckets after this pass, so the
+    errors would be added to the gradients of other parameters.
     """
     x_N, group = bucket.buffer(), state.process_group
     ranks = dist.get_world_size(group)

@@ -1,4 +1,4 @@
-"""Encode pieces of a gradient as 4-bit messages of equal size, one per rank: codes, then the scales of groups.
+"""Encode pieces of a gradient as 4-bit messages of equal size, one per rank: first the codes, then the groups' scales.
 
     scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 64 values of one piece
 

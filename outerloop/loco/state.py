@@ -1,4 +1,4 @@
-"""Keep a rank's errors between steps, and exchange gradients: send pieces to their owners, and means to all ranks.
+"""Exchange gradients (pieces to their owners, means to all ranks), and keep a rank's compression errors between steps.
 
     h = x + e;   q = int4(h);   e ← β e + (1 − β)(h − ĥ)        LoCo (arXiv 2407.04480); e ← 0 every T steps
 
@@ -6,8 +6,8 @@
     gather    the mean of every piece, again in 4 bits -> all ranks               all-gather
 
 The paper uses only the first exchange; the weights are then sent to all ranks, which FSDP2 does anyway. DDP needs the
-mean on all ranks. So the owner of a piece also stores an error for the mean of the piece, and all ranks, including the
-owner, use the decoded mean, so that gradients are equal bit for bit.
+mean on all ranks. So the owner of a piece also stores a compression error for the mean of the piece, and all ranks,
+including the owner, use the decoded mean, so that gradients are equal bit for bit.
 
 R ranks, P values per piece (the part of the gradients that one rank owns), B bytes per message.
 """
@@ -30,7 +30,7 @@ class State:
 
     Args:
         beta: weight of the old error, at least 0 and below 1.
-        reset_every: T, steps between two resets.
+        reset_every: T, number of steps between two resets of the stored errors to zero.
         error_bits: bits per value of the stored error, 8 or 32.
         process_group: the ranks of DDP; None means all ranks. Not used with FSDP2, which passes its own group.
 
@@ -58,7 +58,7 @@ class State:
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: name under which the error is stored; None means no error feedback.
+        name: name under which the compression error is stored; None means no error feedback.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -75,9 +75,9 @@ class State:
         return decode(received_RB, len(x_P))
 
     def offer(self, name: str | None, x: Tensor) -> Tensor:
-        """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the error.
+        """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the stored error.
 
-        A group with a non-finite value adds nothing to the error.
+        A group with a non-finite value adds nothing to the stored error.
         """
         if name is None:
             return encode(x)
@@ -90,7 +90,7 @@ class State:
         return message
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the errors of this rank and their shapes."""
+        """Return the compression errors of this rank and their shapes."""
         return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class State:
         self.shapes = dict(state["shapes"])
 
     def _check(self, name: str, x: Tensor) -> None:
-        """Raise UserError if the error stored under `name` does not have the shape of x."""
+        """Raise UserError if the compression error stored under `name` does not have the shape of x."""
         known = self.shapes.setdefault(name, list(x.shape))
         if known != list(x.shape):
             raise UserError(

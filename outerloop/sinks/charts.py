@@ -46,7 +46,7 @@ class Charts:
         return values | self.axes(row) if values else {}
 
     def update_axes(self, row: dict[str, Any]) -> None:
-        """Store the numbers of tokens and bytes in a row of the first worker."""
+        """Store the token and byte counts that a row of the first worker reports."""
         if row["event"] in ("step", "eval"):
             self.tokens = self.workers * row.get("tokens", 0)
         if row["event"] == "round":

@@ -1,9 +1,9 @@
 """AXIS log: the interface of a sink, and the sinks of one run. A sink that fails is disabled; training continues.
 
-A row is a flat dictionary with an "event" (inner/events.py). There is one row for each event of each local worker, with
-`wall_s` added, a "validation" row for each complete evaluation and, after the last round, a "summary" row with the
-content of summary.json. To use a class of your own as a sink, set `log=[console,mine]` and put mine.yaml into a folder
-`log` of the configuration, or set `+log.mine._target_=mymodule.MySink`.
+A row is a flat dictionary with an "event" (inner/events.py). Each event of each local worker gives one row, with
+`wall_s` added. There is also a "validation" row for each complete evaluation and, after the last round, a "summary" row
+with the content of summary.json. To use a class of your own as a sink, set `log=[console,mine]` and put mine.yaml into
+a folder `log` of the configuration, or set `+log.mine._target_=mymodule.MySink`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log to Weights & Biases: `log=wandb`. Without a key, runs are stored offline, and `wandb sync` uploads them.
+"""Log to Weights & Biases: `log=wandb`. Without an API key, runs are stored offline, and `wandb sync` uploads them.
 
 An option in the configuration takes precedence over wandb's environment variable (WANDB_PROJECT, WANDB_ENTITY,
 WANDB_MODE, WANDB_RUN_GROUP, WANDB_NAME, WANDB_JOB_TYPE, WANDB_TAGS, WANDB_DIR, WANDB_CONSOLE, WANDB_QUIET). If neither

@@ -30,7 +30,7 @@ from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
-"""Pause between two polls, each of one random peer. A peer sends six polls per minute."""
+"""Pause between two polls. Each poll goes to one random peer, so a peer sends six polls per minute."""
 
 
 class Accusations(RpcService):

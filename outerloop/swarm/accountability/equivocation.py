@@ -4,9 +4,9 @@ Each statement whose signature this peer has verified for another purpose is com
 could contradict. This module neither verifies nor creates signatures.
 
 A rollback of this peer is detected as well: its hard state is older than its votes, because its disk was reset to a
-snapshot. The check at the start (hard_state_file.py) compares only which process last wrote a hard state, so a snapshot
-that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So a vote
-signed by this peer that is missing from its hard state was cast after the snapshot:
+snapshot. The check at the start (hard_state_file.py) checks only which process wrote the hard state last, so a snapshot
+that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So if the hard
+state lacks a vote that this peer has signed, the vote was cast after the snapshot. The hard state lacks these votes:
 
     accept     for the current round, in a later view than the accept on disk
     promise    for the current round, for a later view than the promise on disk

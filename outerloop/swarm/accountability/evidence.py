@@ -1,4 +1,4 @@
-"""Evidence against a peer: two statements signed by it, of which no honest peer signs both.
+"""Evidence against a peer: two statements with its signature that contradict each other, so no honest peer signs both.
 
     accept, accept     for two different commits after the same head in the same view. A leader accepts its own
                        proposal, so two different proposals are covered as well
@@ -193,7 +193,7 @@ def _promise(head: Any, view: Any, reported_view: Any, reported: Any) -> None:
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
-    """Check the two fields that follow a payload's hash if its owner names a state of the run (state_roots.py)."""
+    """Check the two fields with which a payload names a state of the run (state_roots.py), if it names one."""
     checked_int(number, "the number of the state that a payload names", maximum=MAX_NUMBER)
     digest(root, "the root of the state that a payload names")
 

@@ -6,9 +6,9 @@ reaches back to the local head         ->   this peer has to download the state 
 this peer is not in the roster         ->   ask to join, repeatedly, until it is in the roster
 a peer is on another chain             ->   fetch its log and compare it with the local one (forks.py)
 
-A log that does not reach back to the local head, and commits that do not follow it, have no effect without proof: they
-are rejected and logged with the sender's name. Any peer can claim to be ahead. So after a fetch that brought no commit,
-the same peer cannot cause another fetch for RETRY_S.
+Without proof, a log that does not reach back to the local head has no effect, and neither have commits that do not
+follow the local head: they are rejected and logged with the sender's name. Any peer can claim to be ahead. So after a
+fetch that brought no commit, the same peer cannot cause another fetch for RETRY_S.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class CatchUpTask:
     def fetch_from(self, peer: str) -> None:
         """Fetch the missing commits from a peer that is ahead.
 
-        Does nothing if a fetch from this peer is running or any fetch began in the last HEDGE_S. A fetch that takes
-        longer than that, because the peer is silent or its link is slow, does not prevent fetches from other peers.
+        Does nothing if a fetch from `peer` is running or any fetch began in the last HEDGE_S. A fetch that takes
+        longer than that, because `peer` is silent or its link is slow, does not prevent fetches from other peers.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._free_s and _is_idle(self._fetching, peer):
@@ -83,7 +83,7 @@ class CatchUpTask:
             self.fetch_from(peer)
 
     async def join(self) -> None:
-        """Until cancelled, ask to join the roster every ASK_S, or fetch newer commits while the state is missing."""
+        """Until cancelled, ask to join the roster every ASK_S; while the state is missing, fetch commits instead."""
         while True:
             if not self.awaiting_state:
                 self._context.act(lambda chain: chain.request_join())
@@ -100,7 +100,7 @@ class CatchUpTask:
         await asyncio.sleep(ASK_S)
 
     async def fetch(self, peer: str) -> None:
-        """Fetch the commits after the local head, from this peer or from any other whose log reaches back to it."""
+        """Fetch the commits after the local head from `peer`, or from another peer whose log reaches back that far."""
         chain = self._context.chain
         head = chain.hard_state.head
         response = await self._rpc.after(head, list(dict.fromkeys([peer, *self._context.others()])), chain.signer)
@@ -132,5 +132,5 @@ class CatchUpTask:
 
 
 def _is_idle(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:
-    """Return whether no task is running for this peer."""
+    """Return whether `running` has no unfinished task for `peer`."""
     return peer not in running or running[peer].done()

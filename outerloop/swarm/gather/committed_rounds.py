@@ -37,7 +37,7 @@ class CommittedRounds:
         self._news = asyncio.Event()
 
     def begin(self, hard_state: HardState) -> None:
-        """Start from the stored log. Genesis is skipped: it is not a round, and no peer accepted it."""
+        """Start from the stored log. The genesis commit is skipped: it is not a round, and no peer accepted it."""
         self._commits = {decided.commit.number: decided.commit for decided in hard_state.log if decided.accepts}
         self._open, self._error = hard_state.number, None
 
@@ -56,7 +56,7 @@ class CommittedRounds:
     def leave(self, number: int) -> None:
         """Drop the commits from `number` on, because another chain replaces them.
 
-        If the trainer has or may have landed one of them, its state is no longer valid and must be downloaded.
+        If the trainer has or may have landed one of them, the trainer's state is invalid and must be downloaded.
         """
         self._commits = {known: commit for known, commit in self._commits.items() if known < number}
         self._open = number

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 MAX_WAITING = 32
-"""Maximum number of messages queued per sender. An honest peer needs far fewer: a log of 8 commits and its messages of
-several views."""
+"""Maximum number of messages queued per sender. An honest peer needs far fewer: one log of 8 commits, and its messages
+in several views."""
 MAX_BYTES = 64 << 20
 """Maximum total number of bytes queued across all senders, e.g. MAX_WAITING messages of the maximum length, or 64 KiB
 from each of 1,024 senders."""

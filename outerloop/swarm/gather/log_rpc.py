@@ -37,7 +37,8 @@ Answer = tuple[str, list[CommitCertificate] | None]
 class LogAnswer:
     """The answers of several peers, by name, to a request for the commits after the local head.
 
-    source, proven   a peer whose log begins with the next commit and proves it, and that log; empty if there is none
+    source           a peer whose log begins with the next commit and proves that commit; "" if there is none
+    proven           the log of `source`
     later            peer -> its log, for the peers whose log does not reach back to the next commit
     level            peers that know no commit after the local head
     on_other_chain   peers whose next commit does not follow the local head: they are on another chain, or they lie

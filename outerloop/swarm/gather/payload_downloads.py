@@ -64,7 +64,7 @@ class PayloadDownloads:
         decided: bool = False,
         proposed: bool = False,
     ) -> asyncio.Task[None]:
-        """Download a payload from these peers, in addition to the sources of a download that is already running.
+        """Download a payload from these peers. If its download is already running, add them to its sources.
 
         Return the task of the download, which ends when the payload is stored or the download has failed. `decided`: a
         commit names the payload, so it is stored regardless of how many payloads its owner has offered. `proposed`:

@@ -13,8 +13,8 @@ content itself is downloaded by its hash (payload_downloads.py) and contains its
 
 A payload is also rejected at landing, if it cannot be decoded or its norm is too far from the norms of the others.
 
-A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (round_context.py)
-counts the rejections. The round does not wait for peers that could not be reached when last tried.
+A peer whose payload is rejected has none in this round, and is asked again in the next round. `backoff`
+(round_context.py) counts the rejections. The round does not wait for peers that could not be reached when last tried.
 
 This peer's own payloads are offered to the others, and stored payloads are reported to the consensus:
 
@@ -153,7 +153,7 @@ class PayloadRequests:
 
 
 class OwnPayloads:
-    """This peer's payloads. `rpc` offers them to other peers; `roots` names the state of the run in them."""
+    """This peer's payloads. `rpc` offers them to other peers; `roots` returns the run state that a payload names."""
 
     def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
         self._context, self._store, self._rpc, self._roots = context, store, rpc, roots
@@ -187,7 +187,7 @@ class OwnPayloads:
                 self._rpc.own.post(known, participant)
 
     def begin_round(self, number: int) -> None:
-        """Answer the pending requests for earlier rounds in which this peer had no payload: there will not be one."""
+        """Answer the pending requests for earlier rounds in which this peer had no payload: it will not have one."""
         self._rpc.own.over(number - 1)
 
     def restart(self, number: int) -> None:

@@ -56,7 +56,7 @@ class RoundStore:
         self._keep(number, participant, content)
 
     def take(self, number: int, participant: Participant) -> Buffer:
-        """Return a payload for landing. If it is in memory, remove it from memory and return its `bytes`."""
+        """Return a payload for landing, and remove it from memory if it is there. Its file remains."""
         found = self._newest.pop((number, participant), None)
         return self._disk.read(self._files[number, participant]) if found is None else found
 

@@ -73,7 +73,7 @@ class ReachabilityProbe:
         return True
 
 
-LAST_DOUBLING = 3  # last view whose timeout doubles; transfers continue across views and may outlast them
+LAST_DOUBLING = 3  # last view whose timeout is doubled; a longer transfer continues in the next view
 
 
 class RoundTimers:

@@ -61,7 +61,7 @@ class GatherRunner:
 
     `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. The caller notifies
     `requests` of payloads that cannot be used. `roots` holds the states that a majority has certified.
-    `hard_state_file` stores the votes that this peer must not forget.
+    `hard_state_file` keeps this peer's votes on disk.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class GatherRunner:
     async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
         """Follow the chain from this commit on. The caller downloads the state, then calls `state_arrived`.
 
-        Raises UserError if this peer is in the commit's roster but does not remember its votes.
+        Raises UserError if this peer is in the commit's roster but has no record of its votes.
         """
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)

@@ -79,8 +79,8 @@ class StatementWitness:
     def _stop_voting(self, vote: str) -> None:
         error = UserError(
             f"this peer {vote}: its disk was restored from a snapshot or a backup. It stops, because it might vote"
-            " twice. Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every"
-            " list"
+            " twice. Remove the identity file and join as a new peer; if the run sets exchange.allow, replace this"
+            " peer's old id in the exchange.allow of every peer"
         )
         self._fail(error)
         self._stop()

@@ -34,8 +34,9 @@ from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, limit
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
 """Maximum number of open streams of one member. An honest member has at most 34 streams open to one peer: one payload
-transfer, 8 state transfers, two polls, three streams for commits, one each for a meeting, a pair, the final gather and
-the formation, and about 16 consensus messages in flight. The limit is about twice that number."""
+transfer, 8 state transfers, two polls, three streams for commits, one each for a meeting (rendezvous.py), a gossip
+pair, the final gather and the formation of the swarm, and about 16 consensus messages in flight. The limit is about
+twice that number."""
 NEWCOMER_STREAMS = 24
 """Maximum number of open streams of one newcomer, a peer about to become a member: one payload transfer, 8 state
 transfers, and 15 other streams."""
@@ -52,7 +53,7 @@ peers together. Each refusal costs about 1 ms. Streams beyond these rates are he
 """
 HELD_AT_ONCE = 416
 """Maximum number of streams held at a time; further ones are closed. Each takes up two open files in this process
-and two in p2pd, and 0.18 MB of p2pd's memory, which adds up to 75 MB."""
+and two in p2pd, and 0.18 MB of p2pd's memory: 75 MB for all of them."""
 REQUEST_BYTES = 1024
 """Maximum size of a public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20

@@ -183,7 +183,7 @@ def _is_taken(host: str, port: int) -> bool:
 def unreachable(initial_peers: Sequence[str]) -> UserError:
     return UserError(
         f"no initial peer answers at {', '.join(initial_peers)}; is one running, and are its host and port open? "
-        "Give an address that a running peer printed; for a run set exchange.initial_peers=[...]"
+        "Give an address that a running peer printed; for a run, set exchange.initial_peers=[...]"
     )
 
 

@@ -131,7 +131,7 @@ class Stream:
             await self.ended()
 
     async def hold(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the remote side closes the stream. Flow control stops any sender."""
+        """Wait for `seconds`, or until the remote side closes the stream. Unread data stops its sender."""
         with suppress(TimeoutError, OSError):
             async with limit(seconds):
                 if await self._reader.read(1):

@@ -161,7 +161,7 @@ class Node:
 
     async def _enter_dht(self, p2p: P2P) -> DHTNode:
         options = self._options
-        strict = not options.open_internet  # behind a NAT no peer can connect back before hole punching
+        strict = not options.open_internet  # strict: initial peers must be able to connect back, despite NATs
         try:
             async with limit(DHT_S):
                 node = await enter_dht(
@@ -179,8 +179,8 @@ class Node:
         except (RuntimeError, TimeoutError) as error:
             if await self._greet(strict=strict):
                 raise UserError(
-                    "an initial peer answers, but not in the DHT: if its run has an exchange.allow, set the same list "
-                    "here; otherwise start again"
+                    "an initial peer answers, but not in the DHT: if the run sets exchange.allow, set the same list "
+                    "here; otherwise start this peer again"
                 ) from error
             raise unreachable(options.initial_peers) from error
         if self.trust.allow.closed and options.initial_peers and not await self._greet(strict=strict):

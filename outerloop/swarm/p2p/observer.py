@@ -18,7 +18,7 @@ from outerloop.swarm.timeouts import OPEN_S, limit
 
 
 class ObserverNode(Node):
-    """A peer that can dial a given address, instead of any known address of a peer id."""
+    """A peer that can also dial a given address, not only a peer id at any of its known addresses."""
 
     async def dial(self, address: str) -> str:
         """Connect to the peer at this full address and return its id, which libp2p has proven.

@@ -1,4 +1,4 @@
-"""Probe: measure the round trip, the bandwidth and the clock offset to a peer.
+"""Probe: measure the round-trip time and the bandwidth to a peer, and the offset of its clock.
 
 A peer answers probes from every peer that its allow-list admits; in an open run, from any peer:
 
