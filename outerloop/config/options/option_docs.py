@@ -106,7 +106,7 @@ def is_option(option: Option) -> bool:
 
 
 def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Option]:
-    """Return the entries of a file's defaults list. `default`: the selected choice; empty for an entry without a group."""
+    """Return the entries of a file's defaults list. `default`: the choice; empty for an entry without a group."""
     entries = next((value for key, value in pairs(tree) if key.value == "defaults"), None)
     listed = entries.value if isinstance(entries, yaml.SequenceNode) else []
     return [
