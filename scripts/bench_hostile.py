@@ -76,7 +76,7 @@ class Hostile:
 
 
 class Changed:
-    """A pending round whose last message is replaced."""
+    """A pending round in which the message of the last peer is replaced."""
 
     def __init__(self, pending: Any, kind: str) -> None:
         self.pending, self.kind = pending, kind

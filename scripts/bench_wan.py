@@ -57,7 +57,7 @@ SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
 
 @dataclass
 class Host(Machine):
-    """A machine whose command runs on a separate host."""
+    """A machine of the run, in its own network namespace."""
 
     network: Network = field(kw_only=True)
 

@@ -5,7 +5,7 @@
 Streaming DiLoCo (arXiv 2501.18512): Gbit/s for 95 % utilization at H = 100. The sizes, step times and layers are the
 paper's, all rounded. Its results are rounded as well: those with three digits are on a grid of 50 values from 0.1 to
 1,000 Gbit/s, each 1.21 times the previous one, so a printed number may differ by 21 % from the true one. The following
-assumptions, which the paper does not state, are the same in all nine rows: 16 bits per parameter, counted once;
+assumptions, which the paper does not state, are the same in all nine rows: each parameter is sent once, in 16 bits;
 reductions overlap with the backward pass, which is two thirds of a step, as in the authors' calculator; streaming sends
 fragments of three layers in 4 bits and lands them one step later.
 
@@ -58,12 +58,12 @@ SIZES = (
     Size("100B", 1e11, 108, 4.9, (391, 49.4, 1.1)),
 )
 HOSTS = ((100, 10.0, 2.67, 2.89), (20, 3.0, 4.3, 4.5))
-"""Mbit/s, megabytes, lowest and highest measured seconds."""
+"""For each measurement: link rate in Mbit/s, megabytes per payload, lowest and highest measured seconds."""
 METHODS = ("data parallel", "diloco", "streaming, overlap, 4 bits")
 
 
 def table() -> Iterator[tuple[str, str, float, float]]:
-    """Yield size, method, printed and planned Gbit/s."""
+    """Yield size, method, the Gbit/s printed in the paper and the planned Gbit/s."""
     for size in SIZES:
         for method, printed, planned in zip(METHODS, size.printed, size.planned(), strict=True):
             yield size.name, method, printed, planned

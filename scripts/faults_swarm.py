@@ -143,7 +143,7 @@ class Swarm:
             self.befall(self.random.choice(whole), kind)
 
     def join(self) -> None:
-        """Add one machine, which stays."""
+        """Add one machine that stays in the run to the end."""
         self.joins_left -= 1
         new = Machine(len(self.machines), self.folder / f"m{len(self.machines)}", self.options)
         self.note("join", new)
@@ -169,16 +169,16 @@ class Swarm:
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the seconds to the end, at the pace of the fastest tenth of the last 100 rounds.
+        """Return the estimated seconds to the end of the run, if no more faults occur.
 
-        This approximates the pace without faults.
+        Each remaining round is assumed to be as fast as the fastest tenth of the last 100 rounds.
         """
         seen = [self.first_seen[number] for number in sorted(self.first_seen)[-100:]]
         intervals = sorted(b - a for a, b in pairwise(seen))
         return intervals[len(intervals) // 10] * (self.rounds - max(self.first_seen)) if intervals else 0.0
 
     def enough(self, left: int) -> bool:
-        """Return whether `left` machines are a majority of the last round's roster and half of all machines."""
+        """Return whether `left` machines are a majority of the last roster and at least half of all machines."""
         last = max(self.landed(), key=lambda row: row["round"])
         return left > last["alive"] // 2 and 2 * left >= len(self.machines)
 

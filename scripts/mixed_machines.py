@@ -106,7 +106,10 @@ def run(recipe: str, *, peers: int, rounds: int) -> Record:
 
 
 def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
-    """Return round -> slow hashes of all machines after the round's last fragment, and the number of failed rounds."""
+    """Return round -> hashes of the slow weights of all machines, and the number of failed rounds.
+
+    The hashes are those after the last fragment of the round.
+    """
     hashes: defaultdict[int, set[str]] = defaultdict(set)
     failed = 0
     for folder in folders:

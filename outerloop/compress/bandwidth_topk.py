@@ -8,10 +8,10 @@ u is the utilization compute / (compute + exposed communication). T is the time 
 launching and landing, m the time in which payloads were in transit, and h the part of m that is hidden because the
 round lands with a delay, all in seconds. Waiting for other peers is not counted. Small tensors, the message's table of
 contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv 2305.12201) also adapts one
-compression factor for the whole model, but according to gain and throughput.
+compression factor for the whole model, but according to throughput and the kept share of the squared norm.
 
-Each peer uses its own measurements; a payload contains its k. If payloads spend no time in transit, as between workers
-in one process, k increases until it is k_max. Needs error feedback.
+Each peer uses its own measurements. Peers may use different values of k, because each payload states its k. If payloads
+spend no time in transit, as between workers in one process, k increases until it is k_max. Needs error feedback.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, RoundCost, UserError
 
 MARGIN = 0.8
-"""Fraction of b that m(2 k) must not exceed for k to increase, so that k does not oscillate with 20 % noise."""
+"""k increases only if m(2 k) is at most this fraction of b, so that 20 % noise in m does not make k oscillate."""
 
 
 class Chosen(Ladder):

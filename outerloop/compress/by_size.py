@@ -34,7 +34,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return the kernel description of the codec for this shape; None if its compressor gives none."""
+        """Return the kernels' description of the compressor for this shape; None if that compressor has none."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
@@ -46,7 +46,7 @@ class BySize:
         return self.of(shape).decode(parts, shape, context)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Pass this peer's landed parts to the compressor for this shape, if it has a state."""
+        """Pass this peer's landed parts to the compressor for this shape, if that compressor has a state."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
             codec.landed(own, shape, context)
 

@@ -1,4 +1,4 @@
-"""Top-k with the smallest k per tensor that keeps enough energy (after GraVAC, arXiv 2305.12201).
+"""Top-k with the smallest k per tensor that keeps enough energy (squared norm), after GraVAC (arXiv 2305.12201).
 
     gain(k) = ‖kept(x, k)‖² / ‖x‖²;  k = the smallest of k_min, 2 k_min, 4 k_min, …, k_max with gain(k) >= target
 

@@ -3,8 +3,8 @@
 A group is `length` consecutive values; the last group may be shorter.
 
 Scales are bfloat16 instead of float32, which has the same range in twice the bytes. Rounding a scale costs almost no
-accuracy if codes are computed with the rounded scale: if it is too small by a factor of 1 - 2^-9, the level 127 · scale
-misses the largest value by a quarter of a step.
+accuracy if codes are computed with the rounded scale. If the rounded scale is too small by a factor of 1 - 2^-9, the
+level 127 · scale misses the largest value by a quarter of a step.
 
 Sizes: N values, G groups, L values per group.
 """
@@ -51,7 +51,7 @@ def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callab
     """
     count, scale_G = shape.numel(), parts["scale"]
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:
-        raise ValueError(f"scales {tuple(scale_G.shape)} do not fit {count} values in groups of {length}")
+        raise ValueError(f"scales of shape {tuple(scale_G.shape)} do not fit {count} values in groups of {length}")
     if not (scale_G.isfinite().all() and (scale_G >= 0).all()):
         raise ValueError("a scale is negative or not finite")
     code_rows = split_rows(unpack_codes(parts["code"], bits, count), length)

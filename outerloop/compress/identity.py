@@ -29,7 +29,7 @@ def checked_dense(parts: Parts, shape: Size) -> Tensor:
     """
     value = parts.get("value")
     if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():
-        raise ValueError(f"expected one float part 'value' of {shape.numel()} values, got {sorted(parts)}")
+        raise ValueError(f"the only part must be 'value', with {shape.numel()} floats; the parts are {sorted(parts)}")
     if not all_finite(value.float()):
         raise ValueError("a value is not finite")
     return value.view(shape)

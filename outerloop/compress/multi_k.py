@@ -2,7 +2,7 @@
 
     k = k_min, 2 k_min, 4 k_min, …, k_max
 
-So every peer can choose k without coordination, and decoding does not depend on how k was chosen.
+With this byte, every peer can choose k without coordination, and decoding does not depend on how k was chosen.
 """
 
 from __future__ import annotations
@@ -48,5 +48,7 @@ class Ladder:
         """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step or invalid parts of TopK."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
-            raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")
+            raise ValueError(
+                f"'step' of shape {tuple(step.shape)}, {step.dtype}, is not one uint8 from 0 to {len(self.ladder) - 1}"
+            )
         return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, context)

@@ -8,7 +8,7 @@ sums P over the workers before it computes Q, which takes two exchanges per roun
 so that one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
 
 Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
-the paper, Q₀ is the mean of all workers' Q, equal on all of them; here it is this peer's Q of its last landed round.
+the paper, Q₀ is the mean of all workers' Q, equal on all of them; here it is this peer's Q in its last landed round.
 Q₀ is used only by this peer's `encode`, because M̂ is decoded from P and Q alone.
 
 Sizes: n rows, m columns, rank r.
@@ -34,7 +34,7 @@ class PowerSgd:
     Args:
         rank: r, 1 or more. The paper uses 1 .. 4.
         small: compressor of tensors that have fewer than two dimensions or would not shrink: r * (n + m) >= n * m.
-        warm_start: start from the last Q of the tensor that has landed, instead of a new random Q₀.
+        warm_start: start from the tensor's Q in its last landed round, instead of from a new random Q₀.
 
     Raises:
         UserError: if `rank` is not positive.
@@ -88,7 +88,7 @@ class PowerSgd:
             self.last[context.name] = own["q"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last Q by parameter name."""
+        """Return parameter name -> Q of its last landed round."""
         return dict(self.last)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,5 +104,7 @@ class PowerSgd:
 def checked(factor: Tensor, shape: tuple[int, int], largest: float) -> Tensor:
     """Return the factor. Raises ValueError unless it is bfloat16 of this shape within -largest .. largest."""
     if factor.shape != shape or factor.dtype != torch.bfloat16 or not (factor.abs().double() <= largest).all():
-        raise ValueError(f"expected a bfloat16 factor {shape} within ±{largest:g}, got {tuple(factor.shape)}")
+        raise ValueError(
+            f"a factor of shape {tuple(factor.shape)} is not bfloat16 of shape {shape} within ±{largest:g}"
+        )
     return factor

@@ -3,9 +3,9 @@
     kept = k positions of each chunk, uniform without repetition;  x̂ = values(x[kept]), 0 elsewhere
 
 The positions are not sent, because every peer draws the same ones. At chunk 4096, this saves the 12 bits per value that
-fixed-width positions of top-k take. All peers keep the same positions, so parts can be added, even inside the network.
-For the same k, random-k drops far more of x than top-k. New positions are drawn in every round. x̂ is not scaled up by
-chunk / k, because error feedback sends the dropped values later. Needs error feedback.
+fixed-width positions of top-k take. All peers keep the same positions, so parts can be added, even by switches in the
+network. For the same k, random-k drops far more of x than top-k. New positions are drawn in every round. x̂ is not
+scaled up by chunk / k, because error feedback sends the dropped values later. Needs error feedback.
 
 Sizes: N values, M kept values in total.
 """

@@ -10,7 +10,7 @@ tensor is dense. This lowers the loss if all coordinates have updates of similar
 coordinates dominate (AdamW).
 
 All peers use the same rotation, so an aggregate such as `senders` combines rotated values, and only its result is
-rotated back. A median combines the decoded tensors.
+rotated back. The median of rotated values is not the rotated median, so `median` combines the decoded tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rotated:
         of: compressor of the rotated values, which it receives as a tensor of the same shape.
 
     Raises:
-        UserError: if `chunk` is not such a power.
+        UserError: if `chunk` is not a power of 4 in this range.
     """
 
     def __init__(self, *, chunk: int, of: Compressor) -> None:
@@ -43,7 +43,7 @@ class Rotated:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def sparse_codec(self, shape: Size) -> RotatedSparse | None:
-        """Return the description of this codec for the kernels if `of` has one, with chunks of the same length."""
+        """Return the kernels' description of this codec; None unless `of` has one and chunks of the same length."""
         sparse = sparse_codec(self.of, shape)
         return RotatedSparse(sparse) if sparse and sparse.chunk == self.chunk else None
 
@@ -56,7 +56,7 @@ class Rotated:
         return self.inverse(self.coefficients(parts, shape, context), context)
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return the rotated values that `of` decodes, float32 of `shape`. Raises ValueError if it cannot."""
+        """Decode parts to rotated values, float32 of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.of.decode(parts, shape, context).float()
 
     def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:

@@ -52,7 +52,7 @@ class ScaleCom(RandomK):
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
         """Return the kept positions, (M,) int32, ascending inside their chunks: the announced ones, or random ones.
 
-        Raises ValueError unless the announced positions ascend and are M in number.
+        Raises ValueError unless there are M announced positions, ascending inside their chunks.
         """
         if context.agreed is None:
             return super().positions(rows, context)
@@ -61,7 +61,7 @@ class ScaleCom(RandomK):
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
         """Check that `agreed` consists of packed positions for a tensor of this shape. Raises ValueError if not."""
         if agreed.dtype != torch.uint8 or agreed.dim() != 1:
-            raise ValueError(f"positions are {agreed.dtype} {tuple(agreed.shape)}, expected one row of uint8")
+            raise ValueError(f"positions are {agreed.dtype} of shape {tuple(agreed.shape)}, expected one row of uint8")
         Fixed().decode([agreed], self.rows_of(shape.numel()))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

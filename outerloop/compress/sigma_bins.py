@@ -3,8 +3,8 @@
     shift = mean x;  scale = 6 σ / 4;  code = round((x − shift) / scale + 2) in 0 .. 3;  x̂ = mean of the x in its bin
 
 σ² is the sum of (x − shift)² divided by N − 1. The chunks of a tensor differ by orders of magnitude but share one
-scale: of a real residual, 93 % of the sent values fall into the bin around zero, and the relative error is 0.51, but
-0.010 with `two_bit`. The authors send one byte per value; two bits are sent here. Prefer `two_bit`. Needs error
+scale: of a real residual, 93 % of the sent values fall into the bin around zero, and the relative error is 0.51. With
+`two_bit` it is 0.010. The authors send one byte per value; two bits are sent here. Prefer `two_bit`. Needs error
 feedback.
 
 N is the number of values.
@@ -41,5 +41,7 @@ class SigmaBins:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a level that is not finite."""
         level_4 = parts["level"]
         if level_4.shape != (BINS,) or level_4.dtype != torch.float32 or not level_4.isfinite().all():
-            raise ValueError(f"expected {BINS} finite float32 levels, got {tuple(level_4.shape)} {level_4.dtype}")
+            raise ValueError(
+                f"levels of shape {tuple(level_4.shape)}, {level_4.dtype}, are not {BINS} finite float32 values"
+            )
         return level_4[unpack_codes(parts["code"], 2, shape.numel()).long()].view(shape)

@@ -54,7 +54,7 @@ class Threshold:
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to "values.*" and "gap" uint8, the gaps before kept positions and the end."""
+        """Encode x (N values, any shape) to "values.*" and "gap" uint8, the gaps around the kept positions."""
         x_N = x.detach().reshape(-1)
         threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
@@ -62,7 +62,7 @@ class Threshold:
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if the gaps do not fit or are too many."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError if the gaps do not fit the tensor."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
@@ -72,7 +72,10 @@ class Threshold:
 
 
 def fitted(size_N: Tensor, wanted: int) -> float:
-    """Return a threshold that about `wanted` magnitudes (at least one) reach: fitted, then corrected by bisection."""
+    """Return a threshold that at least one magnitude reaches, and about `wanted` of them if not too many are equal.
+
+    The threshold is fitted, then corrected by bisection.
+    """
     if not size_N.numel():
         return 0.0
     low, high = 0.0, float(size_N.max())
@@ -87,7 +90,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """Return the threshold η, computed in stages. Each keeps at least a quarter of the previous stage's values."""
+    """Return the threshold η, computed in stages. Each stage keeps at least a quarter of its input."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

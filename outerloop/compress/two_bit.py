@@ -59,7 +59,7 @@ class TwoBit:
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
     """Raise ValueError unless there are `count` codes, and two magnitudes for each group of `group` values."""
     if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
-        raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
+        raise ValueError(f"levels of shape {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
     if not all_magnitudes(level_G2):
         raise ValueError("a level is negative or not finite")
     if code.dtype != torch.uint8 or code.shape != (packed_bytes(count, 2),):

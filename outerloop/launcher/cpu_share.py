@@ -40,7 +40,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def useful_threads(params: int, tokens: int) -> int:
-    """Return how many threads speed up a model of `params` parameters with micro-batches of `tokens` tokens."""
+    """Return how many threads a model of `params` parameters with micro-batches of `tokens` tokens can use."""
     return max(1, int(params * tokens / GRAIN))
 
 

@@ -140,7 +140,7 @@ def run_job(settings: DictConfig) -> float:
 
 
 def typed_overrides(job: OverridesConf) -> list[str]:
-    """Return the overrides of one job that determine its settings, with the user's files and the search path."""
+    """Return the overrides that determine the settings of a job: options, paths of user files, the search path."""
     return [*with_file_paths(job.task), *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 

@@ -24,7 +24,10 @@ LEAVE_S = 20
 
 
 def worker_pythonpath() -> str:
-    """Return the PYTHONPATH with which a worker imports this copy of outerloop, even if it is in the current folder."""
+    """Return the PYTHONPATH with which a worker imports this copy of outerloop.
+
+    This copy may be in the current folder, which workers do not search (python -P).
+    """
     package_parent, inherited = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [package_parent if package_parent not in sys.path else "", inherited]))
 

@@ -157,7 +157,8 @@ def worker_settings(
 def run_once(path: Path, what: str) -> Iterator[bool]:
     """Enter the block in one process at a time, and yield whether this process has to do the task `what`.
 
-    The file `path` contains the task that was completed last. A block that raises or is killed does not complete it.
+    The file `path` contains the task that was completed last. If the block raises or the process is killed, the task
+    does not count as completed.
     """
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest

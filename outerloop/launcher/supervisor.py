@@ -188,8 +188,8 @@ class Supervisor:
         """Once every local worker has saved a checkpoint generation, write the rows to disk and seal the generation.
 
         Once a worker has died, its part of every later generation is missing. Such generations are dropped, because a
-        run cannot be resumed from them. The checkpoint of an interrupted run replaces no older one, because other
-        machines may have saved none at the same step.
+        run cannot be resumed from them. The checkpoint that an interrupted run saves does not replace an older
+        one, because other machines may have no checkpoint of the same step.
         """
         workers = self.saved.setdefault(event["step"], set())
         workers.add(event["worker"])

@@ -6,7 +6,7 @@ Rank 0's own worker is a thread, so that the process can supervise all workers. 
 through the store of torchrun's rendezvous. Events are numbered when they are sent, and read and removed in this order.
 
 To end with a checkpoint (stop_point.py), rank 0 sets STOP_REQUESTED in the store. Each rank then sends the number of
-inner steps that it has begun. Rank 0 sets STOP_AFTER to the largest, up to which all ranks train.
+inner steps that it has begun. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TorchrunPool:
             self.events.put(error_event(0, error))
 
     def forward(self, event: Event) -> None:
-        """Forward an event. A worker counts as stopping once all ranks have sent "stopping": any rank may be ahead."""
+        """Forward an event. Forward "stopping" only once all ranks have sent it, because any rank may be ahead."""
         if event["event"] != "stopping":
             self.events.put(event)
             return
@@ -209,7 +209,7 @@ def rank_exchange(
     if exchange.exchange and in_swarm:
         emit = with_peer_status(exchange.exchange, emit)
     if layout.kind == "gathered" and exchange.exchange:
-        return exchange.exchange, emit  # only the leader uses it; followers have its capabilities already
+        return exchange.exchange, emit  # only the leader uses the exchange; followers already know its capabilities
     return exchange, emit
 
 

@@ -85,7 +85,7 @@ def check_environment(overrides: Sequence[str]) -> None:
             )
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(
-            f"this run needs processes started by torchrun, but {missing[0]} is not set:"
+            f"this run needs processes started by torchrun, but the environment variable {missing[0]} is not set:"
             f" run torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
         )
 

@@ -50,8 +50,8 @@ def error_event(index: int, error: BaseException) -> Event:
 
     Its text is one line for a known error, and the full traceback otherwise.
 
-    Its kind is "alone" if too few other peers were present for too long, "outvoted" if only this worker's run ends,
-    "user" for a UserError, and otherwise "crash".
+    Its kind is "alone" if too few other peers were present for too long, "outvoted" if most peers ended with slow
+    weights that differ from this worker's, "user" for a UserError, and otherwise "crash".
     """
     kinds = {UserError: "user", QuorumLost: "alone", Outvoted: "outvoted"}
     kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "crash")

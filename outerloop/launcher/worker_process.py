@@ -1,8 +1,8 @@
 """`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
 
-Standard input is one JSON line {"initial_peers": [...]}, which the first worker gets only if it joins existing peers.
-To end with a checkpoint, {"request_stop": true} and {"stop_after": STEP} follow (stop_point.py). When standard input
-ends, the worker leaves at once. Standard output is one JSON line per event. Standard error is the log.
+Standard input starts with a JSON line {"initial_peers": [...]}. Worker 0 gets this line only if initial peers are
+configured. To end with a checkpoint, {"request_stop": true} and {"stop_after": STEP} follow (stop_point.py). When
+standard input ends, the worker leaves at once. Standard output is one JSON line per event. Standard error is the log.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def swarm_exchange(
 
 
 def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
-    """Return an `emit` that also publishes the peer status of each event to other machines of a network."""
+    """Return an `emit` that also publishes this peer's status, taken from the events, to the other peers."""
     if not isinstance(exchange, NetworkPeer):
         return emit
     status_sink = PeerStatusSink(exchange.publish_status)
@@ -154,7 +154,7 @@ def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
 
 
 def parse_initial_peers(line: str) -> list[str]:
-    """Return the addresses in a line from the parent. Raises Stopped if the line is empty: the parent has ended."""
+    """Return the addresses in a line from the parent. Raises Stopped if the line is empty, as the parent has ended."""
     if not line:
         raise Stopped("the parent has ended")
     return list(json.loads(line)["initial_peers"])

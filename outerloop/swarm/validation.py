@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 MAX_PEERS = 1024
-MAX_NUMBER = 1 << 40  # maximum number of a round
+MAX_NUMBER = 1 << 40  # largest round number
 MAX_VIEW = 1 << 31
 MAX_AMOUNT = 1 << 62  # maximum number of bytes, e.g. of a payload
 SIGNATURE_BYTES = 64  # Ed25519
@@ -80,7 +80,10 @@ def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
 
 
 def row(value: Any, length: int, what: str) -> list[Any]:
-    """Check that this is a list of `length` entries, and return it. `what`: a sentence that states its form."""
+    """Check that this is a list of `length` entries, and return it.
+
+    `what`: a sentence that states the required form; the error message starts with it.
+    """
     if type(value) is not list or len(value) != length:
         raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
