@@ -4,8 +4,8 @@
 
     floods    DHT requests of 1.3 MB each: one key requested 60,000 times, 7,000 records in the attacked peer's name
               without its signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). Requests of a
-              kind that the peer does not serve are refused before any data is sent. They are repeated, too, and
-              count towards the rate limit
+              kind that the peer does not serve are refused before any data is sent. The script repeats these
+              requests like all others, and counts their bytes towards the rate limit
     idle      2,000 streams that are opened and send nothing; reopened when they are closed
     claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
               the peer stops reading

@@ -2,9 +2,10 @@
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Both sides run in this process, in turn, `repeats` times; the result is the median of their ratios. Bare: one model and
-one optimizer take workers x rounds x H inner steps in sequence. Loop: the workers are threads that take turns, and they
-also run the rounds. The same thread computes both sides. Options are those of `outerloop train`.
+Two cases are measured in this process, in turn, `repeats` times; the result is the median of the ratios loop / bare.
+Bare: one model and one optimizer take workers x rounds x H inner steps in sequence. Loop: each worker is a thread that
+takes rounds x H inner steps and runs the rounds; one worker computes at a time. In both cases, one and the same compute
+thread does all tensor work. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def bare_s(trainer: Trainer, steps: int) -> float:
 
 
 def loop_s(team: list[Trainer], steps: int) -> float:
-    """Return the seconds of the same number of inner steps per worker, with the outer loop."""
+    """Return the seconds in which every worker takes `steps` inner steps, with the outer loop."""
     began = time.perf_counter()
     train(team, steps)
     return time.perf_counter() - began
@@ -89,7 +90,7 @@ def main() -> None:
     settings = load.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
     team, compute = trainers(settings)
     steps = args.rounds * settings.schedule.sync_every
-    train(team, settings.schedule.sync_every)  # compile both sides in the thread that runs them
+    train(team, settings.schedule.sync_every)  # warm-up: compile in the thread that is measured
     compute(bare_s, team[0], 1)
     rows = [(compute(bare_s, team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""Save real feedback buffers for bench_compress.py: the input of the compressor, one inner step before a launch.
+"""Save real inputs of the compressor, read one inner step before a launch, for bench_compress.py.
 
     .venv/bin/python scripts/save_buffers.py FILE.safetensors [--round 31] [option=value ...]
 

@@ -46,7 +46,7 @@ class UpdateCodec:
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if it is of another model, or if its round or peer differs from that of `contribution`.
+        Raises InvalidMessage if it is for another model, or if its round or peer differs from that of `contribution`.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)

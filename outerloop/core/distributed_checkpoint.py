@@ -6,7 +6,7 @@
     all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
 Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
-written in float32, because its blocks belong to the shards, and is rounded again if the new shards differ.
+written in float32, because its blocks belong to the shards, and is quantized again if the new shards differ.
 
 Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
 rounds, which are norms of shards. The progress of a round in flight is not lost: as after a failed round, the
@@ -67,7 +67,8 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Restore what `save` wrote, with any number of ranks. Every rank of the island must call this.
 
-    Call this before `attach`, because torch initializes the state of a new optimizer by taking a step.
+    Call this before `attach`: torch initializes the state of a new optimizer by taking a step, which an attached outer
+    loop would count.
 
     No content of the folder is executed, and its index is checked before anything is loaded.
 
@@ -78,13 +79,17 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     tree = rest_of(folder, held, outer.model)
     if (saved := set(tree["slow"])) != (here := set(outer.slow)):
         raise UserError(
-            f"{folder} is of another model: only one of the two has {', '.join(sorted(map(printable, saved ^ here)))}"
+            f"{folder} holds a checkpoint of another model: only one of the two models has"
+            f" {', '.join(sorted(map(printable, saved ^ here)))}"
         )
     for name, p in outer.island.params.items():
         there = held.get(f"outer.slow/{name}")
         shape = list(there.size) if isinstance(there, TensorStorageMetadata) else "no tensor"
         if shape != list(p.shape):
-            raise UserError(f"{folder} is of another model: {name} has shape {shape} there, {list(p.shape)} here")
+            raise UserError(
+                f"{folder} holds a checkpoint of another model: the shape of {name} is {shape} in the checkpoint,"
+                f" {list(p.shape)} in this model"
+            )
     shards: Tensors = {}
     try:
         prepare(tree, outer, shards)
@@ -101,7 +106,7 @@ def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str
     """
     one = held.get("rest")
     if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
-        raise UserError(f"{folder} holds a checkpoint without an outer loop: use a folder of `resharding.save`")
+        raise UserError(f"{folder} holds a checkpoint without an outer loop: use a folder that `resharding.save` wrote")
     rest = torch.empty(one.size, dtype=torch.uint8)
     read(folder, {"rest": rest}, model)
     try:

@@ -1,11 +1,11 @@
 """End a run whose replicas must be equal. The majority decides which slow weights are those of the run.
 
     reports        every peer sends the hash of its slow weights; an unreadable message counts as no hash
-    majority       if most peers that report a hash report the same hash, they export their model and log the peers that
-                   report a different hash or none
-    minority       a peer with a different hash exports nothing and raises Outvoted, if more than half of all peers of
-                   the last rounds report the same hash as each other. So a few peers that end together cannot suppress
-                   another peer's model
+    majority       if most of the peers that report a hash report the same one, these peers export their model, and log
+                   the peers that report a different hash or none
+    minority       a peer with a different hash exports nothing and raises Outvoted, but only if the peers that report
+                   the most common hash are more than half of all peers of the last rounds. So a few peers that end
+                   together cannot suppress another peer's model
     no majority    every peer exports its own model, then ends with an error, because no model is known to be right
 
 So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.

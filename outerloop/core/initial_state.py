@@ -1,7 +1,7 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
     all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects rounding
-    unequal positions: if more than half of the peers that meet are at the same position (round, step, layouts and
+    unequal positions: if more than half of the compared peers are at the same position (round, step, layouts and
                        hardware), every peer at a different position is left out; without such a majority no peer begins
     unequal weights:   at inner step 0 all peers take over the most common weights; in a tie, the weights of the peer
                        that comes first in name order. At a later step unequal weights come from different runs, and
@@ -11,8 +11,9 @@ Weights drawn from a seed depend on the CPU (torch draws normal values different
 seeds do not give equal weights. If no two peers hold the same weights, all begin with the weights of a single peer,
 which no other peer confirms. Slow weights and averaged buffers are transferred in the same way as to a late joiner
 (shared_state.py). The fast weights θ become φ bit for bit, because φ − θ is 0 before the first inner step. Frozen
-parameters and buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out no
-peer. With gossip (`exchange.info.agrees` is False: NoLoCo) no weights are transferred: replicas differ by design.
+parameters and buffers that are not averaged are not transferred. If the exchange waits for all peers, no peer is left
+out: if one is at a different position, no peer begins. With gossip (`exchange.info.agrees` is False: NoLoCo) no weights
+are transferred: replicas differ by design.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Standing:
-    """The position of one peer in the run, as peers compare it when they meet.
+    """The position of one peer in the run, as peers compare it before they begin.
 
     rounds: numbers of the rounds in flight and of the next round.
     step: the inner step.
@@ -94,7 +95,7 @@ def standing_in(one: Contribution) -> Standing:
     try:
         return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        raise UserError(f"{one.peer} does not state its position; start the same program everywhere") from error
+        raise UserError(f"{one.peer} sent no valid position in the run: start the same program everywhere") from error
 
 
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
@@ -130,7 +131,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
 def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
     """Report the peers that are left out because they differ from this peer.
 
-    reasons: for each peer that met, how it differs from this peer; empty if it does not differ.
+    reasons: for each compared peer, how it differs from this peer; empty if it does not differ.
 
     If at least half of the peers differ, or if the exchange waits for all peers, raises UserError for the first peer
     that differs.
@@ -148,7 +149,7 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
     slow: whether slow weights must be equal.
     """
     if theirs is None:
-        return f"{peer} does not state its position; start the same program everywhere"
+        return f"{peer} sent no valid position in the run: start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
             f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: their checkpoints are"

@@ -3,7 +3,8 @@
 compare    compare the slow weights of the peers that sent messages; a replica in the minority applies nothing
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
 observe    adapt schedule, codec and screen, identically on all replicas; adapt the compressor to the cost of the round
-publish    offer the new shared state to the exchange, which may send it to other peers; report unusable messages to it
+publish    offer the new shared state to the exchange, which may send it to other peers; also report to the exchange
+           which messages were unusable
 """
 
 from __future__ import annotations

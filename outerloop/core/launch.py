@@ -45,7 +45,8 @@ class RoundLauncher:
     Args:
         replica, pipeline, codec, exchange, schedule: parts of the same outer loop.
         concurrent: whether inner steps may take place between `snapshot` and `send`.
-        agrees_ahead: whether "next" parts (types.CodecContext), if this peer sends any, reach all peers in time.
+        agrees_ahead: whether "next" parts (types.CodecContext), if this peer sends any, reach all peers before the
+            round in which they apply.
 
     Attributes:
         in_flight: launched rounds that have not landed.
@@ -67,7 +68,7 @@ class RoundLauncher:
         self.replica, self.island, self.pipeline, self.codec = replica, replica.island, pipeline, codec
         self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
-        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the other cores
+        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # on a CPU, leave cores to inner steps
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", set_threads, (cores,)) if concurrent else None
         self.notifies_updates = False
         self.in_flight: dict[Round, InFlight] = {}

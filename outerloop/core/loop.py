@@ -12,7 +12,8 @@ This order guarantees three properties:
                          next Δ contains the progress that such a round did not send.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
-    no lost updates      The sum of all updates equals the sum of all that was sent, plus what is still stored.
+    no lost updates      Over all rounds that include a peer, the sum of its Δ equals the sum of its x̂, plus e
+                         (with β = 1; with a smaller β, a part of e is forgotten in each round).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """Attributes that an estimate reads, of outer loops and of their replacements on ranks without outer state."""
+    """The attributes that an estimate reads from an outer loop, or from its stand-in on a rank without outer state."""
 
     @property
     def model(self) -> Module: ...

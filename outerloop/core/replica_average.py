@@ -130,7 +130,7 @@ def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str
 
 @torch.no_grad()
 def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tensors, float]:
-    """Return the mean of replicas, and the variance between replicas, summed over all weights."""
+    """Return the mean of the replicas, and the sum over all weights of the variance between replicas."""
     mean, variance = {}, 0.0
     for name in like:
         each = [slow[name] for slow in replicas]

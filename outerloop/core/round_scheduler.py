@@ -65,7 +65,10 @@ class RoundScheduler:
         return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
 
     def step_after_replay(self, step: int) -> int:
-        """Return the next step after which a round launches; `step` itself if the last round launches after it."""
+        """Return the first step later than `step` after which a round launches.
+
+        If the last round of the run launches after `step`, return `step`.
+        """
         if self.rounds is not None and step == self.schedule.inner_steps(self.rounds) - self.schedule.delay:
             return step
         return next(later for later in count(step + 1) if self.schedule.due(later).launch)

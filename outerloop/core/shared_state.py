@@ -31,7 +31,7 @@ from outerloop.state.checkpoint import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
-"""Upper bound on the size of a state, as a multiple of the slow weights: with AdamW as outer optimizer it is 3."""
+"""Maximum size of a state, in multiples of the slow weights. With AdamW as outer optimizer, a state takes 3."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
 """Key of the only part that may be missing from a state, because older runs do not have it."""
@@ -111,8 +111,8 @@ class SharedState:
     def check(self, state: Any) -> None:
         """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. A part that checks a
-        state only while loading it is copied, and the copy loads the state.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. Parts that check
+        their state only when they load it are copied, and the copies load it.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
@@ -124,19 +124,21 @@ class SharedState:
         if self.schedule:
             copy.copy(self.schedule).load_state_dict(state["schedule"])
         elif state["schedule"]:
-            raise ValueError("the schedule has no state here")
+            raise ValueError("the received state contains the state of a schedule, but this peer's schedule has none")
 
 
 def check(received: Any, own: Tensors) -> None:
     """Check that `received` has the names, shapes and dtypes of `own`, and is finite. Raises ValueError."""
     if received.keys() != own.keys():
-        raise ValueError(f"only one side has {', '.join(sorted(received.keys() ^ own.keys()))}")
+        raise ValueError(
+            f"of the received and the local state, only one has {', '.join(sorted(received.keys() ^ own.keys()))}"
+        )
     for name, x in own.items():
         theirs, kind = received[name], f"{x.dtype} {tuple(x.shape)}"
         if not isinstance(theirs, Tensor):
-            raise ValueError(f"{name} is not a tensor there and {kind} here")
+            raise ValueError(f"{name} is not a tensor, expected {kind}")
         if (theirs.shape, theirs.dtype) != (x.shape, x.dtype):
-            raise ValueError(f"{name} is {theirs.dtype} {tuple(theirs.shape)} there and {kind} here")
+            raise ValueError(f"{name} is {theirs.dtype} {tuple(theirs.shape)}, expected {kind}")
         if not theirs.isfinite().all():
             raise ValueError(f"{name} is not finite")
 
@@ -148,10 +150,10 @@ def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> Non
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):
-            raise ValueError(f"nothing can be agreed on for {name} here")
+            raise ValueError(f"with the compressor of this peer, nothing is agreed on for {name}")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
-            raise ValueError(f"what was agreed on for {name} is not a round and positions")
+            raise ValueError(f"what was agreed on for {name} must be a round number and a tensor of positions")
         try:
             codec.check_agreed(positions, slow[name].shape)
         except ValueError as error:

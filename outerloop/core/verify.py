@@ -91,7 +91,9 @@ class RoundVerifier:
         If the exchange waits for all peers, a message that cannot be decoded makes the round fail. Otherwise the
         message is left out: all peers have the same messages, and if one peer cannot decode a message, no peer can.
         Decodable messages are screened by their norms only once, because a second screening of the remaining messages
-        would refuse more of them. `screened`: whether they have been screened.
+        would refuse more of them.
+
+        screened: whether messages of this round have already been screened.
         """
         usable = [contribution for contribution in received if contribution.peer not in refused]
         if not usable:
@@ -144,7 +146,7 @@ class RoundVerifier:
         """Return the peers that report a different hash of the slow weights than most peers.
 
         `own` is this peer's hash. If recently seen peers are missing, a hash reported by fewer than half of all peers
-        is not used to decide who is right, because the leader may have chosen the participants (`undecided`).
+        is not used to decide who is right, because a dishonest leader may have left the others out (`undecided`).
 
         Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if the exchange cannot transfer state.
@@ -180,7 +182,7 @@ class RoundVerifier:
         return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
     def known_peers(self, peers: Collection[str], number: int) -> int:
-        """Return how many peers are known: these, and others that took part in one of the last RECENT rounds.
+        """Return how many peers are known: `peers`, and others that took part in one of the last RECENT rounds.
 
         While some peers may not have been seen yet, return at least the size of the run.
         """

@@ -49,7 +49,7 @@ class NoLoCo:
         if not 0 < self.gamma < limit:
             rule = f"0 < gamma < 2 (1 - alpha^2) = {limit:.3g}" if self.inside else "0 < gamma < 2"
             raise UserError(
-                f"method.gamma={self.gamma} with alpha={alpha} lets replicas drift apart; allowed is {rule}:"
+                f"method.gamma={self.gamma} with alpha={alpha} lets replicas drift apart; {rule} is required:"
                 f" set method.gamma={limit / 2:.3g}, or method.consensus=outside"
             )
         self.weights_only = self.inside and self.gamma == self.beta

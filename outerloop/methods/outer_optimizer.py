@@ -143,7 +143,7 @@ class OuterOptimizer(Differences):
         return SGDSpec(self.sgd_step, self.momentum_of) if fits else None
 
     def sgd_step(self, first: str) -> SGDStep:
-        """Return the settings of the next update of the fragment whose first tensor this is, and count the update."""
+        """Return the settings of the next update of a fragment, and count it. `first`: the fragment's first tensor."""
         self.set_factors(self.updates(first))
         group = self.optimizer.param_groups[0]
         return SGDStep(group["lr"], group["momentum"], group["nesterov"])
@@ -156,7 +156,7 @@ class OuterOptimizer(Differences):
         return state["momentum_buffer"]
 
     def updates(self, first: str) -> int:
-        """Return the number of earlier updates of the fragment whose first tensor this is, and count a new update."""
+        """Return the number of earlier updates of a fragment, and count one more. `first`: its first tensor."""
         self.rounds[first] = self.rounds.get(first, 0) + 1
         return self.rounds[first] - 1
 

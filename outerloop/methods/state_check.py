@@ -49,10 +49,11 @@ def check_method(method: Any, received: Any, slow: Tensors) -> None:
 def check_counts(received: Any, slow: Tensors) -> None:
     """Check the number of updates of each fragment or parameter."""
     if not isinstance(received, dict) or not received.keys() <= slow.keys():
-        raise ValueError("the outer method's rounds are for other parameters")
+        raise ValueError("the outer method's counts of rounds are for other parameters")
     if bad := [name for name, count in received.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
         raise ValueError(
-            f"the outer method's rounds of {bad[0]} must be a number of rounds, received {received[bad[0]]!r:.40}"
+            f"the outer method's count of rounds of {bad[0]} must be 0 to {MOST_ROUNDS}, received"
+            f" {received[bad[0]]!r:.40}"
         )
 
 
@@ -112,9 +113,13 @@ def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> 
         means that any keys are allowed.
     """
     if not isinstance(state, dict) or not (keys is None or state.keys() <= keys):
-        raise ValueError(f"the outer optimizer may keep only {', '.join(sorted(keys or ())) or 'a map'} of {name}")
+        raise ValueError(
+            f"the outer optimizer's state of {name} must be a map of {', '.join(sorted(keys or ())) or 'any keys'}"
+        )
     if keys and SCALAR in keys and state and state.keys() != keys:
-        raise ValueError(f"the outer optimizer must keep all of {', '.join(sorted(keys))} of {name}, or nothing")
+        raise ValueError(
+            f"the outer optimizer's state of {name} must contain all of {', '.join(sorted(keys))}, or nothing"
+        )
     for key, value in state.items():
         what = f"the outer optimizer's {key} of {name}"
         shape = torch.Size() if key == SCALAR else x.shape
@@ -131,7 +136,7 @@ def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> 
 
 def check_tensor(value: Tensor, what: str, dtype: torch.dtype | None, *, fits: bool) -> None:
     if not fits:
-        raise ValueError(f"{what} has the shape {tuple(value.shape)}")
+        raise ValueError(f"{what} has the wrong shape {tuple(value.shape)}")
     if dtype is not None and value.dtype != dtype:
         raise ValueError(f"{what} is {value.dtype}, expected {dtype}")
     if value.dtype not in REAL:

@@ -204,7 +204,7 @@ def test_a_peer_that_reports_something_else_is_named(blob):
         told = meet(outer)
         assert told == {"000": told["000"], "001": None} and told["000"]
         if exchange.rank == 0:
-            with pytest.raises(UserError, match="001 does not state its position"):
+            with pytest.raises(UserError, match="001 sent no valid position"):
                 begin_alike(outer, told, pytest.fail)
 
     toy.run_workers(2, work)

@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
     distributed_checkpoint.save(tmp_path / "odd", optimizer, outer)
     _, optimizer, outer = begun("loco", None)
-    with pytest.raises(UserError, match=r"another model: only one of the two has score\.weight"):
+    with pytest.raises(UserError, match=r"another model: only one of the two models has score\.weight"):
         distributed_checkpoint.load(Path(tmp_path / "odd"), optimizer, outer)
 
 

@@ -95,7 +95,7 @@ def test_a_newcomer_takes_them_over():
     assert all(torch.equal(newcomer.model.get_buffer(name), there[name]) for name in STATISTICS)
     assert newcomer.shared_state.serialize() == loop.shared_state.serialize()
     keeps_its_own = toy.run_workers(1, lambda exchange: toy.outer(batch_norm(), exchange))[0]
-    with pytest.raises(UserError, match=r"only one side has 1\.running_mean, 1\.running_var"):
+    with pytest.raises(UserError, match=r"only one has 1\.running_mean, 1\.running_var"):
         keeps_its_own.shared_state.restore(loop.shared_state.serialize())
 
 

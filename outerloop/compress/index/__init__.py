@@ -23,13 +23,16 @@ def decoded(
     """
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
-            raise ValueError(f"positions are {byte_B.dtype} of shape {tuple(byte_B.shape)}, expected a row of uint8")
+            raise ValueError(
+                f"the encoded positions have dtype {byte_B.dtype} and shape {tuple(byte_B.shape)}, expected uint8 and"
+                " one dimension"
+            )
     position_PM, good_P = decode(list(bytes_P), rows.count, rows.chunk, rows.k)
     for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
         if not good:
             raise ValueError(
-                f"{byte_B.numel()} bytes are not a valid code of ascending positions in chunks of {rows.chunk},"
-                f" {rows.k} in each, {rows.kept} in all"
+                f"{byte_B.numel()} bytes are not a valid code of {rows.kept} ascending positions, {rows.k} in each full"
+                f" chunk of {rows.chunk} values"
             )
     return position_PM
 

@@ -28,7 +28,7 @@ from outerloop.kernels.select import Rows
 class Rice:
     """Rice index, the smallest of the codes if at most half of the values are kept.
 
-    If 38 % or more are kept, a row is a bit mask.
+    If 38 % or more of the values are kept, the code of a row is a bit mask with a one for each kept value.
     """
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:

@@ -33,9 +33,12 @@ from outerloop.protocols import (
 from outerloop.types import Capabilities, UserError
 
 LOSSY = 0.3
-"""Relative L2 error on Gaussian values above which a codec needs feedback: 4 bits give 0.1 to 0.2, 2 bits 0.35."""
+"""Maximum relative L2 error, on Gaussian values, of a codec that needs no feedback.
+
+4 bits per value give an error of 0.1 to 0.2, 2 bits 0.35.
+"""
 FAITHFUL = 0.05
-"""Relative L2 error above which a codec is unsuitable for weights: 8 bits give 0.007, 4 bits 0.13."""
+"""Maximum relative L2 error of a codec that is suitable for weights: 8 bits give 0.007, 4 bits 0.13."""
 RECALLED = 0.3
 """Fraction of the unsent values that a feedback must add to the next round to compensate for a lossy codec.
 

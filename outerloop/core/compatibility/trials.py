@@ -50,7 +50,7 @@ def redraws(compress: Compressor) -> bool:
 
 
 def recalled(feedback: Feedback) -> float:
-    """Return the fraction of the unsent values that the feedback adds to the next round, itself or via fast weights."""
+    """Return the fraction of the unsent values that reaches the next round, by the feedback or in the fast weights."""
     x, trial = probe()[0], copy.deepcopy(feedback)
     trial.keep("trial", x, torch.zeros_like(x))
     fast = trial.begin("trial", torch.zeros_like(x))

@@ -268,7 +268,7 @@ class RoundPipeline:
     def takes(self, name: str, slow: Tensor) -> bool:
         """Return whether a tensor goes through the kernels, which need contiguous memory.
 
-        The answer must be the same on all peers, so peers compare memory layouts when they meet.
+        The answer must be the same on all peers, so peers compare memory layouts before they begin.
         """
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()

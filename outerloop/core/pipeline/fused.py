@@ -8,8 +8,8 @@ Supports SparseLoCo and its variants:
     method       SGD on the slow weights
 
 A part that is one of these provides a description for the kernels (kernels/specs.py). If any part provides none, the
-dense pipeline is used. The choice depends on settings, shapes and memory order, which peers compare when they meet
-(Island.layouts), never on the machine. So all peers round in the same way.
+dense pipeline is used. The choice depends on settings, shapes and memory order, which peers compare before they
+begin (Island.layouts), never on the machine. So all peers round in the same way.
 
 For the residual, the landing kernel computes Δ = φ − θ again, with the θ of the launch. If inner steps take place
 between launch and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of
@@ -99,7 +99,7 @@ class FusedPipeline:
 
     @property
     def begin_memory(self) -> Tensors | None:
-        """The tensors that the feedback subtracts from slow weights; None if inner steps begin from slow weights."""
+        """The tensors that are subtracted from slow weights before inner steps begin; None if nothing is subtracted."""
         return self.residual.begin_memory if self.fits else None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
@@ -129,7 +129,10 @@ class FusedPipeline:
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor the P peers' contributions, (U,) float32, at the U coordinates that any peer chose."""
+        """Yield for each tensor the P peers' contributions, (U,) float32 each.
+
+        U: the number of coordinates that at least one peer chose.
+        """
         for name, k in kept.items():
             rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
@@ -137,7 +140,7 @@ class FusedPipeline:
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
 
     def squares_of(self, row: int, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of the message in this row."""
+        """Return Σ x² of each tensor of one message. `row`: index of its sender in peer-name order."""
         return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
 
     def scaled(

@@ -38,7 +38,9 @@ def writable_folder() -> Path | None:
         pass
     if os.access(folder, os.W_OK):
         return folder
-    logging.getLogger(__name__).warning("every process compiles its loops again: %s is not writable", folder)
+    logging.getLogger(__name__).warning(
+        "the cache folder %s is not writable: every process compiles its loops again", folder
+    )
     return None
 
 

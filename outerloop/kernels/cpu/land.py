@@ -1,8 +1,8 @@
 """`land` for the CPU: one sweep over chunks that fit in the second-level cache.
 
 Payloads are scattered into one chunk of sums; each sum is stored next to the number of its senders. Without momentum
-and rotation, only coordinates that a peer sent change, so only the slow weights at these coordinates are updated. The
-fast weights become a copy of the slow weights.
+and rotation, slow weights change only at coordinates that some peer sent, so only these are updated. The fast weights
+become a copy of the slow weights.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def subtract_rotated(residual, position, value, negative, start, own):
 
 @compiled
 def add_sent(position, value, peer, begin, end, sums):
-    """Add one peer's kept values of one chunk to the sums, and increment the count of senders where they are not 0."""
+    """Add one peer's kept values of one chunk to the sums. Where a value is not 0, increment the count of senders."""
     for j in range(begin, end):
         add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
 

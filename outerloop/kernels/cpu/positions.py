@@ -23,7 +23,7 @@ from outerloop.kernels.threads import parallel_loops, parallel_rows
 def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
     """Run loops on all threads, each in `pieces` pieces. Return for each loop whether its data are valid.
 
-    They are valid if the loop is not None and returned True for all of its pieces.
+    The data of a loop are valid if the loop is not None and returned True for all of its pieces.
     """
     present = list(loops)
     passed = [loop is not None for loop in present]

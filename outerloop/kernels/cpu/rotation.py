@@ -16,7 +16,7 @@ from outerloop.kernels.rotation import LARGEST, rotate
 from outerloop.kernels.threads import parallel_rows
 
 LANES = 16
-"""Number of consecutive values of which two stages are computed together."""
+"""Number of consecutive values for which two stages are computed together."""
 
 
 @rotate.kernel("CPU")
@@ -68,7 +68,7 @@ def is_finite(bits):
 
 @compiled
 def flip_signs(x, negative, start):
-    """Change the sign of the values whose bit is 1. `start`: position of the first value in the tensor."""
+    """Change the sign of the values whose bit in `negative` is 1. `start`: position of x[0] in the tensor."""
     whole = x.size // WORD * WORD if start % WORD == 0 else 0
     words = negative[start // 8 : start // 8 + whole // 8].view(np.uint64)
     for j in range(words.size):
