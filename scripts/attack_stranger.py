@@ -57,7 +57,7 @@ PARTS = (
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
 )
 PROTOCOLS = ["outerloop/1/probe", *(f"outerloop/1/default/{part}" for part in PARTS)]
-"""All protocols that a peer of a run with the default name serves."""
+"""All protocols that a peer serves if its run has the default name."""
 
 
 class Stranger:

@@ -9,7 +9,7 @@ Every rank writes its own shards. When loading, every rank reads the shards that
 written in float32, because its blocks belong to the shards, and is quantized again if the new shards differ.
 
 Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
-rounds, which are norms of shards. The progress of a round in flight is not lost: as after a failed round, the
+rounds, because they depend on the sharding. The progress of a round in flight is not lost: as after a failed round, the
 next round contains it. But all islands of a run must be saved after the same inner step, each in a separate folder, and
 must be loaded together.
 """
@@ -179,7 +179,7 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
     """Return the name of the parameter to which a key refers; "" if there is none.
 
-    The key is that name or, in the state of an optimizer, the parameter's index.
+    The key is the parameter's name or, in the state of an optimizer, its index.
     """
     if path and path[-1] == "state" and isinstance(key, int):
         return list(outer.slow)[key]

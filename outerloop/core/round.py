@@ -115,7 +115,7 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Stop inner steps until `copied` or `ready` is done. Return its result. Raises any error of the thread."""
+        """Stop inner steps until `copied` or `ready` is done. Return its result. Raises any error of the launch thread."""
         began_s = time.perf_counter()
         try:
             return done.result()
@@ -123,7 +123,7 @@ class PendingLaunch:
             self.stall_s += time.perf_counter() - began_s
 
     def flight(self) -> InFlight:
-        """Return the round once it is in flight. Raises any error of the thread."""
+        """Return the round once it is in flight. Raises any error of the launch thread."""
         flight = self.until(self.ready)
         return replace(flight, launch_s=self.stall_s)
 

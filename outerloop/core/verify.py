@@ -166,7 +166,7 @@ class RoundVerifier:
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return one line if hashes differ and too few are known to decide whose weights are right; empty otherwise.
+        """Return one line if hashes differ and too few hashes are known to decide whose weights are right; else "".
 
         Fewer than half of all peers are assumed to lie, so if half of all peers report the same hash, at least one of
         them is honest.

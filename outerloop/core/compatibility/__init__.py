@@ -40,7 +40,7 @@ LOSSY = 0.3
 FAITHFUL = 0.05
 """Maximum relative L2 error of a codec that is suitable for weights: 8 bits give 0.007, 4 bits 0.13."""
 RECALLED = 0.3
-"""Fraction of the unsent values that a feedback must add to the next round to compensate for a lossy codec.
+"""Minimum fraction of the unsent values that a feedback must add to the next round if the codec is lossy.
 
 A moving average of the error in which the old error has weight 0.8 adds 0.2.
 """

@@ -17,7 +17,7 @@ from outerloop.types import CodecContext
 
 
 def lossiness(compress: Compressor) -> float:
-    """Return the relative L2 error on 8192 Gaussian values, after any warm-up."""
+    """Return the relative L2 error on 8192 Gaussian values, in a round after the warm-up if there is one."""
     x, context = probe()
     return float((x - compress.decode(compress.encode(x, context), x.shape, context)).norm() / x.norm())
 

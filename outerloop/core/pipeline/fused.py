@@ -179,7 +179,7 @@ class FusedPipeline:
         own = senders.index(self.peer) if included else -1
         step = self.sgd.step(next(iter(combined)))
         residual, like = self.residual, {name: slow[name] for name in combined}
-        # Not allocated by the threads, so that new tensors are created in the order of names.
+        # Allocated here, not by the threads: their order varies, and new tensors must be stored in the order of names.
         stored = {
             name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
         }

@@ -1,4 +1,4 @@
-"""`rotate` for the CPU, and the same for one chunk in a buffer, which fits in the first-level cache."""
+"""`rotate` for the CPU. It rotates one chunk at a time, which fits in the first-level cache."""
 
 from __future__ import annotations
 
