@@ -115,7 +115,7 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Stop inner steps until `copied` or `ready` is done. Return its result. Raises any error of the launch thread."""
+        """Stop inner steps until `copied` or `ready` is done; return its result. Raises errors of the launch thread."""
         began_s = time.perf_counter()
         try:
             return done.result()
