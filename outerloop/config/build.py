@@ -25,7 +25,7 @@ from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.partition import RankStream
 from outerloop.inner.gathered_follower import GatheredFollower
-from outerloop.inner.lr_schedule import warmup_cosine
+from outerloop.inner.lr_schedule import SCHEDULES
 from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import Trainer, pick_device
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
@@ -203,11 +203,12 @@ def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
 
 
 def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
-    """Return the function that maps an inner step to its learning-rate factor: warm-up, then cosine decay.
+    """Return the function that maps an inner step to its learning-rate factor: warm-up, then inner.lr_schedule.
 
     The decay ends when the run ends. At every step, the schedule estimates the number of inner steps in the run.
     """
-    return lambda step: warmup_cosine(
+    factor = SCHEDULES[config.inner.lr_schedule]
+    return lambda step: factor(
         step,
         warmup_steps=config.inner.warmup_steps,
         total_steps=schedule.inner_steps(config.rounds),

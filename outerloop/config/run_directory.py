@@ -52,7 +52,7 @@ MUST_MATCH = (
     "island.kind",
 )
 """Exceptions to MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
-OLD_DEFAULTS = {"clip": "none"}
+OLD_DEFAULTS = {"clip": "none", "inner.lr_schedule": "cosine"}
 """Setting -> its value in older runs, whose config.yaml lacks the setting."""
 
 PEERS = "exchange.peers"

@@ -34,6 +34,7 @@ class Inner(Options):
     seq_len: Count
     accumulate: Count
     lr: Annotated[float, Field(ge=0)]
+    lr_schedule: Literal["cosine", "linear", "wsd"]
     warmup_steps: Natural
     lr_floor: Fraction
     clip_norm: Positive | None

@@ -1,8 +1,11 @@
 """Which round leaves and lands after which step, and learning-rate factors."""
 
+from functools import partial
+
 import pytest
 
-from outerloop.inner.lr_schedule import warmup_cosine
+from outerloop.config import build, instantiate, load
+from outerloop.inner.lr_schedule import SCHEDULES, warmup_cosine
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import DueRounds, Round, UserError
 
@@ -29,3 +32,21 @@ def test_warmup_cosine_by_hand():
     assert [factor(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert factor(4) == 1.0 and factor(8) == pytest.approx(0.55)
     assert factor(12) == pytest.approx(0.1) and factor(99) == pytest.approx(0.1)
+
+
+def test_the_other_decays_by_hand():
+    linear, wsd = (partial(SCHEDULES[name], warmup_steps=4, total_steps=14, floor=0.1) for name in ("linear", "wsd"))
+    assert [linear(step) for step in (0, 3, 4)] == [wsd(step) for step in (0, 3, 4)] == [0.25, 1.0, 1.0]
+    assert linear(9) == pytest.approx(0.55) and linear(14) == linear(99) == pytest.approx(0.1)
+    assert wsd(11) == 1.0 and wsd(12) == pytest.approx(1.0) and wsd(13) == pytest.approx(0.55) and wsd(14) == wsd(99) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "ddp"])
+def test_the_option_chooses_the_decay_of_the_inner_steps_or_of_data_parallel_training(recipe):
+    config = load.load([f"recipe={recipe}", "rounds=10", "inner.lr_schedule=linear", "inner.warmup_steps=0"])
+    if recipe == "ddp":
+        factor = instantiate.make(config.method.lr_factor)
+    else:
+        factor = build.make_lr_factor(config, instantiate.make(config.schedule))
+    steps = 10 * config.schedule.sync_every
+    assert factor(steps // 2) == pytest.approx(0.55) and factor(steps) == pytest.approx(0.1)
