@@ -55,6 +55,14 @@ def test_a_second_process_loads_what_the_first_one_compiled(checkout):
     assert not list(checkout.rglob("__pycache__/*.nb?"))
 
 
+def test_only_folders_that_nobody_has_used_for_long_are_deleted(tmp_path):
+    for name, age_s in (("loops-old", compiled.UNUSED_S + 60), ("loops-new", compiled.UNUSED_S - 60), ("other", 1e9)):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        os.utime(tmp_path / name, (0, 2e9 - age_s))
+    compiled.delete_unused(tmp_path, now_s=2e9)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loops-new", "other"]
+
+
 def test_an_edited_helper_is_compiled_anew_into_its_callers(checkout):
     decoded(checkout)
     helper = checkout / KERNELS / "arrays.py"

@@ -38,7 +38,12 @@ def test_the_other_decays_by_hand():
     linear, wsd = (partial(SCHEDULES[name], warmup_steps=4, total_steps=14, floor=0.1) for name in ("linear", "wsd"))
     assert [linear(step) for step in (0, 3, 4)] == [wsd(step) for step in (0, 3, 4)] == [0.25, 1.0, 1.0]
     assert linear(9) == pytest.approx(0.55) and linear(14) == linear(99) == pytest.approx(0.1)
-    assert wsd(11) == 1.0 and wsd(12) == pytest.approx(1.0) and wsd(13) == pytest.approx(0.55) and wsd(14) == wsd(99) == pytest.approx(0.1)
+    assert (
+        wsd(11) == 1.0
+        and wsd(12) == pytest.approx(1.0)
+        and wsd(13) == pytest.approx(0.55)
+        and wsd(14) == wsd(99) == pytest.approx(0.1)
+    )
 
 
 @pytest.mark.parametrize("recipe", ["diloco", "ddp"])

@@ -2,20 +2,26 @@
 
 numba checks cached code only against the file of the function itself, although functions from other files are inlined
 into it. After an edit of such a file, numba would keep using the old code. So the name of the cache folder contains a
-hash of all files of this package. Folders with other hashes are kept, because other checkouts may use them. They can be
-deleted at any time.
+hash of all files of this package. Folders with other hashes may be used by other checkouts, so they are only deleted
+once no process has used them for UNUSED_S.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import xxhash
 from numba import config, njit
+
+
+UNUSED_S = 30 * 86400
+"""Seconds after the last use of a cache folder after which it is deleted."""
 
 
 def source_digest(package: Path) -> str:
@@ -37,11 +43,23 @@ def writable_folder() -> Path | None:
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         pass
     if os.access(folder, os.W_OK):
+        os.utime(folder)
+        delete_unused(folder.parent, now_s=time.time())
         return folder
     logging.getLogger(__name__).warning(
         "the cache folder %s is not writable: every process compiles its loops again", folder
     )
     return None
+
+
+def delete_unused(parent: Path, *, now_s: float) -> None:
+    """Delete the cache folders that no process has used for UNUSED_S."""
+    for folder in parent.glob("loops-*"):
+        try:
+            if now_s - folder.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        except FileNotFoundError:  # another process has just deleted it
+            pass
 
 
 FOLDER = writable_folder()
