@@ -19,7 +19,6 @@ from typing import Any
 import xxhash
 from numba import config, njit
 
-
 UNUSED_S = 30 * 86400
 """Seconds after the last use of a cache folder after which it is deleted."""
 
