@@ -7,6 +7,7 @@ allowed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -71,12 +72,13 @@ def refuse_missing(config: DictConfig) -> None:
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """Check that all options exist, and that their values are valid and fit each other. Raises UserError if not."""
-    defaults, choices = compose_config(group_choices(overrides)), groups(overrides)
+    defaults = cache(lambda: compose_config(group_choices(overrides)))  # composing takes half of the time of `load`
+    choices = groups(overrides)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
             adds = override.is_add() or override.is_force_add()
-            if adds and not added_options.is_read(config, defaults, override.key_or_group):
-                raise UserError(unknown_option(defaults, override))
+            if adds and not added_options.is_read(config, defaults(), override.key_or_group):
+                raise UserError(unknown_option(defaults(), override))
         argument_types.check(config, defaults, override)
     schema.check(config, defaults)
     if config.eval.sequences < config.workers:

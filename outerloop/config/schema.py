@@ -7,6 +7,7 @@ Options that a recipe or a yaml file of the user adds to a group are not checked
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -112,10 +113,11 @@ class Training(Options):
     exchange: Network
 
 
-def check(config: DictConfig, defaults: DictConfig) -> None:
+def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
     """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
 
-    `defaults`: the configuration with the same choices but no other overrides. The error suggests a value from it.
+    `defaults` returns the configuration with the same choices but no other overrides. The error suggests a value from
+    it.
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:
@@ -124,7 +126,7 @@ def check(config: DictConfig, defaults: DictConfig) -> None:
         key, value = invalid_option(values, error.errors()[0]["loc"])
         messages = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
         allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in messages))
-        what_to_do = hint(key, OmegaConf.select(defaults, key))
+        what_to_do = hint(key, OmegaConf.select(defaults(), key))
         raise UserError(f"{key}={as_typed(value)} must be {allowed}: {what_to_do}") from None
 
 

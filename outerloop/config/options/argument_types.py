@@ -19,10 +19,10 @@ PLAIN = (bool, int, float, str, type(None))
 NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list"}
 
 
-def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
+def check(config: DictConfig, defaults: Callable[[], DictConfig], override: Override) -> None:
     """Check the type of an override whose value is passed to a class or function as an argument.
 
-    `defaults`: the configuration of the same choices without other overrides. If the argument has no
+    `defaults` returns the configuration of the same choices without other overrides. If the argument has no
     annotation that can be checked, its value must have the type of its default. Raises UserError if the type is wrong.
     """
     key, value = override.key_or_group, override.value()
@@ -35,9 +35,9 @@ def check(config: DictConfig, defaults: DictConfig, override: Override) -> None:
     target = node.get("_target_") if isinstance(node, DictConfig) else None
     if not isinstance(target, str):
         return
-    default = OmegaConf.select(defaults, key)
-    allowed = annotated_types(target, name) or types_like(default)
+    allowed = annotated_types(target, name) or types_like(OmegaConf.select(defaults(), key))
     if allowed and not fits(value, allowed):
+        default = OmegaConf.select(defaults(), key)
         names = " or ".join(NAMES.get(kind, kind.__name__) for kind in allowed)
         raise UserError(f"{key}={as_typed(value)} must be {names}: {hint(key, default)}")
 
