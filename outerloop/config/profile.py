@@ -160,5 +160,8 @@ def chosen_recipes(names: str) -> list[str]:
     chosen = recipes if names == "all" else names.split(",")
     for name in chosen:
         if name not in recipes:
-            raise UserError(f"--recipe {name} is not one of {', '.join(recipes)}: pass --recipe sparseloco,diloco")
+            raise UserError(
+                f"--recipe {name} is not one of {', '.join(recipes)}:"
+                " pass names separated by commas, for example --recipe sparseloco,diloco"
+            )
     return chosen

@@ -111,7 +111,7 @@ class LeaderExchange:
             self.exchange.abort()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers, of at most `max_bytes`, in the form that this process loads."""
+        """Download the state of the run, at most `max_bytes`, from other peers. Return what this process loads."""
         raise NotImplementedError
 
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:

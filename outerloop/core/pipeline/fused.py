@@ -129,7 +129,7 @@ class FusedPipeline:
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor the P peers' contributions, (U,) float32 each.
+        """For each tensor, yield the contributions of the P peers, (U,) float32 each.
 
         U: the number of coordinates that at least one peer chose.
         """
@@ -219,7 +219,10 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 def decode_kept(
     codec: UpdateCodec, sparse: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return positions and values of a tensor, (P, M) each. Raises InvalidMessage, naming peer and tensor."""
+    """Return positions and values of a tensor, (P, M) each.
+
+    Raises InvalidMessage, naming the peer and the tensor, if a payload cannot be decoded.
+    """
     context = codec.context(messages[0].header.round, name)
     rows = sparse.rows_at(like.numel(), context)
     try:

@@ -101,7 +101,7 @@ class Life:
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
     def leave_out(self, count: int) -> None:
-        """Reserve `count`, which a copy of the key has used, so that later processes get higher counts."""
+        """Mark `count` as used, because a process with a copy of the key used it. Later processes get higher counts."""
         identity = Identity.read(self.path)
         if count > (identity.starts or 0):
             _replace(self.path, replace(identity, starts=count))

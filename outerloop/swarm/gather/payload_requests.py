@@ -180,7 +180,7 @@ class OwnPayloads:
         self._context.report_stored(number, participant)
 
     def resume(self, number: int) -> None:
-        """Report payloads stored for this round and later ones to the consensus, and offer this peer's own payloads."""
+        """Report to the consensus the payloads already stored for this and later rounds. Offer this peer's own."""
         for known, participant in self._store.since(number):
             self._context.report_stored(known, participant)
             if participant.peer == self._context.own:
