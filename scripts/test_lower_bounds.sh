@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the oldest dependencies that pyproject.toml allows into an empty environment, in a temporary folder, and runs
 # tests there: scripts/test_lower_bounds.sh [pytest arguments]. The default are the tests of scripts/test.sh --fast.
-# Takes about ten minutes, so it is not part of scripts/test.sh.
+# Takes about ten minutes, so it is not part of scripts/test.sh. Triton is not tested at its lower bound, because torch
+# brings its own.
 # TORCH_INDEX_URL, if set, is where torch comes from, as for scripts/setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,4 +29,5 @@ pip install --use-pep517 --constraint "$folder/oldest.txt" --editable '.[test]'
 if [ $# -gt 0 ]; then
   exec "$python" -m pytest "$@"
 fi
-"$python" -m pytest -m "not slow and not long" tests/{aggregate,compress,config,core,feedback,kernels,methods,schedule,state}
+"$python" -m pytest -m "not slow and not long" \
+  tests/{aggregate,compress,config,core,feedback,inner,kernels,methods,schedule,state}

@@ -5,7 +5,6 @@ calls the definition.
 """
 
 import logging
-from contextlib import suppress
 
 import torch
 
@@ -16,5 +15,9 @@ except ImportError as missing:
         "compiled loops are not available, so the kernels run in plain torch: %s", missing
     )
 if torch.cuda.is_available():
-    with suppress(ImportError):  # triton is not installed
+    try:
         from outerloop.kernels import triton  # noqa: F401  the import registers the kernels
+    except ImportError as missing:
+        logging.getLogger(__name__).warning(
+            "Triton kernels are not available, so the kernels run in plain torch on the GPU: %s", missing
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ class Writer(FileSystemWriter):
         folder = Path(self.path)
         (folder / dcp_index.INDEX).unlink(missing_ok=True)  # the old index describes overwritten files
         super().finish(metadata, results)
-        dcp_index.write(folder, metadata)
+        stored = {result.index: result.storage_data for from_rank in results for result in from_rank}
+        dcp_index.write(folder, replace(metadata, storage_data=stored))
 
 
 class Reader(FileSystemReader):

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 
 from outerloop.kernels.land import land
 from outerloop.kernels.select import select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
-pytest.importorskip("triton")
+if Version(pytest.importorskip("triton").__version__) < Version("3.6"):
+    pytest.skip("Triton 3.5 rounds denormal numbers to zero, so its kernels are refused", allow_module_level=True)
 HERE = Path(__file__).parent
 
 
