@@ -98,7 +98,7 @@ def test_the_spread_shrinks_as_predicted(size, gamma):
 def test_settings_that_drift_apart_are_refused_with_the_inequality_and_really_do():
     with pytest.raises(UserError, match=r"0 < gamma < 2 \(1 - alpha\^2\) = 0\.38"):
         NoLoCo(alpha=0.9, beta=0.7, gamma=0.7, consensus="inside")
-    with pytest.raises(UserError, match="0 < gamma < 2: set"):
+    with pytest.raises(UserError, match="0 < gamma < 2 is required: set"):
         NoLoCo(alpha=0.5, beta=0.7, gamma=2.0, consensus="outside")
     with pytest.raises(UserError, match="inside, outside"):
         NoLoCo(alpha=0.5, beta=0.7, gamma=0.7, consensus="beside")
