@@ -42,7 +42,7 @@ from result_rows import Row, show
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outerloop.kernels.select import offer, select
+from outerloop.kernels.select import Selection, offer, select
 from outerloop.kernels.specs import sparse_codec
 
 REST = 0.03
@@ -111,7 +111,8 @@ def quality(case: Case) -> Row:
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
         sparse = sparse_codec(case.compress, x.shape)
         assert sparse is not None
-        _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k, sparse.signs(len(x), context))
+        signs = sparse.signs(len(x), context)
+        _, value_M, _ = select(x, None, None, None, signs, Selection(0.0, CHUNK, case.topk.k))
         _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), context), context)
         index += 8 * parts["index"].numel()
         bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.select import Rows, select
+from outerloop.kernels.select import Rows, Selection, select
 
 SLICE = 1 << 28
 """Number of values that the torch reference processes at a time."""
@@ -50,7 +50,7 @@ class Job:
         """Return the positions and the values, (M,) each, that a peer selects from random weights."""
         generator = torch.Generator("cuda").manual_seed(peer)
         x = torch.randn(self.rows.count, device="cuda", generator=generator)
-        return select(x, None, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
+        return select(x, None, None, None, None, Selection(0.0, self.rows.chunk, self.rows.k))[:2]
 
     def launch_bytes(self) -> int:
         """Return the number of bytes that a launch moves: slow, fast and residual in, position and value out."""
@@ -67,7 +67,8 @@ class Job:
     def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
         """Run `select` on the values first .. last - 1; the default is all values."""
         part = slice(first, last)
-        run(self.slow[part], self.fast[part], self.residual[part], None, BETA, self.rows.chunk, self.rows.k)
+        how = Selection(BETA, self.rows.chunk, self.rows.k)
+        run(self.slow[part], self.fast[part], self.residual[part], None, None, how)
 
     def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
         """Run `land` on the values first .. last - 1; the default is all values. `first` is the start of a chunk."""

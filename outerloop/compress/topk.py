@@ -22,7 +22,7 @@ from torch import Size, Tensor
 
 from outerloop.compress.index import Index
 from outerloop.kernels.portable import geometric
-from outerloop.kernels.select import Rows, absolute, select
+from outerloop.kernels.select import Rows, Selection, absolute, select
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 
@@ -92,7 +92,8 @@ class TopK:
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (N values, any shape) to "index" uint8 (positions in their chunks) and "values.*"."""
         rows = self.rows_at(x.numel(), context)
-        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
+        dense, how = x.detach().float().contiguous(), Selection(0.0, rows.chunk, rows.k)
+        position_M, value_M, _ = select(dense, None, None, None, None, how)
         return self.pack(position_M, value_M, rows, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:

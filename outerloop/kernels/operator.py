@@ -31,8 +31,7 @@ class Operator:
         self.definition, self.name = definition, definition.__name__
         self.__doc__ = definition.__doc__
         *_, last = signature(definition, eval_str=True).parameters.values()
-        kind = last.annotation
-        self.numbers = kind if isinstance(kind, type) and issubclass(kind, tuple) else None
+        self.numbers = last.annotation if issubclass(last.annotation, tuple) else None
         LIBRARY.define(self.name + torch.library.infer_schema(self.flattened(definition), mutates_args=mutates))
         LIBRARY.impl(self.name, self.flattened(definition), "CompositeExplicitAutograd")
         self.overload = getattr(torch.ops.outerloop, self.name).default

@@ -63,16 +63,10 @@ def blocks(x_N: Tensor, chunk: int) -> Iterator[Tensor]:
     full = len(x_N) - len(x_N) % chunk
     if full:
         yield from x_N[:full].view(-1, chunk).split(max(1, VALUES_AT_ONCE // chunk))
-    for start, length in rest_blocks(full, len(x_N)):
-        yield x_N[start : start + length].view(1, length)
-
-
-def rest_blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the position and length of each block of 4^n values into which start .. stop is cut, largest first."""
-    while start < stop:
-        length = 4 ** int(math.log2(stop - start) / 2)
-        yield start, length
-        start += length
+    while full < len(x_N):
+        length = 4 ** int(math.log2(len(x_N) - full) / 2)
+        yield x_N[full : full + length].view(1, length)
+        full += length
 
 
 def hadamard_rows(x_CL: Tensor) -> Tensor:

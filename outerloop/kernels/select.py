@@ -16,6 +16,7 @@ A tensor is cut into chunks in memory order; the last chunk may be shorter.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,16 +87,26 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
     return x if residual is None else x + residual * beta
 
 
+class Selection(NamedTuple):
+    """Scalar parameters of the equations above.
+
+    beta: decay of the residual.
+    chunk, k: `k` of every `chunk` values are kept; see `Rows`.
+    """
+
+    beta: float
+    chunk: int
+    k: int
+
+
 @operator()
 def select(
     slow: Tensor,
     fast: Tensor | None,
     residual: Tensor | None,
     scale: Tensor | None,
-    beta: float,
-    chunk: int,
-    k: int,
-    negative: Tensor | None = None,
+    negative: Tensor | None,
+    how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Select the values to keep. Return their positions, relative to their chunks, the values, and Σ (slow − fast)².
 
@@ -104,26 +115,18 @@ def select(
     (M,) int32, ascending inside each chunk, (M,) float32, and (1,) float64. If a chunk contains NaN or infinity, at
     least one such value is kept. negative: the signs of the rotation of x (rotation.py), or None if x is not rotated.
     """
-    rows = Rows(slow.numel(), chunk, k)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     residual_N = None if residual is None else read_residual(residual, scale, slow.shape)
-    x_N = offer(slow, fast, residual_N, beta).view(-1)
+    x_N = offer(slow, fast, residual_N, how.beta).view(-1)
     if negative is not None:
-        x_N = rotate(x_N, negative, chunk, False)
+        x_N = rotate(x_N, negative, how.chunk, False)
     position_M = topk_positions(x_N, rows)
     return position_M, x_N[absolute(position_M, rows)], offer(slow, fast, None, 0.0).double().square().sum().view(1)
 
 
 @select.fake
-def _(
-    slow: Tensor,
-    fast: Tensor | None,
-    residual: Tensor | None,
-    scale: Tensor | None,
-    beta: float,
-    chunk: int,
-    k: int,
-    negative: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(slow: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, chunk, k = rest
     kept = Rows(slow.numel(), chunk, k).kept
     return slow.new_empty(kept, dtype=torch.int32), slow.new_empty(kept), slow.new_empty(1, dtype=torch.float64)
 

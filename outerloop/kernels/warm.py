@@ -14,7 +14,7 @@ from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.finite import finite
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rotation import random_signs, rotate
-from outerloop.kernels.select import select
+from outerloop.kernels.select import Selection, select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 
@@ -24,7 +24,7 @@ def warm() -> None:
     residuals = [(torch.zeros(100), None), to_eight_bit(torch.zeros(100))]
     for dtype, residual in itertools.product((torch.float32, torch.bfloat16), residuals):
         fast = slow.to(dtype)
-        position_M, value_M, _ = select(slow, fast, *residual, 0.9, 256, 4)
+        position_M, value_M, _ = select(slow, fast, *residual, None, Selection(0.9, 256, 4))
         finite(value_M)
         code, level_G2 = two_bit_encode(value_M, 4)
         two_bit_decode([code], [level_G2], len(value_M), 4)

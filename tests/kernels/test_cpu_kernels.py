@@ -11,7 +11,7 @@ from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
 from outerloop.kernels.finite import all_finite, finite
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rotation import random_signs
-from outerloop.kernels.select import Rows, absolute, select
+from outerloop.kernels.select import Rows, Selection, absolute, select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from tests.support import toy_pipelines
 
@@ -71,12 +71,12 @@ def definition(op):
 def test_select_equals_its_definition(kind, n):
     for dtype, (chunk, k) in itertools.product(FAST, SHAPES):
         slow, fast, residual = state(kind, n, dtype)
-        held = [(slow, fast, *both, 0.95) for both in residuals(residual, chunk)]
-        for inputs in [*held, (slow, fast, None, None, 0.0), (slow, None, None, None, 0.0)]:
-            expected = definition(select)(*inputs, chunk, k)
+        held, how = [(slow, fast, *both) for both in residuals(residual, chunk)], Selection(0.95, chunk, k)
+        for inputs in [*held, (slow, fast, None, None), (slow, None, None, None)]:
+            expected = definition(select)(*inputs, None, how)
             for count in (1, 7):
                 torch.set_num_threads(count)
-                got = select(*inputs, chunk, k)
+                got = select(*inputs, None, how)
                 assert same(got[0], expected[0]) and same(got[1], expected[1])
                 assert kind == "huge" or torch.allclose(got[2], expected[2])
 
@@ -93,8 +93,8 @@ def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
             continue
         slow, fast, residual = state(kind, n, dtype)
         held = residuals(residual, chunk)[eight_bit]
-        sent = [definition(select)(torch.randn(n), None, None, None, 0.0, chunk, k) for _ in range(2)]
-        sent.append(definition(select)(slow, fast, *held, 0.95, chunk, k))
+        sent = [definition(select)(torch.randn(n), None, None, None, None, Selection(0.0, chunk, k)) for _ in range(2)]
+        sent.append(definition(select)(slow, fast, *held, None, Selection(0.95, chunk, k)))
         position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
         value[0, : min(1, value.shape[1])] = 0.0
         own_sent = None if kind == "equal" else 3 * value[max(own, 0)]
@@ -116,15 +116,15 @@ def test_a_rotated_selection_and_its_landing_equal_their_definition(kind, n):
     for dtype, (chunk, k), eight_bit, mu in itertools.product(FAST, [(4096, 64), (256, 9)], (False, True), (0.0, 0.9)):
         slow, fast, residual = state(kind, n, dtype)
         held, signs = residuals(residual, chunk)[eight_bit], random_signs(n, n)
-        expected = definition(select)(slow, fast, *held, 0.95, chunk, k, signs)
-        other = definition(select)(torch.randn(n), None, None, None, 0.0, chunk, k)
+        expected = definition(select)(slow, fast, *held, signs, Selection(0.95, chunk, k))
+        other = definition(select)(torch.randn(n), None, None, None, None, Selection(0.0, chunk, k))
         position, value = torch.stack([expected[0], other[0]]), torch.stack([expected[1], other[1]])
         how, momentum = Landing(0, 0.95, chunk, k, True, 0.7, mu, False), torch.randn(n) if mu else None
         landed = copies(slow, fast, *held, momentum)
         squares = definition(land)(*landed, position, value, None, signs, how)
         for count in (1, 7):
             torch.set_num_threads(count)
-            got = select(slow, fast, *held, 0.95, chunk, k, signs)
+            got = select(slow, fast, *held, signs, Selection(0.95, chunk, k))
             assert same(got[0], expected[0]) and same(got[1], expected[1])
             state_after = copies(slow, fast, *held, momentum)
             sum_of_squares = land(*state_after, position, value, None, signs, how)
@@ -138,7 +138,7 @@ def test_a_rotated_chunk_with_a_value_that_is_not_finite_is_not_finite(bad):
     x = torch.randn(10000)
     x[5000] = bad
     for function in (select, definition(select)):
-        _, value, _ = function(x, None, None, None, 0.0, 4096, 64, random_signs(10000, 3))
+        _, value, _ = function(x, None, None, None, random_signs(10000, 3), Selection(0.0, 4096, 64))
         assert value[64:128].isnan().all() and value[:64].isfinite().all() and value[128:].isfinite().all()
 
 
@@ -162,7 +162,7 @@ def test_values_that_are_not_finite_are_selected(bad):
     x = torch.randn(10000)
     x[5000] = bad
     for function in (select, definition(select)):
-        position, value, _ = function(x, None, None, None, 0.0, 4096, 64)
+        position, value, _ = function(x, None, None, None, None, Selection(0.0, 4096, 64))
         at = absolute(position, Rows(10000, 4096, 64)).tolist().index(5000)
         assert not value[at].isfinite()
 
@@ -184,7 +184,7 @@ def test_select_and_land_by_hand():
     """Two chunks of three, one value kept of each; two peers, one of them this one."""
     slow, fast = torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([0.5, 2, 5, 4, 4, 6])
     residual = torch.tensor([2.0, 0, 0, 0, 0, -4])
-    position, value, squares = select(slow, fast, residual, None, 0.5, 3, 1)
+    position, value, squares = select(slow, fast, residual, None, None, Selection(0.5, 3, 1))
     # x = slow - fast + residual / 2 = [1.5, 0, -2, 0, 1, -2]
     assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
     positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
@@ -200,7 +200,7 @@ def test_select_and_land_by_hand():
 def test_selection_is_the_largest_magnitudes(n, shape, seed):
     chunk, k = shape
     x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
-    position, value, _ = select(x, None, None, None, 0.0, chunk, k)
+    position, value, _ = select(x, None, None, None, None, Selection(0.0, chunk, k))
     at = absolute(position, Rows(n, chunk, k))
     assert torch.equal(x[at], value) and len(set(at.tolist())) == len(at)
     for start in range(0, n, chunk):
@@ -215,7 +215,7 @@ def test_the_operators_trace_whole():
     """Fake kernels give the right shapes: a function that uses the operators compiles without a graph break."""
 
     def step(slow, fast, residual, scale=None):
-        position, value, _ = select(slow, fast, residual, scale, 0.95, 256, 3)
+        position, value, _ = select(slow, fast, residual, scale, None, Selection(0.95, 256, 3))
         code, level = two_bit_encode(value, 3)
         back = two_bit_decode([code], [level], value.numel(), 3)[0]
         how = Landing(0, 0.95, 256, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)

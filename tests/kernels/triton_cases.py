@@ -11,7 +11,7 @@ import torch
 
 from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.select import Rows, select
+from outerloop.kernels.select import Rows, Selection, select
 from outerloop.kernels.triton.land import land_triton
 from outerloop.kernels.triton.select import select_triton
 from outerloop.kernels.triton.two_bit import two_bit_decode_triton, two_bit_encode_triton
@@ -66,9 +66,9 @@ def stored_as(residual: torch.Tensor | None, eight_bit: bool) -> tuple[torch.Ten
 def check_select(slow, fast, residual, chunk, k, eight_bit=False):
     """Same positions, same values; the metric to rounding."""
     held = stored_as(residual, eight_bit)
-    expected = select.definition(slow, fast, *held, 0.95, chunk, k)
+    expected = select.definition(slow, fast, *held, None, Selection(0.95, chunk, k))
     run = select if ON_GPU else select_triton
-    found = run(*there(slow, fast, *held), 0.95, chunk, k)
+    found = run(*there(slow, fast, *held), None, Selection(0.95, chunk, k))
     same(found[0], expected[0])
     same(found[1], expected[1])
     torch.testing.assert_close(found[2].cpu(), expected[2], rtol=1e-12, atol=0, equal_nan=True)
@@ -107,7 +107,7 @@ def test_select_of_the_longest_chunk():
 def test_nan_is_kept():
     x = torch.randn(128)
     x[100] = torch.nan
-    position, value, _ = select_triton(*there(x), None, None, None, 0.0, 64, 2)
+    position, value, _ = select_triton(*there(x), None, None, None, None, Selection(0.0, 64, 2))
     assert 100 - 64 in position[2:].tolist() and value[2:].isnan().sum() == 1
 
 
@@ -208,7 +208,7 @@ def test_more_than_two_to_the_31_values():
     slow = torch.randn(2**31 + tail, device=DEVICE)
     fast = torch.zeros_like(slow, dtype=torch.bfloat16)
     end, kept = slow[-tail:].cpu(), 2 * k + 1
-    position, value, _ = select(slow, fast, None, None, 0.0, chunk, k)
+    position, value, _ = select(slow, fast, None, None, None, Selection(0.0, chunk, k))
     expected = select.definition(end, None, None, None, 0.0, chunk, k)
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])

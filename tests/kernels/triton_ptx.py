@@ -12,6 +12,7 @@ from triton.runtime.jit import JITFunction
 
 from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing
+from outerloop.kernels.select import Selection
 from outerloop.kernels.triton.land import land_triton
 from outerloop.kernels.triton.select import select_triton
 from outerloop.kernels.triton.two_bit import two_bit_decode_triton, two_bit_encode_triton
@@ -57,9 +58,9 @@ def check(compiled) -> None:
 @pytest.mark.parametrize("count", [3 * 4096, 4097])
 def test_select(compiled, count, dtype):
     x = torch.zeros(count)
-    select_triton(x, x.to(dtype), x, None, 0.9, 4096, 64)
-    select_triton(x, x.to(dtype), *to_eight_bit(x), 0.9, 4096, 64)
-    select_triton(x, None, None, None, 0.9, 4096, 1)
+    select_triton(x, x.to(dtype), x, None, None, Selection(0.9, 4096, 64))
+    select_triton(x, x.to(dtype), *to_eight_bit(x), None, Selection(0.9, 4096, 64))
+    select_triton(x, None, None, None, None, Selection(0.9, 4096, 1))
     check(compiled)
 
 

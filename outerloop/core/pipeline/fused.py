@@ -32,7 +32,7 @@ from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.core.codec import UpdateCodec, blaming, on
 from outerloop.core.pipeline.dense import DensePipeline, LocalUpdate, finite
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.select import absolute, select
+from outerloop.kernels.select import Selection, absolute, select
 from outerloop.kernels.specs import (
     AggregateRule,
     ResidualSpec,
@@ -112,8 +112,9 @@ class FusedPipeline:
             x = slow[name]
             sparse, context = self.codec_of(x), self.codec.context(number, name)
             rows = sparse.rows_at(x.numel(), context)
-            signs, held = sparse.signs(x.numel(), context), self.residual.at_launch(name)
-            position_M, value_M, squares = select(x, fast[name], *held, rows.chunk, rows.k, on_device(signs, x.device))
+            held, scale, beta = self.residual.at_launch(name)
+            signs, how = on_device(sparse.signs(x.numel(), context), x.device), Selection(beta, rows.chunk, rows.k)
+            position_M, value_M, squares = select(x, fast[name], held, scale, signs, how)
             return sparse.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
 
         parts = of_each(encode, slow)

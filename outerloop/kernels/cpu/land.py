@@ -14,7 +14,7 @@ from torch import Tensor
 from outerloop.kernels.cpu.arrays import add_counted, as_array, convert, float_row, sum_of_squares
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.eight_bit import read_residual_row, write_residual_row
-from outerloop.kernels.cpu.rotation import rotate_chunk
+from outerloop.kernels.cpu.rotation import bits_array, rotate_chunk
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import Rows
 from outerloop.kernels.threads import parallel_rows
@@ -38,7 +38,7 @@ def land_cpu(
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [as_array(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
     payloads = [position.numpy(), value.numpy(), as_array(value[max(how.own, 0)] if sent is None else sent)]
-    payloads.append(np.empty(0, np.uint8) if negative is None else as_array(negative))
+    payloads.append(bits_array(negative))
     parallel_rows(
         lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
         rows.chunks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from llvmlite import ir
@@ -26,6 +28,11 @@ def rotate_cpu(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
     arrays = [as_array(out), as_array(negative)]
     parallel_rows(lambda first, last: rotate_rows(*arrays, chunk, back, first, last), chunks, values=x.numel())
     return out
+
+
+def bits_array(negative: Tensor | None) -> Any:
+    """Return the signs of a rotation as an array of bytes; an empty array stands for None."""
+    return np.empty(0, np.uint8) if negative is None else as_array(negative)
 
 
 @compiled

@@ -25,8 +25,8 @@ from outerloop.kernels.cpu.arrays import (
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.eight_bit import read_residual_row
 from outerloop.kernels.cpu.gap_loops import ONE, trailing_zeros
-from outerloop.kernels.cpu.rotation import rotate_chunk
-from outerloop.kernels.select import Rows, select
+from outerloop.kernels.cpu.rotation import bits_array, rotate_chunk
+from outerloop.kernels.select import Rows, Selection, select
 from outerloop.kernels.threads import parallel_rows
 
 SPAN = 16 * WORD
@@ -39,17 +39,15 @@ def select_cpu(
     fast: Tensor | None,
     residual: Tensor | None,
     scale: Tensor | None,
-    beta: float,
-    chunk: int,
-    k: int,
-    negative: Tensor | None = None,
+    negative: Tensor | None,
+    how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Implement `select`."""
-    rows = Rows(slow.numel(), chunk, k)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
-    signs = np.empty(0, np.uint8) if negative is None else as_array(negative)
-    inputs = [*map(as_array, (slow, fast, residual, scale)), np.float32(beta), chunk, k, signs]
+    numbers = np.float32(how.beta), how.chunk, how.k
+    inputs = [*map(as_array, (slow, fast, residual, scale)), *numbers, bits_array(negative)]
     outputs = [position_M.numpy(), value_M.numpy(), squares_C.numpy()]
     parallel_rows(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.chunks, values=rows.count)
     return position_M, value_M, squares_C.sum().view(1)

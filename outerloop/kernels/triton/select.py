@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outerloop.kernels.select import Rows, select
+from outerloop.kernels.select import Rows, Selection, select
 from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, stored
 from outerloop.kernels.triton.eight_bit import load_residual
 
@@ -33,29 +33,27 @@ def select_triton(
     fast: Tensor | None,
     residual: Tensor | None,
     scale: Tensor | None,
-    beta: float,
-    chunk: int,
-    k: int,
-    negative: Tensor | None = None,
+    negative: Tensor | None,
+    how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Implement `select`. If the values are rotated or the chunks are too long, call the reference definition."""
-    if chunk > LARGEST_CHUNK or negative is not None:
-        return select.definition(slow, fast, residual, scale, beta, chunk, k, negative)
-    rows = Rows(slow.numel(), chunk, k)
+    if how.chunk > LARGEST_CHUNK or negative is not None:
+        return select.definition(slow, fast, residual, scale, negative, how)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     position_M = slow.new_empty(rows.kept, dtype=torch.int32)
     value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
     tensors = [slow, stored(fast), residual, scale, position_M, value_M, squares_C]
-    block = block_size(chunk)
+    block = block_size(how.chunk)
     with torch.cuda.device_of(slow):
         for first, last, length, kept in spans(rows):
             select_chunk[(last - first,)](
                 *tensors,
-                beta,
+                how.beta,
                 first,
                 length,
                 kept,
-                chunk,
-                k,
+                how.chunk,
+                how.k,
                 GROUPS=block_size(kept),
                 BLOCK=block,
                 num_warps=num_warps(block, EACH),
