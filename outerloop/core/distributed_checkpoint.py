@@ -177,7 +177,7 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
-    """Return the name of the parameter to which a key refers; "" if there is none.
+    """Return the name of the parameter to which a key refers, or "" if it refers to no parameter.
 
     The key is the parameter's name or, in the state of an optimizer, its index.
     """

@@ -63,7 +63,7 @@ class EightBit:
         self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name, dequantized; None if there is none."""
+        """Return the last tensor stored under this name, dequantized, or None if none was stored."""
         if name not in self.stored:
             return None
         return from_eight_bit(*self.stored[name])

@@ -5,8 +5,7 @@ A worker is one process, or the ranks of an island, of which only the first send
 Rank 0's own worker is a thread, so that the process can supervise all workers. The other ranks send their events
 through the store of torchrun's rendezvous. Events are numbered when they are sent, and read and removed in this order.
 
-To end with a checkpoint (stop_point.py), rank 0 sets STOP_REQUESTED in the store. Each rank then sends the number of
-inner steps that it has begun. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it.
+The run can end with a checkpoint of all ranks (torchrun_stop.py).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import run_worker
+from outerloop.launcher.torchrun_stop import STOP_AFTER, STOP_REQUESTED, following_stop
 from outerloop.launcher.worker_pool import error_event, run_to_end, stopping_event
 from outerloop.launcher.worker_process import Emit, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange
@@ -38,10 +37,6 @@ from outerloop.types import Stopped, UserError
 
 POLL_S = 0.05
 """Seconds between two checks for events."""
-STOP_POLL_S = 0.5
-"""Seconds between two checks for a request to stop."""
-STOP_REQUESTED, STOP_AFTER = "stop requested", "stop after"
-"""Keys in the store."""
 
 
 class TorchrunPool:
@@ -126,38 +121,6 @@ class TorchrunPool:
         """Wait until rank 0's worker has left."""
         for thread in self.threads:
             thread.join()
-
-
-def send_event(store: dist.Store, event: Event) -> None:
-    """Send an event to rank 0."""
-    store.set(f"{store.add('count', 1)}", json.dumps(event))
-
-
-@contextmanager
-def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
-    """Within the block, if rank 0 requests a stop, stop this rank's training at the step that rank 0 chooses."""
-    ended = threading.Event()
-
-    def appears(key: str) -> bool:
-        while not store.check([key]):
-            if ended.wait(STOP_POLL_S):
-                return False
-        return True
-
-    def follow() -> None:
-        with suppress(dist.DistError):  # the store ends with rank 0, and then torchrun ends this process
-            if appears(STOP_REQUESTED):
-                send_event(store, stopping_event(dist.get_rank(), stop_point.request()))
-                if appears(STOP_AFTER):
-                    stop_point.set_target(int(store.get(STOP_AFTER)))
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def run_rank(

@@ -7,7 +7,7 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
     turn      at random times, a ready peer proposes to a peer that it knows to be ready and that is not a recent
               partner
     tire      the peer has waited for a quarter of the time of its inner steps (its patience): it proposes to any ready
-              peer, and if there is none, takes a solo step
+              peer, or takes a solo step if no peer is ready
     met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
 
 τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one

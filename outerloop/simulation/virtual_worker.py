@@ -182,7 +182,7 @@ class VirtualWorker:
 
 
 def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the recipe's outer method with the user's optimizer in place of its own; None to use the method unchanged.
+    """Return the recipe's outer method with the user's optimizer, or None if the method is used as it is.
 
     Return None if the user gave no optimizer, or if the method does not exchange gradients. Raises UserError if a
     method that exchanges gradients has no optimizer that can be replaced.

@@ -18,6 +18,10 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+EVERY_S = 1.0
+"""Minimum number of seconds between two lines of rounds, for recipes with a round after every inner step."""
+
+
 class Terminal:
     """The progress display of one run."""
 
@@ -25,7 +29,7 @@ class Terminal:
         self.state: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
-        self.shown = (0, -1)
+        self.shown, self.shown_s = (0, -1), -EVERY_S
 
     def start(self, run: RunInfo) -> None:
         """Show the bar if the output is a terminal."""
@@ -59,18 +63,21 @@ class Terminal:
         if row["failed"]:
             self.say(f"round {row['round']} did not complete: {row['failed']}")
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=row["round"], description=self.line())
-        else:
-            self.say(f"round {row['round']}/{self.rounds}  {self.line()}")
+            self.bar.update(self.task, completed=row["round"], description=self.line("loss", "val_loss"))
+        elif row["wall_s"] >= self.shown_s + EVERY_S or row["round"] == self.rounds:
+            self.shown_s = row["wall_s"]
+            self.say(f"round {row['round']}/{self.rounds}  {self.line('loss')}")
 
-    def line(self) -> str:
-        """Return a one-line summary: losses, speed, bytes sent, peers."""
-        losses = {"loss": self.state["loss"], "val": self.state["val_loss"]}
-        loss = "  ".join(f"{name} {x:.3f}" for name, x in losses.items() if x is not None)
-        sent = format_bytes(self.state["bytes_sent"])
+    def line(self, *losses: str) -> str:
+        """Return a one-line summary: the newest values of these losses, speed, bytes that a worker has sent, peers."""
+        parts = [
+            f"{name.removesuffix('_loss')} {self.state[name]:.3f}" for name in losses if self.state[name] is not None
+        ]
+        if speed := self.tokens_per_s():
+            parts.append(f"{speed:,.0f} tokens/s")
         peers, expected = self.state["peers"], self.state["expected"]
         peers_text = f"{peers} of {expected}" if peers < expected else f"{peers}"
-        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {peers_text} peers"
+        return "  ".join([*parts, f"sent {format_bytes(self.state['bytes_sent'])}", f"{peers_text} peers"])
 
     def tokens_per_s(self) -> float:
         """Return the tokens per second of all local workers together, averaged over the current session."""

@@ -1,11 +1,14 @@
 """`log=`: several sinks at once, a sink of one's own, and sinks that fail or are not installed."""
 
+import io
 import sys
 
 import pytest
+from rich.console import Console
 
 from outerloop.config import load
 from outerloop.launcher.run_info import make_sinks
+from outerloop.sinks.console import Terminal
 from outerloop.sinks.sink import Sinks
 from outerloop.types import UserError
 from tests.support.sink_rows import CHARTS, ROWS, play, run_info
@@ -113,3 +116,21 @@ def test_trackio_gets_every_row(tmp_path, monkeypatch):
 
     play(Trackio(), run_info(tmp_path), *ROWS)
     assert [values | {"inner_step": step} for values, step in rows] == CHARTS
+
+
+def test_a_round_after_every_inner_step_is_not_a_line_after_every_inner_step(tmp_path):
+    """At most one a second, and the last; a failed round always."""
+    out = io.StringIO()
+    terminal = Terminal()
+    terminal.start(run_info(tmp_path, console=Console(file=out, width=200)))
+    terminal.rounds = last = 9
+    for number, wall_s, failed in ((1, 0.0, ""), (2, 0.2, "too few"), (3, 0.9, ""), (4, 1.1, ""), (last, 1.2, "")):
+        row = {"event": "round", "worker": 0, "step": number, "round": number, "fragment": 0, "failed": failed}
+        terminal.write(row | {"wall_s": wall_s, "bytes_sent": 10, "peers": 2})
+    shown = [line.split()[1] for line in out.getvalue().splitlines()]
+    assert shown == [
+        f"1/{last}",
+        "2",
+        f"4/{last}",
+        f"{last}/{last}",
+    ]

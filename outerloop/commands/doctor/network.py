@@ -85,7 +85,7 @@ def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
 
     If dialling failed although addresses are announced, the finding is undecided, because many routers do not let a
-    host dial the public address of its own network.
+    host dial the public address of the network that it is in.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
@@ -204,5 +204,5 @@ def without_peer_id(address: str) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error message: libp2p lists every attempt to dial on a line of its own."""
+    """Return the last line of an error message: libp2p lists each attempt to dial on a separate line."""
     return str(error).splitlines()[-1].lstrip(" *")

@@ -25,7 +25,7 @@ SET_BY_THE_PROGRAM = "set by the program"
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `default`: the value as written in the yaml file. `comment`: on one line; empty if there is none."""
+    """One option. `default`: the value as written in the yaml file. `comment`: its comment on one line, or empty."""
 
     name: str
     default: str

@@ -75,7 +75,7 @@ def with_file_paths(overrides: Sequence[str]) -> list[str]:
 
 
 def path_of(group: str, name: str) -> str | None:
-    """Return the absolute path of the file that is stored as this choice; None if there is none."""
+    """Return the absolute path of the file that is stored as this choice, or None if no file is."""
     node = ConfigStore.instance().repo.get(group, {}).get(name + SUFFIX)
     return None if node is None else node.provider
 

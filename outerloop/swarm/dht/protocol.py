@@ -217,7 +217,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return an answer's valid records; None if there are none, because hivemind counts an empty value as found."""
+        """Return an answer's valid records, or None instead of an empty dictionary, which hivemind counts as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0

@@ -1,0 +1,55 @@
+"""End a run of torchrun with a checkpoint: stop all ranks after the same inner step (stop_point.py).
+
+Rank 0 sets STOP_REQUESTED in the store of torchrun's rendezvous. Each rank then sends the number of inner steps that it
+has begun, as an event. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from torch import distributed as dist
+
+from outerloop.inner.events import Event
+from outerloop.inner.stop_point import StopPoint
+from outerloop.launcher.worker_pool import stopping_event
+
+STOP_POLL_S = 0.5
+"""Seconds between two checks for a request to stop."""
+STOP_REQUESTED, STOP_AFTER = "stop requested", "stop after"
+"""Keys in the store."""
+
+
+@contextmanager
+def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
+    """Within the block, if rank 0 requests a stop, stop this rank's training at the step that rank 0 chooses."""
+    ended = threading.Event()
+
+    def appears(key: str) -> bool:
+        while not store.check([key]):
+            if ended.wait(STOP_POLL_S):
+                return False
+        return True
+
+    def follow() -> None:
+        with suppress(dist.DistError):  # the store ends with rank 0, and then torchrun ends this process
+            if appears(STOP_REQUESTED):
+                send_event(store, stopping_event(dist.get_rank(), stop_point.request()))
+                if appears(STOP_AFTER):
+                    stop_point.set_target(int(store.get(STOP_AFTER)))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def send_event(store: dist.Store, event: Event) -> None:
+    """Send an event to rank 0."""
+    store.set(f"{store.add('count', 1)}", json.dumps(event))
