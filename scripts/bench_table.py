@@ -107,6 +107,8 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
     shutil.rmtree(place)
     bits = 0.0 if case.alone else summary["bits_per_param_per_round"]
     return asdict(run) | {
+        "sequences": sequences,
+        "options": sorted(options),
         "params": summary["params"],
         "tokens": summary["tokens"],
         "nats": summary["val_loss"],
@@ -126,7 +128,7 @@ class Bench:
 
     def row(self, run: Run) -> Row | None:
         """Return the record of a run, or None if it has not run."""
-        wanted = asdict(run)
+        wanted = asdict(run) | {"sequences": self.args.sequences, "options": sorted(self.args.options)}
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
     def nats(self, run: Run) -> float:
@@ -141,9 +143,20 @@ class Bench:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.args.jobs, mp_context=context, max_tasks_per_child=1) as pool:
             shared = self.args.runs, self.args.sequences, self.args.options
-            for future in as_completed([pool.submit(train_one, run, *shared) for run in todo]):
+            futures = [pool.submit(train_one, run, *shared) for run in todo]
+            errors = []
+            for future in as_completed(futures):
+                if future.cancelled():
+                    continue
+                if error := future.exception():  # record the runs that are still in progress, but start no others
+                    errors.append(error)
+                    for other in futures:
+                        other.cancel()
+                    continue
                 self.rows.append(future.result())
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
+        if errors:
+            raise errors[0]
 
     def first(self, case: str) -> Run:
         """Return the first run for tuning a case, with the first learning rate of its grid."""

@@ -25,8 +25,10 @@ Row = dict[str, Any]
 Group = tuple[int, int, int, int]
 """A group of comparable runs: params, steps, workers, sync_every."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
-"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom."""
+"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is used for more, as an upper bound."""
 EQUAL = 0.005
+EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw_nesterov", "ddp_muon_nesterov")
+"""Cases that exchange in every step, and cases of one worker: they belong to every H and number of workers."""
 ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
@@ -40,7 +42,7 @@ def interval(gaps: Sequence[float]) -> tuple[float, float]:
     """Return the mean of paired gaps, and half the width of its 90 % interval (infinite for a single gap)."""
     if len(gaps) < 2:
         return mean(gaps), float("inf")
-    return mean(gaps), T_95[len(gaps) - 2] * stdev(gaps) / len(gaps) ** 0.5
+    return mean(gaps), T_95[min(len(gaps), 10) - 2] * stdev(gaps) / len(gaps) ** 0.5
 
 
 def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
@@ -86,15 +88,25 @@ def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
         kept = [
             row for case in {row["case"] for row in of_size} for row in tuned([r for r in of_size if r["case"] == case])
         ]
-        every = sorted({row["sync_every"] for row in kept} - {1}) or [1]
-        for workers in sorted({row["workers"] for row in kept} - {1}) or [1]:
+        every = sorted({row["sync_every"] for row in kept if row["case"] not in EVERY_STEP}) or [1]
+        for workers in sorted({row["workers"] for row in kept if row["case"] not in ALONE}) or [1]:
             for h in every:
                 cases: dict[str, list[Row]] = {}
                 for row in kept:
-                    if row["workers"] in (1, workers) and row["sync_every"] in (1, h):
+                    if row["workers"] == workers_of(row, workers) and row["sync_every"] == h_of(row, h):
                         cases.setdefault(row["case"], []).append(row)
                 groups[*size, workers, h] = cases
     return groups
+
+
+def workers_of(row: Row, workers: int) -> int:
+    """Return the number of workers of a row's case in a group of `workers` workers."""
+    return 1 if row["case"] in ALONE else workers
+
+
+def h_of(row: Row, h: int) -> int:
+    """Return H of a row's case in a group with this H."""
+    return 1 if row["case"] in EVERY_STEP else h
 
 
 def print_group(group: Group, cases: dict[str, list[Row]]) -> None:

@@ -43,9 +43,11 @@ class Rotated:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def sparse_codec(self, shape: Size) -> RotatedSparse | None:
-        """Return the kernels' description of this codec; None unless `of` has one and chunks of the same length."""
+        """Return the description of this codec for the kernels, which rotate once; None if they do not support `of`."""
         sparse = sparse_codec(self.of, shape)
-        return RotatedSparse(sparse) if sparse and sparse.chunk == self.chunk else None
+        if sparse is None or sparse.chunk != self.chunk or isinstance(sparse, RotatedSparse):
+            return None
+        return RotatedSparse(sparse)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode the rotated values of x (any shape) with `of`."""

@@ -29,17 +29,24 @@ def apply(config: DictConfig) -> None:
     steps = inner_steps(config)
     if steps is None:
         return
-    schedule = make(config.schedule)
-    if schedule.step_s > 0 or isinstance(schedule, AdaptiveSchedule):
+    sync_every = fixed_h(config)
+    if sync_every is None:
         raise UserError(
             "the options steps and tokens need a schedule with a fixed H: set rounds= instead, or schedule=every_h"
         )
-    if steps < schedule.sync_every:
+    if steps < sync_every:
         raise UserError(
-            f"the budget is {steps} inner steps, less than one round of schedule.sync_every={schedule.sync_every}:"
-            f" set steps={schedule.sync_every}"
+            f"the budget is {steps} inner steps, less than one round of schedule.sync_every={sync_every}:"
+            f" set steps={sync_every}"
         )
-    config.rounds = steps // schedule.sync_every
+    config.rounds = steps // sync_every
+
+
+def fixed_h(config: DictConfig) -> int | None:
+    """Return H; None if the schedule does not determine the number of inner steps in a round."""
+    schedule = make(config.schedule)
+    varies = schedule.step_s > 0 or isinstance(schedule, AdaptiveSchedule)
+    return None if varies else int(schedule.sync_every)
 
 
 def inner_steps(config: DictConfig) -> int | None:
@@ -64,9 +71,16 @@ def refuse_rounds(overrides: Sequence[Override]) -> None:
 
 
 def unequal_work(configs: Sequence[DictConfig]) -> str | None:
-    """Return a warning if the runs of a sweep train for different numbers of steps or, with tokens=, of tokens."""
+    """Return a warning if the runs of a sweep train for different numbers of steps or, with tokens=, of tokens.
+
+    Return None if they do not, or if a schedule does not determine the number of steps.
+    """
     name = "steps" if configs[0].tokens is None else "tokens"
-    units = [work_per_round(config, name) for config in configs]
+    hs = [h for config in configs if (h := fixed_h(config))]
+    if len(hs) < len(configs):
+        return None
+    pairs = zip(configs, hs, strict=True)
+    units = [h * (tokens_per_step(config) if name == "tokens" else 1) for config, h in pairs]
     trained = sorted({config.rounds * unit for config, unit in zip(configs, units, strict=True)})
     if len(trained) == 1:
         return None
@@ -76,11 +90,6 @@ def unequal_work(configs: Sequence[DictConfig]) -> str | None:
         f"the runs train {' or '.join(map(str, trained))} {name}, so their losses are not comparable: set"
         f" {name}={enough}, a multiple of the {name} in one round of each run"
     )
-
-
-def work_per_round(config: DictConfig, name: str) -> int:
-    """Return the work of one round with a fixed H: inner steps per worker, or tokens of all workers together."""
-    return int(config.schedule.get("sync_every") or 1) * (tokens_per_step(config) if name == "tokens" else 1)
 
 
 def tokens_per_step(config: DictConfig) -> int:

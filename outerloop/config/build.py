@@ -207,7 +207,7 @@ def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], fl
 
     The decay ends when the run ends. At every step, the schedule estimates the number of inner steps in the run.
     """
-    factor = SCHEDULES[config.inner.lr_schedule]
+    factor = SCHEDULES[config.inner.get("lr_schedule", "cosine")]
     return lambda step: factor(
         step,
         warmup_steps=config.inner.warmup_steps,

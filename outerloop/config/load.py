@@ -74,13 +74,13 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """Check that all options exist, and that their values are valid and fit each other. Raises UserError if not."""
     defaults = cache(lambda: compose_config(group_choices(overrides)))  # composing takes half of the time of `load`
     choices = groups(overrides)
+    schema.check(config, defaults)
     for override in parse_overrides(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
             adds = override.is_add() or override.is_force_add()
             if adds and not added_options.is_read(config, defaults(), override.key_or_group):
                 raise UserError(unknown_option(defaults(), override))
         argument_types.check(config, defaults, override)
-    schema.check(config, defaults)
     if config.eval.sequences < config.workers:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one per worker: set eval.sequences={config.workers}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outerloop.config.options.typed_options import as_typed, hint
+from outerloop.config.options.argument_types import as_typed, hint
 from outerloop.types import UserError
 
 Natural = Annotated[int, Field(ge=0)]
@@ -35,7 +35,7 @@ class Inner(Options):
     seq_len: Count
     accumulate: Count
     lr: Annotated[float, Field(ge=0)]
-    lr_schedule: Literal["cosine", "linear", "wsd"]
+    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     warmup_steps: Natural
     lr_floor: Fraction
     clip_norm: Positive | None
@@ -69,7 +69,7 @@ class Samples(Options):
 
 
 class Network(Options):
-    """Options that the user sets for exchange=swarm_gather and exchange=swarm_gossip. Other exchanges lack them."""
+    """Options of exchange/shared/node, which exchange=swarm_gather and exchange=swarm_gossip have."""
 
     run: str | int | None = None
     peers: Count = 1
@@ -110,6 +110,11 @@ class Training(Options):
     eval: Evaluation
     checkpoint: Checkpoints
     samples: Samples
+
+
+class SwarmTraining(Training):
+    """All options of a run whose exchange has the options of exchange/shared/node."""
+
     exchange: Network
 
 
@@ -121,8 +126,11 @@ def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:
-        Training.model_validate(values)
+        (SwarmTraining if "initial_peers" in values["exchange"] else Training).model_validate(values)
     except ValidationError as error:
+        if error.errors()[0]["type"] == "missing":
+            missing = ".".join(map(str, error.errors()[0]["loc"]))
+            raise UserError(f"the configuration lacks {missing}: set +{missing}=...") from None
         key, value = invalid_option(values, error.errors()[0]["loc"])
         messages = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
         allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in messages))

@@ -44,6 +44,8 @@ def multirun(overrides: list[str]) -> int:
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
     configs = [load.load(combination) for combination in combinations(overrides)]
+    if not configs:
+        raise UserError("one of the swept options has no value, so there is no run: give it at least one")
     if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
         raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     swept = {override.key_or_group for override in load.parse_overrides(overrides) if override.is_sweep_override()}

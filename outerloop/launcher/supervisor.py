@@ -23,6 +23,8 @@ from outerloop.types import UserError
 Row = dict[str, Any]
 
 
+ANSWER_S = 10.0
+"""Maximum number of seconds for the workers of an interrupted run to say which inner step they have begun."""
 SAVE_S = 120.0
 """Maximum number of seconds for the workers of an interrupted run to reach a common inner step and save."""
 
@@ -98,7 +100,7 @@ class Supervisor:
             return [died_event(worker, "did not finish with the others") for worker in sorted(self.active)]
 
     def save_before_leaving(self, pool: WorkerPool) -> None:
-        """Let all workers train to a common inner step, save and leave, within SAVE_S.
+        """Let all workers train to a common inner step, save and leave, within ANSWER_S and SAVE_S.
 
         Do nothing if the workers have not begun to train, or if one has died or finished.
         """
@@ -106,7 +108,7 @@ class Supervisor:
             return
         pool.request_stop()
         print_line(self.console, "saving after this inner step; interrupt again to stop without saving")
-        self.stopping, end_s = True, time.monotonic() + SAVE_S
+        self.stopping, end_s = True, time.monotonic() + ANSWER_S
         begun: dict[int, int] = {}
         while self.active and (left_s := end_s - time.monotonic()) > 0:
             try:
@@ -121,6 +123,7 @@ class Supervisor:
                 if not max(begun.values()):
                     return
                 pool.stop_after(max(begun.values()))
+                end_s = time.monotonic() + SAVE_S
 
     def handle(self, event: Event) -> None:
         """Process one event of a worker."""

@@ -29,7 +29,7 @@ from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import run_worker
-from outerloop.launcher.torchrun_stop import STOP_AFTER, STOP_REQUESTED, following_stop
+from outerloop.launcher.torchrun_stop import LEAVE, STOP_AFTER, STOP_REQUESTED, following_stop
 from outerloop.launcher.worker_pool import error_event, run_to_end, stopping_event
 from outerloop.launcher.worker_process import Emit, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange
@@ -51,6 +51,7 @@ class TorchrunPool:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.store, self.workers, self.stopped = store, config.workers, threading.Event()
         self.begun: dict[int, int] = {}
+        self.waiting = False
         self.stop_point = StopPoint()
         self.run_own_worker = partial(
             run_rank,
@@ -106,14 +107,21 @@ class TorchrunPool:
 
     def request_stop(self) -> None:
         """Make all ranks wait before their next inner step."""
+        self.waiting = True
         self.store.set(STOP_REQUESTED, "")
 
     def stop_after(self, step: int) -> None:
         """Let all ranks train up to inner step `step`, save and leave."""
+        self.waiting = False
         self.store.set(STOP_AFTER, f"{step}")
 
     def stop(self) -> None:
-        """Ask rank 0's worker to leave at its next step. torchrun ends the other workers."""
+        """Ask rank 0's worker to leave at its next step, and ranks that wait for a stop to leave at once.
+
+        torchrun ends the other ranks.
+        """
+        if self.waiting:
+            self.store.set(STOP_AFTER, LEAVE)
         self.stopped.set()
         self.stop_point.cancel()
 

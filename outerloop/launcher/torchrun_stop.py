@@ -1,12 +1,15 @@
 """End a run of torchrun with a checkpoint: stop all ranks after the same inner step (stop_point.py).
 
 Rank 0 sets STOP_REQUESTED in the store of torchrun's rendezvous. Each rank then sends the number of inner steps that it
-has begun, as an event. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it.
+has begun, as an event. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it. If a rank
+does not answer, because it was lost, rank 0 sets STOP_AFTER to LEAVE, and the other ranks leave without saving.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +24,7 @@ STOP_POLL_S = 0.5
 """Seconds between two checks for a request to stop."""
 STOP_REQUESTED, STOP_AFTER = "stop requested", "stop after"
 """Keys in the store."""
+LEAVE = "leave"
 
 
 @contextmanager
@@ -39,7 +43,7 @@ def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
             if appears(STOP_REQUESTED):
                 send_event(store, stopping_event(dist.get_rank(), stop_point.request()))
                 if appears(STOP_AFTER):
-                    stop_point.set_target(int(store.get(STOP_AFTER)))
+                    obey(store.get(STOP_AFTER).decode(), stop_point)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -48,6 +52,16 @@ def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def obey(answer: str, stop_point: StopPoint) -> None:
+    """Train up to the step in rank 0's answer or, if the answer is LEAVE, leave at once."""
+    if answer != LEAVE:
+        stop_point.set_target(int(answer))
+        return
+    stop_point.cancel()
+    if dist.get_rank():  # the handler of the main thread raises Stopped; rank 0 is ended by its supervisor
+        os.kill(os.getpid(), signal.SIGALRM)
 
 
 def send_event(store: dist.Store, event: Event) -> None:

@@ -167,7 +167,8 @@ def test_a_job_of_a_sweep_records_the_path_of_a_file(folder):
     """Hydra knows the file by its name only, with which another process could not find it."""
     combination, *_ = multirun.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
     assert "recipe=mine" in combination
-    assert f"recipe={folder}/mine.yaml" in with_file_paths(combination)
+    again = with_file_paths(combination)
+    assert f"recipe='{folder}/mine.yaml'" in again and load.load(again).schedule.sync_every == 7
     assert with_file_paths(["recipe=diloco", "seed=1", "~log"]) == ["recipe=diloco", "seed=1", "~log"]
 
 

@@ -115,6 +115,13 @@ def test_rotated_values_are_combined_and_only_the_result_is_rotated_back():
     assert torch.allclose(mean, sent(codec, x[0]) + sent(codec, x[1]), atol=1e-6)
 
 
+def test_the_kernels_rotate_once_and_take_no_codec_that_rotates_twice_or_other_chunks():
+    once = Rotated(chunk=64, of=topk_signs(64, 4))
+    assert once.sparse_codec(torch.Size([640])) is not None
+    assert Rotated(chunk=64, of=once).sparse_codec(torch.Size([640])) is None
+    assert Rotated(chunk=256, of=topk_signs(64, 4)).sparse_codec(torch.Size([640])) is None
+
+
 def test_an_outer_loop_accepts_it_with_the_median():
     toy.outer(
         toy.model(), InProcess(hub=Hub(2), rank=0), aggregate=Median(),

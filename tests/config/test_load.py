@@ -1,9 +1,9 @@
 """The command line: what composes, and the one line that answers what does not."""
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
-from outerloop.config import instantiate, load
+from outerloop.config import instantiate, load, schema
 from outerloop.types import UserError
 
 
@@ -84,3 +84,29 @@ def test_bad_input_is_answered_in_one_line(override, said):
     with pytest.raises(UserError, match=said) as error:
         load.load([override])
     assert "\n" not in str(error.value)
+
+
+def test_an_option_that_a_file_of_ones_own_has_forgotten_is_named(tmp_path, monkeypatch):
+    """The optimizer is complete; what the trainer reads is not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "batch: 2\nlr: 0.1\noptimizer:\n  _target_: torch.optim.SGD\n  _partial_: true\n"
+    )
+    with pytest.raises(UserError, match=r"the configuration lacks inner\.seq_len: set \+inner\.seq_len="):
+        load.load(["recipe=diloco", "inner=mine.yaml"])
+
+
+def test_an_integer_default_of_an_argument_of_any_type_allows_a_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - /recipe/diloco\n  - _self_\nmethod:\n  optimizer:\n    lr: 1\n")
+    assert load.load(["recipe=mine.yaml", "method.optimizer.lr=0.7"]).method.optimizer.lr == 0.7
+
+
+def test_an_exchange_of_ones_own_has_options_of_its_own():
+    own = ["exchange=inprocess", "+exchange.allow=all"]
+    with pytest.raises(UserError, match="no such option"):
+        load.load(own)
+    config = load.load(["exchange=inprocess"])
+    with open_dict(config):
+        config.exchange.allow = "all"
+    schema.check(config, lambda: config)

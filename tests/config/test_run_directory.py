@@ -60,10 +60,11 @@ def test_a_run_dir_is_free_again_after_an_error(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError("no space left on device")
 
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space left"):
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space left") as failed:
         broken.setattr(run_directory.checkpoint, "write_atomically", full)
         run_directory.open_run(config)
     run_directory.open_run(config).close()
+    assert failed.tb, "the error keeps the lock file open, so that only `unlock` can have released it"
 
 
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path):

@@ -232,7 +232,7 @@ def test_the_operators_trace_whole():
 
 
 @pytest.mark.parametrize(
-    ("operator", "more"), [(select, (None, None, None, 0.0, 64, 3)), (two_bit_encode, (64,)), (finite, ())]
+    ("operator", "more"), [(select, (None, None, None, None, 0.0, 64, 3)), (two_bit_encode, (64,)), (finite, ())]
 )
 def test_torch_finds_the_operators_well_declared(operator, more):
     torch.library.opcheck(operator.overload, (torch.randn(200), *more))

@@ -114,7 +114,7 @@ def test_nan_is_kept():
 def payloads(kind: str, rows: Rows, peers: int) -> list[torch.Tensor]:
     """Position and value (P, M); some of the values are zero."""
     dense = [torch.randn(rows.count) for _ in range(peers)]
-    sent = [select.definition(x, None, None, None, 0.0, rows.chunk, rows.k)[0] for x in dense]
+    sent = [select.definition(x, None, None, None, None, Selection(0.0, rows.chunk, rows.k))[0] for x in dense]
     value = torch.stack([values(kind, rows.kept) for _ in sent])
     return [torch.stack(sent), value * (torch.rand(value.shape) > 0.1)]
 
@@ -209,7 +209,7 @@ def test_more_than_two_to_the_31_values():
     fast = torch.zeros_like(slow, dtype=torch.bfloat16)
     end, kept = slow[-tail:].cpu(), 2 * k + 1
     position, value, _ = select(slow, fast, None, None, None, Selection(0.0, chunk, k))
-    expected = select.definition(end, None, None, None, 0.0, chunk, k)
+    expected = select.definition(end, None, None, None, None, Selection(0.0, chunk, k))
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)

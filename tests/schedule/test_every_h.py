@@ -1,10 +1,12 @@
 """Which round leaves and lands after which step, and learning-rate factors."""
 
 from functools import partial
+from typing import get_args, get_type_hints
 
 import pytest
 
 from outerloop.config import build, instantiate, load
+from outerloop.config.schema import Inner
 from outerloop.inner.lr_schedule import SCHEDULES, warmup_cosine
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import DueRounds, Round, UserError
@@ -44,6 +46,11 @@ def test_the_other_decays_by_hand():
         and wsd(13) == pytest.approx(0.55)
         and wsd(14) == wsd(99) == pytest.approx(0.1)
     )
+
+
+def test_every_decay_can_be_chosen_and_is_found_by_its_name():
+    assert get_args(get_type_hints(Inner)["lr_schedule"]) == tuple(SCHEDULES)
+    assert all(function.__name__ == f"warmup_{name}" for name, function in SCHEDULES.items())
 
 
 @pytest.mark.parametrize("recipe", ["diloco", "ddp"])

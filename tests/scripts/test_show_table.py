@@ -36,6 +36,7 @@ def test_data_parallel_training_belongs_to_every_h_and_one_worker_to_every_numbe
     ddp = rows("ddp_muon", 1.0, sync_every=1) + rows("ddp_muon", 1.1, sync_every=1, workers=8)
     alone = rows("ddp_muon_nesterov", 1.0, workers=1)
     found = table([*ddp, *alone, *rows("a", 2.0), *rows("a", 2.0, workers=8, sync_every=30)])
+    assert len(interval([0.01] * 12)) == 2, "more seeds than quantiles"
     assert set(found) == {(1000, 30, 4, 15), (1000, 30, 4, 30), (1000, 30, 8, 15), (1000, 30, 8, 30)}
     assert [row["nats"] for row in found[1000, 30, 8, 30]["ddp_muon"]] == [1.1]
     assert set(found[1000, 30, 4, 15]) == {"ddp_muon", "ddp_muon_nesterov", "a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable
 from inspect import signature
@@ -11,7 +12,6 @@ from typing import Any, Union, cast, get_args, get_origin
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from outerloop.config.options.typed_options import as_typed, hint
 from outerloop.types import UserError
 
 PLAIN = (bool, int, float, str, type(None))
@@ -46,7 +46,9 @@ def types_like(default: Any) -> tuple[type, ...]:
     """Return the types of values that may replace this default; empty if any type is accepted."""
     if OmegaConf.is_list(default):
         return list, str, type(None)
-    return (type(default), type(None)) if type(default) in (bool, int, float) else ()
+    if type(default) is int:
+        return int, float, type(None)  # the default 1 of a learning rate does not show that 0.7 is invalid
+    return (type(default), type(None)) if type(default) in (bool, float) else ()
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:
@@ -65,3 +67,13 @@ def fits(value: Any, allowed: tuple[type, ...]) -> bool:
     if isinstance(value, bool):
         return bool in allowed
     return isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value of an option as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, default=list)
+
+
+def hint(key: str, default: Any) -> str:
+    """Return what to do about an invalid value of an option: set the default or, if it is null, read its docs."""
+    return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,16 +20,6 @@ FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
 """Options that set the folder of a run. A run that repeats an earlier run does not take them over."""
-
-
-def as_typed(value: Any) -> str:
-    """Return a value of an option as it is written on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, default=list)
-
-
-def hint(key: str, default: Any) -> str:
-    """Return what to do about an invalid value of an option: set the default or, if it is null, read its docs."""
-    return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:

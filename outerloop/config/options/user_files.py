@@ -70,14 +70,14 @@ def store(group: str, path: Path, taken: Sequence[str]) -> str:
 
 def with_file_paths(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of one run, with the paths of the files in place of the names of stored choices."""
-    pairs = [text.partition("=")[::2] for text in overrides]
-    return [f"{group}={path_of(group, name) or name}" if name else group for group, name in pairs]
+    return [with_file_path(*text.partition("=")) for text in overrides]
 
 
-def path_of(group: str, name: str) -> str | None:
-    """Return the absolute path of the file that is stored as this choice, or None if no file is."""
+def with_file_path(group: str, equals: str, name: str) -> str:
+    """Return an override, with the quoted absolute path of the file that is stored as this choice, if there is one."""
     node = ConfigStore.instance().repo.get(group, {}).get(name + SUFFIX)
-    return None if node is None else node.provider
+    value = name if node is None else QuotedString(node.provider, Quote.single).with_quotes()
+    return f"{group}{equals}{value}"
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
