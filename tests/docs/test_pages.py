@@ -55,7 +55,7 @@ REASONS = {
 COMMANDS = {"outerloop": 1, ".venv/bin/outerloop": 1, "scripts/train.sh": 0}
 """Word that starts a command of outerloop -> how many words before its arguments are not its subcommand's name."""
 OTHERS = {"git", "pip", "python", "torchrun", "mkdocs", "sudo", "sbatch", "docker", "cd", "mkdir", "tensorboard"}
-OTHERS |= {"scripts/test.sh"}
+OTHERS |= {"scripts/test.sh", "python3", "source"}
 ADDRESS = re.compile(r"/ip4/[^\s\],']+")
 INCLUDED = re.compile(r"--8<--\n(\S+)\n--8<--\n")
 """The file whose text the site shows in place of a block."""
