@@ -8,8 +8,8 @@ Use in your own training loop:
         outerloop.attach(optimizer, outer)
         ...
 
-`OuterLoop` takes its parts (method, compressor, exchange, ...) as objects. `outerloop.loco` compresses the gradients of
-every step, without an outer loop.
+To choose each part yourself, pass the method, compressor, exchange, ... to `OuterLoop` as objects. `outerloop.loco`
+compresses the gradients of every step and needs no outer loop.
 """
 
 from importlib import import_module
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 try:
     __version__ = version("outerloop-train")
-except PackageNotFoundError:  # outerloop is not installed, but runs from a checkout
+except PackageNotFoundError:  # running from a checkout that is not installed
     __version__ = "0+checkout"
 
 __all__ = [
@@ -61,7 +61,7 @@ __all__ = [
     "resharding",
     "simulate",
 ]
-"""All public names except CALLBACKS, which need packages that may not be installed."""
+"""All public names except CALLBACKS, which require optional packages."""
 
 CALLBACKS = ("HFCallback", "LightningCallback")
 MODULES = {
@@ -69,7 +69,7 @@ MODULES = {
     "memory": "outerloop.core.memory_usage",
     "resharding": "outerloop.core.distributed_checkpoint",
 }
-"""Public name -> the module that it refers to."""
+"""Public name -> the module that it stands for."""
 HOMES = {
     "outerloop.config.from_recipe": ("from_recipe",),
     "outerloop.config.recipe_optimizer": ("recipe_optimizer",),
@@ -90,7 +90,7 @@ HOMES = {
 A module is imported when one of its names is first used, so that the command line starts quickly.
 """
 
-if not TYPE_CHECKING:  # hidden from type checkers, so that they report every name that is not imported above
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report names that are not imported above
 
     def __getattr__(name: str) -> Any:
         if name in MODULES:

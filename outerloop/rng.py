@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def get_state() -> dict[str, Tensor]:
-    """Return device type -> generator state, uint8; for CUDA, one row per device."""
+    """Return a map from device type to generator state (uint8). The CUDA state has one row per device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.stack(torch.cuda.get_rng_state_all())
@@ -17,7 +17,7 @@ def get_state() -> dict[str, Tensor]:
 
 
 def set_state(states: dict[str, Tensor]) -> None:
-    """Restore what `get_state` returned."""
+    """Restore the generator states that `get_state` returned."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):

@@ -1,6 +1,6 @@
-"""Define the small value types that the components of protocols.py pass to each other, and the errors.
+"""Define the errors, and the small value types that the components of protocols.py pass to each other.
 
-Letters used in shapes in all files: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
+Letters for shapes in all files: N values in a tensor, C chunks, L values per chunk, K kept values per chunk, P peers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
-"""Peer -> why its message is left out of a round; the text starts with the peer's name."""
+"""Peer name -> the reason its message is left out of a round. The text starts with the peer's name."""
 
 Tensors = dict[str, "Tensor"]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
@@ -53,7 +53,7 @@ EXTRAS = {
 
 
 def missing_package(name: str | None) -> UserError | None:
-    """Return the error for a module that cannot be imported; None if it is not part of an optional package."""
+    """Return an error that names the extra to install, or None if the module `name` is not in an optional package."""
     package = (name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
@@ -65,14 +65,14 @@ class RoundFailed(Exception):
 
 
 class QuorumLost(Exception):
-    """For too long, too few peers were present to decide a round. The run ends; its checkpoints remain."""
+    """Too few peers were present for too long, so no round could be decided. The run ends; its checkpoints remain."""
 
 
 class StateTransferRequired(Exception):
-    """This replica is too far behind the others, or differs from most of them: it must take over their state.
+    """This replica is too far behind the other peers, or differs from most of them, and must load their state.
 
-    `state` is a function that fetches their state. Its argument is the maximum size in bytes. The function returns the
-    round of the state, and the bytes that `SharedState.serialize` returned after that round.
+    `state(max_bytes)` fetches that state, which may have at most `max_bytes` bytes. It returns the round of the state,
+    and the bytes that `SharedState.serialize` returned after that round.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
@@ -81,7 +81,7 @@ class StateTransferRequired(Exception):
 
 
 class LeaderFailed(Exception):
-    """The process that communicates on behalf of this process cannot continue; the message states why."""
+    """The island's leader, the process that communicates for all of its ranks, failed; the message gives the reason."""
 
 
 class Stopped(BaseException):
@@ -92,7 +92,7 @@ class Stopped(BaseException):
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. This causes the same clean shutdown as Ctrl-C, with exit code 143."""
+    """The process received SIGTERM. It shuts down cleanly, as after Ctrl-C, but with exit code 143."""
 
 
 def raise_terminated(number: int, frame: FrameType | None) -> None:
@@ -105,7 +105,7 @@ class ReplicasDiverged(Exception):
 
 
 class Outvoted(ReplicasDiverged):
-    """Most peers ended with slow weights that differ from this peer's. Their weights are the model of the run."""
+    """Most peers finished with slow weights that differ from this peer's. Theirs are the final model of the run."""
 
 
 @dataclass(frozen=True, order=True)
@@ -121,7 +121,7 @@ FIRST = Round(0)
 
 @dataclass(frozen=True)
 class DueRounds:
-    """The rounds that the schedule requests after one inner step; launches come before landings."""
+    """The rounds to launch and to land after one inner step. Launches come before landings."""
 
     launch: Sequence[Round] = ()
     land: Sequence[Round] = ()
@@ -129,7 +129,7 @@ class DueRounds:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One peer's message in a round. `blob` is the wire message, or a view of it."""
+    """One peer's message in a round. `blob` holds the bytes of the wire message, or a view of them."""
 
     peer: str
     round: Round
@@ -138,14 +138,14 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Facts about an exchange that hold for every run.
+    """The properties of an exchange, which are the same in every run.
 
-    agrees             every peer of a round gets the same contributions, so that slow weights stay equal
-    waits_for_all      a launched message is always included; otherwise the other peers may complete a round without it
-    lockstep           all peers are in the same round at the same time, so that they can all-gather during a run
+    agrees             all peers in a round get the same contributions, so their slow weights stay equal
+    waits_for_all      a round includes every launched message; if False, it may complete without some of them
+    lockstep           all peers are in the same round at the same time, so they can all-gather during a run
     measures_transfer  the transfer time excludes the time spent waiting for late peers
     concurrent         `start` may be called from a different thread than the other methods, while inner steps run
-    replicated         a majority decides rounds, so peers may be absent, join late and take over the others' state
+    replicated         rounds are decided by majority vote, so peers may be absent, or join late and load the state
     """
 
     agrees: bool
@@ -158,13 +158,13 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class StateHandoff:
-    """The peers that send their state, and the peers that receive it, before the first inner step.
+    """A transfer of the initial state between peers, before the first inner step.
 
-    number: number of the handoff in the sequence of all-gathers outside of rounds.
-    givers, takers: names of the peers that send and receive, in order. All givers hold equal states, and the first
-        giver is the first peer of the run.
+    number: sequence number of the handoff; all-gathers outside of rounds are numbered in the same sequence.
+    givers, takers: names of the peers that send and that receive the state, in order. All givers hold equal states, and
+        the first giver is the first peer of the run.
     max_bytes: maximum size of the state.
-    timeout_s: how long to wait for the other peers in the handoff.
+    timeout_s: maximum time to wait for the other peers.
     """
 
     number: int
@@ -179,9 +179,9 @@ class Requirement:
     """A property that one part of the outer loop needs another part to have.
 
     axis: the axis of the other part, one of "method", "compress", "feedback", "aggregate", "exchange" or "schedule".
-    fact: the name of the property of the other part.
-    value: the value that this property must have.
-    reason: one line for the user that states why, and what to set instead.
+    fact: the name of the required property.
+    value: the value that the property must have.
+    reason: one line for the user, with the reason and what to set instead.
     """
 
     axis: str
@@ -194,10 +194,10 @@ class Requirement:
 class RoundCost:
     """The cost of a round to this peer, from one landing to the next, in seconds and bytes.
 
-    compute_s: time of inner steps.
-    codec_s: time of launching and landing.
-    hidden_s: time of the inner steps between launch and landing.
-    transfer_s: time in which payloads were being transferred, whether or not inner steps ran at the same time.
+    compute_s: time spent in inner steps.
+    codec_s: time spent launching and landing.
+    hidden_s: time spent in the inner steps between launch and landing.
+    transfer_s: time during which payloads were in transfer, whether or not inner steps ran at the same time.
     bytes_sent: bytes that this peer sent, counting every copy.
     """
 
@@ -210,15 +210,15 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class CodecContext:
-    """The round and seed with which a tensor is compressed, the tensor's name, and how its values are grouped.
+    """The inputs of a compressor besides the values of the tensor that it encodes or decodes.
 
-    All fields but `leads` are equal on every peer. `seed` is different for each round and tensor. If an outer codec
-    determines how many consecutive values share a scale, `group` is that number (the number of values kept per chunk),
-    else None. `name` is the name of the parameter.
+    All fields except `leads` are equal on all peers. `seed` is different for each round and tensor. `name` is the
+    parameter's name. `group` is the number of consecutive values that share a scale, if an outer codec sets it (to the
+    number of values kept per chunk), else None.
 
-    Peers can agree on a tensor one round ahead. In each round one peer is the leader (`leads`). If its compressor
-    returns a part named "next" for a tensor, this part becomes every peer's `agreed` for the same tensor in the next
-    round. A part named "next" does not belong to the encoded tensor: `decode` only checks it, and it is not summed.
+    Peers can agree on an auxiliary tensor one round ahead. Each round has one leader, whose `leads` is True. If its
+    compressor returns a part named "next" for a parameter, this part becomes every peer's `agreed` for the same
+    parameter in the next round. It is not part of the encoded values: `decode` only checks it, and it is not summed.
     `agreed` is None if no "next" part has landed.
     """
 

@@ -1,25 +1,26 @@
-"""Convert one message to one byte string and back. The format is self-describing, bounded and canonical.
+"""Pack one message into bytes, and unpack it again. The format is self-describing, bounded and canonical.
 
 Layout, all integers little-endian:
 
     magic          4 bytes   b"OUTL"
     version        u8        1
     round          u32       number of the round
-    fragment       u16       which part of the model
+    fragment       u16       index of the model fragment
     samples        u64       training samples behind this contribution
     schema         u64       hash of names and shapes of the fragment's tensors, equal on all peers
     slow           u64       hash of the sender's slow weights before this round
-    peer           u8 + utf-8 bytes
-    part names     u8 count, then each u8 + utf-8 bytes, in order of first use
+    peer           u8 length + utf-8 bytes
+    part names     u8 count, then for each, in order of first use: u8 length + utf-8 bytes
     tensors        u32 count, then for each: u8 number of parts, and for each part:
                      u8 index of its name, u8 dtype, u8 number of dimensions, u32 each dimension
-    sections       the raw little-endian bytes of every part, in table order, nothing between them
+    sections       the raw little-endian bytes of every part, in table order, without gaps
     checksum       u64       xxh3 of everything before it
 
-dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors are in the order of the schema; their names
-are not sent. Nothing is pickled. Equal content gives equal bytes. A reader that knows the schema can bound the size of
-a message before reading it. Every count is checked against the number of bytes present. Peers use `unpack`. `read` is
-for inspecting a message without knowing its model, and returns tensors without names.
+dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors are in schema order; their names are not
+sent. Nothing is pickled. Equal content gives equal bytes. A reader that knows the schema can reject an oversized
+message before it reads the message. Every count is checked against the number of available bytes.
+
+Peers use `unpack`. Use `read` to inspect a message of an unknown model; it returns the tensors without names.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ Schema = dict[str, Size]
 
 
 class InvalidMessage(ValueError):
-    """The bytes are not a valid message, or not a message of the expected schema."""
+    """The bytes are not a valid message, or the message does not match the expected schema."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The metadata of a contribution as stated by its sender. `slow` and `schema` are 64-bit hashes."""
+    """The metadata of a message, as claimed by its sender. `slow` and `schema` are 64-bit hashes."""
 
     round: int
     fragment: int
@@ -80,17 +81,17 @@ def schema_hash(schema: Schema) -> int:
 
 
 def name_hash(name: str) -> int:
-    """Return a 63-bit hash of a text, the same on every machine."""
+    """Return a 63-bit hash of `name` that is the same on every machine."""
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
 
 def joint_hash(hashes: Iterable[int]) -> int:
-    """Return the 64-bit hash of 64-bit hashes, in the given order."""
+    """Combine 64-bit hashes, in the given order, into one 64-bit hash."""
     return xxhash.xxh3_64_intdigest(b"".join(CHECKSUM.pack(h) for h in hashes))
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
-    """Return the 64-bit hash of the exact bytes of these tensors, in the given order."""
+    """Return a 64-bit hash of the tensors' raw bytes, in the given order."""
     state = xxhash.xxh3_64()
     for x in tensors.values():
         state.update(bytes_view(x))
@@ -98,7 +99,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
 
 
 def size_limit(schema: Schema) -> int:
-    """Return a limit in bytes that no honest message of this schema exceeds: 8 bytes per value, plus tables."""
+    """Return the maximum size in bytes of a message of this schema: 10 bytes per value, plus headers and tables."""
     return 4096 + sum(1024 + 10 * shape.numel() for shape in schema.values())
 
 
@@ -117,24 +118,24 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
 
 
 def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
-    """Return the header and parts of one message.
+    """Unpack one message of this schema.
 
-    Raises InvalidMessage with the reason if the message does not match the schema.
+    Raises InvalidMessage, with the reason, if the message is malformed or does not match the schema.
     """
     if len(blob) > size_limit(schema):
-        raise InvalidMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
+        raise InvalidMessage(f"the message has {len(blob)} bytes, more than the schema's limit of {size_limit(schema)}")
     with as_invalid_message():
         reader = Reader(verified_body(blob))
         header = read_header(reader)
         check_schema(header, schema)
         names, count = read_names(reader)
         if count != len(schema):
-            raise InvalidMessage(f"{count} tensors, but the schema has {len(schema)}")
+            raise InvalidMessage(f"the message has {count} tensors, but the schema has {len(schema)}")
         return Message(header, dict(zip(schema, read_tensors(reader, names, count), strict=True)))
 
 
 def read(blob: bytes) -> tuple[Header, list[Parts]]:
-    """Return the header of a message of any model, and the parts of each of its tensors.
+    """Unpack a message without its schema. Return the header and the parts of each tensor.
 
     Raises InvalidMessage if the bytes are not a valid message.
     """
@@ -146,23 +147,23 @@ def read(blob: bytes) -> tuple[Header, list[Parts]]:
 
 @contextmanager
 def as_invalid_message() -> Iterator[None]:
-    """Convert errors raised while reading truncated or malformed bytes to InvalidMessage."""
+    """Convert errors from reading truncated or malformed bytes to InvalidMessage."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
-        raise InvalidMessage(f"truncated or malformed: {broken}") from broken
+        raise InvalidMessage(f"the message is truncated or malformed: {broken}") from broken
 
 
 def verified_body(blob: bytes | memoryview) -> memoryview:
-    """Return everything before the checksum. Raises InvalidMessage if the checksum is wrong."""
+    """Return the bytes before the checksum. Raises InvalidMessage if the checksum does not match."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
-        raise InvalidMessage("checksum does not match")
+        raise InvalidMessage("the checksum does not match")
     return body
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the header: the fields of fixed size and the peer's name."""
+    """Read the header: the fixed-size fields and the peer's name."""
     magic, version, *fields = reader.read_struct(HEAD)
     if magic != MAGIC or version != VERSION:
         raise InvalidMessage(f"magic {magic!r} and version {version}, expected {MAGIC!r} and version {VERSION}")
@@ -170,7 +171,7 @@ def read_header(reader: Reader) -> Header:
 
 
 def check_schema(header: Header, schema: Schema) -> None:
-    """Check that the sender's model has this schema. Raises InvalidMessage if it does not."""
+    """Check that the sender's model has this schema. Raises InvalidMessage if it has another one."""
     if header.schema != schema_hash(schema):
         raise InvalidMessage(
             f"{header.peer} has another model: its schema is {header.schema:016x}, not {schema_hash(schema):016x}"
@@ -178,29 +179,29 @@ def check_schema(header: Header, schema: Schema) -> None:
 
 
 def read_names(reader: Reader) -> tuple[list[str], int]:
-    """Read the names of parts, and the number of tensors."""
+    """Read the part names and the number of tensors."""
     return [reader.read_text() for _ in range(reader.read_int("<B"))], reader.read_int("<I")
 
 
 def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
-    """Read the table and the sections. Return the parts of each of `count` tensors.
+    """Read the table and the sections. Return the parts of each tensor; `count` is the number of tensors.
 
     Raises InvalidMessage if bytes remain after the last section.
     """
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]
     if reader.remaining:
-        raise InvalidMessage(f"{reader.remaining} bytes more than the table of tensors accounts for")
+        raise InvalidMessage(f"{reader.remaining} bytes remain after the last tensor")
     return tensors
 
 
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
-    """Read the table entry of one tensor: part name -> dtype and shape."""
+    """Read one tensor's table entry. Return a map from part name to dtype and shape."""
     entries = {}
     for _ in range(reader.read_int("<B")):
         name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
         if dims > MAX_DIMS:
-            raise InvalidMessage(f"a part has {dims} dimensions, more than {MAX_DIMS}")
+            raise InvalidMessage(f"a part has {dims} dimensions, more than the limit of {MAX_DIMS}")
         shape = [reader.read_int("<I") for _ in range(dims)]
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise InvalidMessage(f"a part of shape {shape} does not fit in a message of {len(reader.data)} bytes")
@@ -209,7 +210,7 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
 
 
 def encode_entry(tensor: Parts, names: Sequence[str]) -> bytes:
-    """Return the table entry of one tensor."""
+    """Return one tensor's table entry. `names` are the part names of the message."""
     return bytes([len(tensor)]) + b"".join(
         struct.pack(f"<BBB{x.dim()}I", names.index(name), DTYPES.index(x.dtype), x.dim(), *x.shape)
         for name, x in tensor.items()
@@ -217,12 +218,12 @@ def encode_entry(tensor: Parts, names: Sequence[str]) -> bytes:
 
 
 def bytes_view(x: Tensor) -> memoryview:
-    """Return the bytes of a tensor in memory order; a view if the tensor is contiguous and on the CPU."""
+    """Return a tensor's bytes in row-major order, without a copy if it is contiguous and on the CPU."""
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def encode_text(text: str) -> bytes:
-    """Return the utf-8 bytes of a text, preceded by their count as a u8."""
+    """Encode a text as UTF-8, preceded by its length in bytes as a u8."""
     encoded = text.encode()
     return struct.pack("<B", len(encoded)) + encoded
 
@@ -246,17 +247,17 @@ class Reader:
         return self.data[self.position - count : self.position]
 
     def read_struct(self, layout: struct.Struct) -> tuple:
-        """Read the next fields of a fixed layout."""
+        """Read the fields of a fixed-size layout."""
         return layout.unpack(self.read_bytes(layout.size))
 
     def read_int(self, code: str) -> int:
-        """Read one integer with this struct format code."""
+        """Read one integer; `code` is its struct format, for example "<I"."""
         return self.read_struct(struct.Struct(code))[0]
 
     def read_text(self) -> str:
-        """Read a short text.
+        """Read a length-prefixed UTF-8 text.
 
-        Raises InvalidMessage if it has non-printable characters, because texts appear in error messages and logs.
+        Texts appear in error messages and logs, so non-printable characters raise InvalidMessage.
         """
         text = str(self.read_bytes(self.read_int("<B")), "utf-8")
         if not text.isprintable():
@@ -264,7 +265,7 @@ class Reader:
         return text
 
     def read_tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
-        """Read the next section as a tensor."""
+        """Read the next section as a tensor of this dtype and shape."""
         data = self.read_bytes(prod(shape) * dtype.itemsize)
         if not data:
             return torch.empty(shape, dtype=dtype)

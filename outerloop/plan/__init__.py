@@ -1,1 +1,1 @@
-"""Forecast of a run on a hypothetical network: links, transfers, rounds. Pure functions without I/O."""
+"""Forecast a run on a hypothetical network, from links to transfers to rounds. The code does no I/O."""

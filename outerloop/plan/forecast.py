@@ -1,14 +1,14 @@
-"""Forecast one method in one fleet: seconds per round, utilization, bytes per day, time to the last token.
+"""Forecast one method on one fleet: seconds per round, utilization, bytes per day, and time to process all tokens.
 
     failures   a round has an absent peer with probability  q = 1 − exp(− λ P · duration of 2 rounds)
                round = calm + q (with one absent − calm + leader timeout / P)
                of P peers, P / (1 + λ · downtime) are present
     tokens     wall clock = tokens / (peers present · tokens per step · steps per second)
 
-λ is the number of failures of one peer per second. The names "round", "calm" and "with one absent" are durations: the
-mean, a round without failures, and a round with one absent peer. A failed peer is still expected in the next two rounds
-(exchange.absent_rounds), each of which waits the whole grace period for it. The peer restarts after a minute and
-downloads the state. In gossip, no peer waits for an absent one.
+P is the number of peers, and λ the failure rate of one peer per second. "round", "calm" and "with one absent" are
+durations of a round: the mean, without failures, and with one absent peer. A failed peer is still expected in the next
+two rounds (exchange.absent_rounds), each of which waits the whole grace period for it. The peer restarts after a minute
+and downloads the state. In gossip, no peer waits for an absent one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from outerloop.plan.links import gather_s, pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 GRACE_S, DEADLINE_S, ABSENT_ROUNDS, ROUND_S = 3.0, 120.0, 2, 600.0
-"""Defaults of exchange.grace_s, deadline_s, absent_rounds and round_timeout_s."""
+"""Defaults of exchange.grace_s, exchange.deadline_s, exchange.absent_rounds and round_timeout_s."""
 LEAD_S = 5.0
 """Seconds until peers replace a leader that does not respond (swarm/timeouts.py)."""
 RESTART_S = 60.0
-"""Seconds until a failed peer restarts. Assumed, not measured."""
+"""Seconds until a failed peer restarts: an assumption, not a measurement."""
 DAY_S = 86400.0
 
 
@@ -36,9 +36,9 @@ DAY_S = 86400.0
 class Forecast:
     """The forecast for one method in one fleet.
 
-    rate: the result of the simulation for rounds of one fragment, including failures.
-    present: mean share of the peers that are present.
-    overrides: configuration overrides that are needed because the default time limits are too short for such rounds.
+    rate: the simulated rate for rounds of one fragment, including failures.
+    present: mean fraction of peers that are present.
+    overrides: configuration overrides that are needed where the default time limits are too short.
     """
 
     fleet: Fleet
@@ -49,12 +49,12 @@ class Forecast:
 
     @property
     def round_s(self) -> float:
-        """Return the duration in seconds of `sync_every` inner steps, with the exchanges of all fragments."""
+        """Return the seconds of `sync_every` inner steps and one exchange of every fragment."""
         return self.rate.round_s * self.method.fragments
 
     @property
     def exposed_s(self) -> float:
-        """Return the part of `round_s` in which inner steps wait for exchanges, launches and landings."""
+        """Return the part of `round_s` during which exchanges, launches and landings block the inner steps."""
         return self.rate.exposed_s * self.method.fragments
 
     @property
@@ -64,22 +64,22 @@ class Forecast:
 
     @property
     def utilization(self) -> float:
-        """Return the share of the time spent in inner steps."""
+        """Return the fraction of time spent in inner steps."""
         return self.method.sync_every * self.fleet.step_s / self.round_s
 
     @property
     def sent_bytes_per_day(self) -> float:
-        """Return the payload bytes that one peer sends per day, counting every copy. It receives the same number."""
+        """Return the payload bytes that one peer sends per day, counting every copy. It receives as many."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
         return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
-        """Return the tokens per second of all peers together. `tokens_per_step`: tokens of one peer's inner step."""
+        """Return the tokens per second of all peers combined, given the tokens per inner step of one peer."""
         return self.fleet.peers * self.present * tokens_per_step * self.method.sync_every / self.round_s
 
 
 def forecast(fleet: Fleet, method: Method) -> Forecast:
-    """Simulate a method in a fleet and return the forecast."""
+    """Simulate a method on a fleet and return the forecast."""
     spread_s = arrival_spread_s(fleet, method)
     if method.exchange == "gossip":
         without_failures = gossip.GossipSimulation(fleet, method).run()
@@ -93,14 +93,14 @@ def forecast(fleet: Fleet, method: Method) -> Forecast:
 def with_failures(
     fleet: Fleet, method: Method, without_failures: StepRate, *, grace_s: float, per_s: float, down_s: float
 ) -> StepRate:
-    """Return the mean over rounds with and without an absent peer.
+    """Return the mean step rate over rounds with and without an absent peer.
 
     Args:
         without_failures: the result of the simulation without failures.
         grace_s: length of the grace period in seconds.
-        per_s: failures of one peer per second.
-        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so
-            the run waits until the failed peer is back.
+        per_s: failure rate of one peer, per second.
+        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so the run waits until
+            the failed peer is back.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return without_failures
@@ -118,10 +118,10 @@ def with_failures(
 
 
 def arrival_spread_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds from the time when a majority of the payloads has reached the leader until the last one has.
+    """Return the seconds between the arrival of a majority of the payloads at the leader and that of the last payload.
 
-    All peers are assumed to be ready at the same time. The grace period must be longer than this spread. Transfers
-    queue, so with the default grace period the gather could close before the last payload arrives.
+    All peers are assumed to be ready at the same time. Because transfers queue, the grace period must be longer than
+    this spread: with the default grace period, a gather could close before the last payload arrives.
     """
     if method.exchange == "gossip" or fleet.peers < 2:
         return 0.0
@@ -137,7 +137,7 @@ def exchange_s(fleet: Fleet, method: Method) -> float:
 
 
 def needed_overrides(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
-    """Yield, as key=value, the overrides that slow exchanges need. `settle_s`: result of `arrival_spread_s`."""
+    """Yield the overrides (key=value) that slow exchanges need. `settle_s` is the result of `arrival_spread_s`."""
     duration_s = exchange_s(fleet, method)
     if settle_s > GRACE_S:
         yield f"exchange.grace_s={math.ceil(GRACE_S + settle_s)}"

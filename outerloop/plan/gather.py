@@ -1,4 +1,4 @@
-"""Simulate the gather rounds of a fleet: at what times peers are ready, payloads arrive and rounds are decided.
+"""Simulate a fleet's gather rounds: when peers are ready, when payloads arrive, and when rounds are decided.
 
     launch = previous landing + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
     a round closes when all payloads have arrived, or when a majority has arrived and the grace period is over
@@ -7,13 +7,13 @@
     exposed = max(0, exchange − hidden);   utilization u = compute / (compute + exposed)
     bandwidth for u = bits / (hidden + compute (1 / u − 1))
 
-A peer that is too late does not delay the others. A peer that launches after the decision lands the round that it
-missed, and immediately contributes its progress to the next round. With up to 9 peers, requests do not queue at the
-owners of payloads, and every transfer is simulated. With more peers, every link is a queue of payloads in the order in
-which they are ready. All links are equal and have the same queue, so the time of a simulation does not grow with the
-number of links: 10,000 peers are simulated fast.
+τ is the number of inner steps between launch and landing (`Method.delay`). Arrays with the suffix _P have one entry per
+peer.
 
-τ is the number of inner steps between launch and landing (`Method.delay`). P is the number of peers.
+A late peer does not delay the others. A peer that launches after the decision lands the round that it missed, and
+immediately contributes its progress to the next round. With up to 9 peers, requests do not queue at the owners of
+payloads, and every transfer is simulated. With more peers, every link is modeled as a queue of payloads, in the order
+in which they become ready. All links are identical and have the same queue, so 10,000 peers are simulated quickly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS, WARM_UP = 24, 4
 
 
 def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
-    """Simulate many rounds and return the mean rate. `absent`: number of peers that are expected but never respond."""
+    """Simulate many rounds and return the mean rate. `absent` is the number of expected peers that never respond."""
     rng = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
@@ -50,9 +50,9 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
 
 
 def split_stall(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
-    """Split the time for which a round stalls inner steps into exposed and waiting time.
+    """Split the time in which a round blocks the inner steps into exposed and waiting time.
 
-    Exposed time is the stall that would remain if all peers were ready at the same time. Waiting time is the rest.
+    Exposed time is what would remain if all peers were ready at the same time. Waiting time is the rest.
     """
     stall_s = max(0.0, round_s - method.interval * fleet.step_s)
     exposed = min(stall_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
@@ -60,12 +60,15 @@ def split_stall(fleet: Fleet, method: Method, round_s: float, exchange_s: float,
 
 
 def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np.ndarray:
-    """Draw lognormal factors with mean 1."""
+    """Draw lognormal factors with mean 1. `spread` is the standard deviation of their logarithms."""
     return np.exp(spread * rng.standard_normal(count) - spread**2 / 2)
 
 
 def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
-    """Return when all peers have the decision and all payloads, and a mask (P,) of the peers that are left out."""
+    """Return the time at which all peers have the decision and all included payloads, and a mask of the late peers.
+
+    The time is infinite if too few payloads for a majority arrive. The messages of late peers are left out.
+    """
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
     leader_P, last_P = arrivals(launch_P, fleet, method)
@@ -80,7 +83,7 @@ def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float
 
 
 def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times at which each peer's payload has reached the leader, (P,), and has reached all peers, (P,).
+    """Return the times at which each peer's payload reaches the leader, and at which it has reached all peers.
 
     The leader is the first peer of the roster.
     """
@@ -96,11 +99,11 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
 
 
 def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
-    """Return the arrival time of each payload, (P,).
+    """Return the time at which each payload has reached all peers, if every link is modeled as a queue.
 
-    It is the later of two times: when the queue of all payloads has moved past the payload, and when the uplink of its
-    owner has sent all copies. All payloads together occupy the queue for `gather_messages` times as long as one payload
-    takes in the slower direction.
+    This is the later of two times: when the queue has moved past the payload, and when its owner's uplink has sent all
+    copies. All payloads together occupy the queue for `gather_messages` times the transfer time of one payload in the
+    slower direction.
     """
     order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
@@ -111,15 +114,18 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
 
 
 def exposed_s(exchange_s: float, hidden_s: float) -> float:
-    """Return how long the inner loop waits for an exchange if the exchange overlaps `hidden_s` of inner steps."""
+    """Return the seconds that the inner loop waits for an exchange that overlaps `hidden_s` of inner steps."""
     return max(0.0, exchange_s - hidden_s)
 
 
 def utilization(compute_s: float, exposed_s: float) -> float:
-    """Return the share of the time spent in inner steps, 0 .. 1."""
+    """Return the fraction of time spent in inner steps, 0 .. 1."""
     return compute_s / (compute_s + exposed_s)
 
 
 def bandwidth_for(share: float, *, bits: float, compute_s: float, hidden_s: float) -> float:
-    """Return the bits/s that give a utilization of `share`, if `bits` are exchanged per `compute_s` of inner steps."""
+    """Return the bits/s required for a utilization of `share`, if `bits` are exchanged per `compute_s` of inner steps.
+
+    `hidden_s` is the part of the exchange that overlaps inner steps.
+    """
     return bits / (hidden_s + compute_s * (1 / share - 1))

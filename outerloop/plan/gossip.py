@@ -1,4 +1,4 @@
-"""Simulate the gossip rounds of a fleet event by event.
+"""Simulate a fleet's gossip rounds event by event.
 
 A peer enters the pool of ready peers, finds a partner or takes a solo step, and leaves the pool
 (swarm/gossip/runner.py). The events are:
@@ -6,12 +6,12 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
     launch    the peer enters the pool and notifies 16 randomly drawn peers
     turn      at random times, a ready peer proposes to a peer that it knows to be ready and that is not a recent
               partner
-    tire      the peer has waited for a quarter of the time of its inner steps (its patience): it proposes to any ready
+    tire      the peer has waited for its patience, a quarter of the time of its inner steps: it proposes to any ready
               peer, or takes a solo step if no peer is ready
-    met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
+    met       both peers of a pair have received the other's payload; landing = max(launch + τ steps, met) + codec
 
 τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one
-transfer in each direction. The number of events grows with the number of peers; the time per event does not.
+transfer in each direction.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from outerloop.plan.links import pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
-"""Patience as a share of the time of inner steps, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
+"""Patience as a fraction of the inner-step time, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
-"""Maximum mean time in seconds between two proposals of a peer; minimum mean number of proposals within its patience;
-number of peers that it notifies; number of recent partners that it remembers.
+"""Limits of one peer: maximum mean seconds between two proposals, minimum mean number of proposals within its patience,
+number of peers that it notifies, and number of recent partners that it remembers.
 
-The values are from swarm/timeouts.py, gossip.py and partner_policy.py.
+The values are those of swarm/timeouts.py and swarm/gossip/.
 """
 PEER_ROUNDS, MIN_ROUNDS, WARM_UP = 2000, 4, 2
-"""Number of simulated rounds of all peers together, minimum number for each peer, and number discarded as warm-up."""
+"""Total number of simulated rounds over all peers, minimum number per peer, and warm-up rounds discarded per peer."""
 
 
 @dataclass
 class PeerState:
-    """The state of one peer.
+    """The state of one simulated peer.
 
     round: number of its current round.
-    ready: whether it is in the pool and not in a pair.
-    notified: the peers that it has notified.
-    known_ready: peer that has notified it -> time at which the notification arrives.
+    ready: whether it is in the pool of ready peers and not in a pair.
+    notified: the peers that it has notified of its readiness.
+    known_ready: peer that has notified it -> arrival time of that notification.
     """
 
     round: int = 0
@@ -60,7 +60,7 @@ class PeerState:
 
 
 class GossipSimulation:
-    """All peers, and a heap of future events: (time, order, kind, peer, round of the peer)."""
+    """A simulation of all peers. `events` is a heap of (time, sequence number, kind, peer, round of the peer)."""
 
     def __init__(self, fleet: Fleet, method: Method, *, seed: int = 0) -> None:
         self.fleet, self.method = fleet, method
@@ -87,7 +87,7 @@ class GossipSimulation:
         return split_stall(self.fleet, self.method, round_s, self.pair_s, met=met)
 
     def schedule(self, at_s: float, kind: str, peer: int) -> None:
-        """Schedule an event. The event is ignored if the peer is in another round when it is due."""
+        """Schedule an event. It is ignored if the peer is in a different round when the event is due."""
         self.count += 1
         heapq.heappush(self.events, (at_s, self.count, kind, peer, self.peers[peer].round))
 
@@ -100,7 +100,7 @@ class GossipSimulation:
         self.schedule(now_s + (self.method.interval - self.method.delay) * step_s, "launch", peer)
 
     def launch(self, peer: int, now_s: float) -> None:
-        """Put the peer into the pool and notify others. If it is the only peer, it takes a solo step immediately."""
+        """Add the peer to the ready pool and notify others. A peer that is alone takes a solo step immediately."""
         state = self.peers[peer]
         state.ready, state.launched_s, state.notified = True, now_s, self.draw_notified(peer)
         for other in state.notified:
@@ -128,19 +128,19 @@ class GossipSimulation:
             self.schedule_proposal(peer, now_s)
 
     def time_out(self, peer: int, now_s: float) -> None:
-        """Propose to any ready peer; if there is none, take a solo step."""
+        """End the peer's patience: propose to any ready peer; if there is none, take a solo step."""
         if self.peers[peer].ready and not self.propose(peer, self.known_ready_peers(peer, now_s), now_s):
             self.solo += 1
             self.leave_pool(peer)
             self.land(peer, now_s)
 
     def known_ready_peers(self, peer: int, now_s: float) -> list[int]:
-        """Return the peers that have notified this peer that they are ready, and that are still ready."""
+        """Return the peers that are ready and whose notification has reached this peer."""
         known = self.peers[peer].known_ready
         return [other for other, heard_s in known.items() if heard_s <= now_s and self.peers[other].ready]
 
     def propose(self, peer: int, others: list[int], now_s: float) -> bool:
-        """Pair the peer with a random one of `others`. Return False if there are none."""
+        """Pair the peer with a random peer from `others`. Return False if `others` is empty."""
         if not others:
             return False
         other = self.draw.choice(others)
@@ -159,7 +159,7 @@ class GossipSimulation:
             self.peers[other].known_ready.pop(peer, None)
 
     def land(self, peer: int, now_s: float) -> None:
-        """Land the round of the peer, and start its next round if it has any left."""
+        """Land the peer's round, and start its next round if it has any left."""
         state = self.peers[peer]
         landed_s = max(state.launched_s + state.hidden_s, now_s) + self.fleet.codec_s
         state.landings_s.append(landed_s)

@@ -1,9 +1,9 @@
-"""Recommend one of several methods, by forecast speed and by losses measured in this repository.
+"""Recommend one of several methods, based on forecast speed and on losses measured in this repository.
 
-Of the methods whose speed is within 5 % of the fastest method's, the one with the lowest validation loss in
-scripts/results/recipes is recommended. These losses are nats per byte after equal numbers of tokens, with four workers,
-1.03M parameters, and learning rates tuned in the same way. A small model says little about a large one, so the losses
-only decide between methods of similar speed. They do not forecast the loss of a large model.
+Among the methods within 5 % of the fastest one's speed, the method with the lowest validation loss in
+scripts/results/recipes is recommended. The losses are in nats per byte, after equal numbers of tokens, with four
+workers, 1.03M parameters, and learning rates tuned in the same way. They do not predict the loss of a large model, so
+they only decide between methods of similar speed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ LOSSES = {
     "noloco": {15: 1.960, 30: 2.051, 100: 2.283},
     "decoupled_momentum": {15: 2.134, 30: 2.246, 100: 2.625},
 }
-"""Recipe -> H -> loss after 600 steps, from the first table of scripts/results/recipes/COMMAND.md.
+"""Recipe -> H (inner steps per round) -> loss after 600 steps; first table of scripts/results/recipes/COMMAND.md.
 
-The losses of DiLoCo were measured with momentum 0.6.
+DiLoCo was measured with outer momentum 0.6.
 """
 
 
 def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
-    """Return the loss at the measured H whose ratio to `sync_every` is nearest to 1; infinity without measurements."""
+    """Return the loss at the measured H closest to `sync_every` (by ratio), or infinity if there is no measurement."""
     measured = losses.get(name, {})
     nearest = min(measured, key=lambda h: abs(math.log(h / sync_every)), default=None)
     return math.inf if nearest is None else measured[nearest]
 
 
 def recommend(rows: Sequence[Forecast]) -> tuple[Forecast, str]:
-    """Return the recommended row, and the reason in one line."""
+    """Return the recommended forecast and a one-line reason."""
     fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
     close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
     best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))

@@ -1,4 +1,4 @@
-"""The inputs and the result of a simulation: fleet, method and step rate. Units are seconds, bytes and inner steps."""
+"""Define the inputs of a simulation (fleet, method) and its result (step rate), in seconds, bytes and inner steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outerloop.plan.links import Links
 
 @dataclass(frozen=True)
 class Fleet:
-    """A set of equal machines on equal links.
+    """A set of identical machines on identical links.
 
     step_s: mean duration of an inner step.
-    spread: σ of the lognormal factor by which `step_s` is multiplied, drawn for each peer and round.
+    spread: σ of the lognormal factor on `step_s`, which is drawn for each peer and round.
     failures_per_hour: mean number of failures of one peer per hour.
-    codec_s: seconds per round for launching and landing.
+    codec_s: seconds that one round spends launching and landing.
     """
 
     peers: int
@@ -28,15 +28,15 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Method:
-    """The properties of a recipe that determine its traffic and memory.
+    """The properties of a recipe that determine its traffic and its memory use.
 
     sync_every: number of inner steps between two exchanges of the same fragment (H).
     delay: inner steps between launch and landing.
-    fragments: number of parts of the model that are sent separately, each every H steps.
-    payload_bytes: size of one message of one fragment.
-    params: number of parameters of the model.
+    fragments: number of parts of the model that are exchanged separately, each every `sync_every` steps.
+    payload_bytes: size of one peer's message for one fragment.
+    params: number of parameters in the model.
     memory: component -> bytes on the training device.
-    state_bytes: number of bytes that a new peer downloads.
+    state_bytes: size of the state that a new peer downloads.
     """
 
     name: str
@@ -56,23 +56,25 @@ class Method:
 
     @property
     def bits_per_param(self) -> float:
-        """Return the payload bits per parameter, for one round of every fragment together."""
+        """Return the payload bits per parameter for one round of all fragments."""
         return 8 * self.fragments * self.payload_bytes / self.params
 
     @property
     def memory_bytes(self) -> float:
-        """Return the bytes on the training device, summed over all components."""
+        """Return the total bytes of all components on the training device."""
         return sum(self.memory.values())
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """The result of a simulation. Times are in seconds from one launch to the next, as means over peers and rounds.
+    """The result of a simulation: mean seconds per round, over all peers and rounds.
+
+    A round lasts from one launch to the next.
 
     round_s: the duration of the inner steps plus `waiting_s` and `exposed_s`.
-    exposed_s: time for which the exchange, launching and landing stop the inner loop.
-    waiting_s: time for which the inner loop waits for slower or absent peers.
-    met: share of the rounds in which a peer took part in an exchange.
+    exposed_s: time during which the exchange, the launch and the landing block the inner loop.
+    waiting_s: time during which the inner loop waits for slower or absent peers.
+    met: fraction of rounds in which a peer takes part in an exchange.
     """
 
     round_s: float

@@ -1,14 +1,13 @@
 """Simulate transfers between peers event by event. Active transfers share every uplink and downlink fairly.
 
-    rates are max-min fair:   the most contended link gives each of its transfers an equal part; that part is deducted
-                              from the other links of these transfers; the same is then done with the remaining links,
-                              until all transfers have a rate
+Rates are max-min fair: the most contended link gives each of its transfers an equal share, which is deducted from the
+other links of these transfers. The same step is repeated with the remaining links until every transfer has a rate.
 
 A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further requests queue at
-the owner, and each occupies a slot of the peer that made it. So some links are idle if all peers request payloads in
-the same order.
+the owner of the payload, and each occupies a slot of the peer that made it. So some links are idle if all peers request
+payloads in the same order.
 
-Suffixes of names: F transfers, P peers, L links.
+Suffixes of array names: F transfers, P peers, L links.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ EPSILON = 1e-9
 
 
 def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, down_P: np.ndarray) -> np.ndarray:
-    """Return the max-min fair bytes/s of every transfer (F,), given sources, targets and the bytes/s of every link."""
+    """Return the max-min fair rate of each transfer in bytes/s.
+
+    Transfer i runs from peer `sources_F[i]` to peer `targets_F[i]`. `up_P` and `down_P` are the peers' link rates.
+    """
     peers = len(up_P)
     links_2F = np.stack([sources_F, targets_F + peers])
     left_L = np.concatenate([up_P, down_P]).astype(float)
@@ -38,13 +40,13 @@ def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, d
 
 
 class GatherSimulation:
-    """A simulated gather: every peer pulls all other payloads from their owners, in the order in which they are ready.
+    """A simulated gather: every peer pulls all other payloads from their owners, in the order they become ready.
 
     Args:
-        ready_s: time in seconds at which each peer's payload is ready, (P,); ties are ordered by peer number.
+        ready_s: time in seconds at which each peer's payload is ready; ties are ordered by peer number.
         payload_bytes: size of each payload.
         up, down: bytes/s of every peer's link.
-        at_once: maximum number of concurrent transfers of a peer in each direction.
+        at_once: maximum number of concurrent transfers of one peer in each direction.
     """
 
     def __init__(self, ready_s: np.ndarray, payload_bytes: float, *, up: float, down: float, at_once: int) -> None:
@@ -53,14 +55,14 @@ class GatherSimulation:
         self.up_P, self.down_P = np.full(peers, up), np.full(peers, down)
         order = np.argsort(ready_s, kind="stable").tolist()
         self.wanted = [deque(owner for owner in order if owner != puller) for puller in range(peers)]
-        self.free_slots = [at_once] * peers  # free slots of each puller; a slot is also in use while its request queues
+        self.free_slots = [at_once] * peers  # of each puller; a queued request also occupies a slot
         self.queues: list[deque[int]] = [deque() for _ in range(peers)]
         self.active_uploads = [0] * peers
         self.active: list[tuple[int, int]] = []
         self.left_F = np.zeros(0)
 
     def arrivals(self) -> np.ndarray:
-        """Return the time in seconds at which each payload reaches each peer, (puller P, owner P).
+        """Return a matrix of the times at which each payload (column) reaches each peer (row), in seconds.
 
         The diagonal is `ready_s`.
         """
@@ -78,7 +80,7 @@ class GatherSimulation:
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
-        """Return the time at which the next transfer ends if no other starts before then, and the current rates."""
+        """Return the time at which the next transfer ends, unless another one starts first, and all current rates."""
         if not self.active:
             return np.inf, np.zeros(0)
         sources_F, targets_F = np.array(self.active).T
@@ -86,7 +88,7 @@ class GatherSimulation:
         return now_s + float((self.left_F / rate_F).min()), rate_F
 
     def start_transfers(self, now_s: float) -> None:
-        """Let every peer with a free slot request the next ready payloads, and let owners start queued transfers."""
+        """Let peers with free slots request the next ready payloads, and let owners start queued transfers."""
         for puller, pending in enumerate(self.wanted):
             while pending and self.free_slots[puller] and self.ready_s[pending[0]] <= now_s:
                 self.free_slots[puller] -= 1
@@ -96,13 +98,13 @@ class GatherSimulation:
         self.left_F = np.concatenate([self.left_F, np.full(len(started), float(self.bytes))])
 
     def pop_served(self, owner: int) -> list[int]:
-        """Remove from the queue of an owner the pullers that it can serve now, and return them."""
+        """Remove the pullers that this owner can serve now from its queue, and return them."""
         count = min(self.at_once - self.active_uploads[owner], len(self.queues[owner]))
         self.active_uploads[owner] += count
         return [self.queues[owner].popleft() for _ in range(count)]
 
     def remove_finished(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
-        """Remove the finished transfers and return (owner, puller) of each.
+        """Remove the finished transfers, and return the (owner, puller) pair of each.
 
         A transfer also counts as finished if its remaining time is below the float64 resolution of the clock.
         """
