@@ -1,1 +1,1 @@
-"""The subcommands of `outerloop`, one module each. Besides this package, only `config` and `launcher` import hydra."""
+"""The subcommands of `outerloop`, one module each. Outside this package, only `config` and `launcher` import hydra."""

@@ -1,8 +1,8 @@
-"""`outerloop -sc`: complete commands and options in bash, zsh and fish, with the scripts that hydra installs.
+"""`outerloop -sc`: complete commands and options in bash, zsh and fish, using hydra's completion scripts.
 
     eval "$(outerloop -sc install=bash)"     then: outerloop tr<TAB>, outerloop train recipe=<TAB>
 
-The scripts call `outerloop -sc query=SHELL` with the typed line in the environment variable COMP_LINE.
+The scripts call `outerloop -sc query=SHELL` and pass the typed line in the environment variable COMP_LINE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LINE = "COMP_LINE"
 
 
 def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
-    """Print the words that can follow the typed line, or the script to install. Return exit code 0."""
+    """Print the completions of the typed line, or the script to install. Return exit code 0."""
     program, *typed = os.environ.get(LINE, "outerloop train ").split(" ")
     if any(argument.startswith("query=") for argument in arguments):
         if len(typed) < 2:

@@ -27,7 +27,7 @@ examples
 
 A peer is expelled when two messages with its signature contradict each other. Possible causes: modified software, the
 same key on two machines, or a disk restored from an older backup. A peer whose weights differ from the others' is not
-expelled, because a memory fault of an honest machine can have this effect. Such a peer takes over the others' state.
+expelled, because a memory fault can cause this on an honest machine. Such a peer loads the others' state instead.
 Lifting an expulsion means trusting the peer again. Stop the run on this machine first, and lift the expulsion on every
 machine: each machine keeps refusing the peer until you have lifted the expulsion there."""
 
@@ -35,7 +35,7 @@ machine: each machine keeps refusing the peer until you have lifted the expulsio
 def parser() -> Parser:
     """Return the option parser."""
     out = Parser("expelled", example="outerloop expelled runs/mine", description=DESCRIPTION, epilog=EXAMPLES)
-    out.add_argument("run_dir", type=Path, metavar="DIR", help="run_dir of the run on this machine")
+    out.add_argument("run_dir", type=Path, metavar="DIR", help="the run's run_dir on this machine")
     out.add_argument("--lift", action="append", default=[], metavar="ID", help="a peer id or name; repeatable")
     return out
 
@@ -43,12 +43,12 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0.
 
-    Raises UserError if an option is invalid, the folder has no workers of a swarm, or an expulsion cannot be lifted.
+    Raises UserError if an option is invalid, no swarm workers are found, or an expulsion cannot be lifted.
     """
     options = parser().parse_args(arguments)
     folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:
-        raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of a swarm run")
+        raise UserError(f"expelled: no swarm workers found in {options.run_dir}: pass the run_dir of a swarm run")
     for peer in options.lift:
         lift(options.run_dir, folders, peer)
     expelled = {peer: evidence for folder in folders for peer, evidence in read_register(folder).expelled.items()}

@@ -1,4 +1,4 @@
-"""`outerloop inspect`: print the header of one payload, the parts of every tensor, and the bytes per kind of part."""
+"""`outerloop inspect`: print one payload's header, the parts of each tensor, and the total bytes of each kind of part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAME = "header, table, checksum"
 
 DESCRIPTION = """\
 Shows the contents of one payload, the message that a worker sends in a round: its header, the parts of every tensor
-with dtype, shape and bytes, and the total bytes of each kind of part. A damaged file is reported and not shown."""
+with dtype, shape and bytes, and the total bytes of each kind of part. If the file is damaged, it prints only the error."""
 
 EXAMPLES = """\
 where to find payloads
@@ -36,13 +36,13 @@ examples
   outerloop inspect runs/first/workers/0/payloads/00000059-0.outl
   outerloop inspect runs/first/workers/0/payloads/00000059-0.outl --model runs/first/hf
 
-A payload contains no tensor names. Without --model, tensors are numbered in the order of the model. A model matches the
-payload if the hash of its names and shapes equals the hash in the payload."""
+A payload contains no tensor names. Without --model, tensors are numbered in model order. A model matches the payload if
+the hash of its names and shapes equals the hash in the payload."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """One message: its length in bytes, its header, its tensors by name, and their shapes (empty without a model)."""
+    """A decoded payload: its size in bytes, its header, its tensors by name, and their shapes (empty without a model)."""
 
     size: int
     header: wire.Header
@@ -51,11 +51,11 @@ class Payload:
 
     @property
     def values(self) -> int:
-        """Number of parameters that the message covers; 0 if the shapes are unknown."""
+        """Number of model parameters that the payload covers; 0 if the shapes are unknown."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def bytes_by_part(self) -> Counter[str]:
-        """Return part name -> bytes summed over all tensors. The remaining bytes are counted under FRAME."""
+        """Return part name -> bytes, summed over all tensors. Header, table and checksum are counted under FRAME."""
         out: Counter[str] = Counter()
         for parts in self.tensors.values():
             out.update({name: part.nbytes for name, part in parts.items()})
@@ -98,7 +98,7 @@ def load(file: Path, model: Path | None) -> Payload:
 def read_bytes(file: Path) -> bytes:
     """Return the contents of a payload file.
 
-    Raises wire.InvalidMessage for any other file, after reading only its first bytes, however large the file is.
+    Raises wire.InvalidMessage for any other file, of which only the first bytes are read.
     """
     with file.open("rb") as opened:
         start = opened.read(len(wire.MAGIC))
@@ -108,11 +108,11 @@ def read_bytes(file: Path) -> bytes:
 
 
 def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
-    """Return the names and shapes of the `count` tensors of a message.
+    """Return name -> shape of the `count` tensors in a payload, given the `shapes` of the whole model.
 
-    The message covers the whole model or one of P strided fragments. P is found by comparing hashes of names and shapes
-    with the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape). Raises
-    UserError if no P matches the hash.
+    A payload covers the whole model or one of P strided fragments. Every P is tried until the hash of the names and
+    shapes equals the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape).
+    Raises UserError if no P matches.
     """
     for fragments in range(1, len(shapes) + 1):
         homes = strided(list(shapes), fragments)
@@ -128,7 +128,7 @@ def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model:
 
 
 def summary(payload: Payload) -> list[str]:
-    """Return the fields of the header and the size of the payload as lines of text."""
+    """Return the header fields and the size of a payload as lines of text."""
     header = payload.header
     return [
         f"round {header.round} (the first is 0)  fragment {header.fragment}  samples {header.samples:,}",
@@ -141,7 +141,7 @@ def summary(payload: Payload) -> list[str]:
 def tensor_table(payload: Payload) -> Table:
     """Return a table with one row for each part of each tensor.
 
-    The first row of each tensor shows the bits per parameter of all parts of the tensor together.
+    The first row of each tensor also shows its name, its shape and the bits per parameter of all its parts.
     """
     rows = []
     for tensor, parts in payload.tensors.items():
@@ -158,7 +158,7 @@ def tensor_table(payload: Payload) -> Table:
 
 
 def total_table(payload: Payload) -> Table:
-    """Return a table with one row for each kind of part, and one row for the total."""
+    """Return a table of bytes with one row for each kind of part and a last row for the total."""
     rows = [
         [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", format_bits_per_param(size, payload.values)]
         for name, size in [*payload.bytes_by_part().items(), ("all", payload.size)]
@@ -169,7 +169,7 @@ def total_table(payload: Payload) -> Table:
 def make_table(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
     """Return a table with the `left` columns left-aligned and the `right` columns right-aligned.
 
-    Columns without any content are omitted.
+    Empty columns are omitted.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     used = [place for place in range(len(left + right)) if any(row[place] for row in rows)]
@@ -181,10 +181,10 @@ def make_table(left: list[str], right: list[str], rows: list[list[str]]) -> Tabl
 
 
 def format_shape(shape: Size) -> str:
-    """Format a shape: (128, 2) -> "128 x 2"; the shape of a scalar becomes an empty string."""
+    """Format a shape: (128, 2) -> "128 x 2". The shape of a scalar becomes ""."""
     return " x ".join(map(str, shape))
 
 
 def format_bits_per_param(size: int, values: int) -> str:
-    """Return the bits per parameter of `size` bytes for `values` parameters, as text; empty if `values` is 0."""
+    """Format the bits per parameter of `size` bytes that encode `values` parameters. Return "" if `values` is 0."""
     return f"{8 * size / values:.3f}" if values else ""

@@ -14,21 +14,23 @@ from outerloop.types import UserError
 
 
 def probe_links(addresses: Sequence[str]) -> Links:
-    """Probe each address as `outerloop doctor` does, and return the result as one link.
+    """Probe each address as `outerloop doctor` does, and combine the results into one link.
 
-    The link has the lowest measured rates. Its latency is half of the longest round-trip time. Raises UserError if a
-    peer cannot be measured, or if no peer granted a transfer.
+    Its upload and download rates are the lowest that were measured. Its latency is half of the longest round-trip time.
+    Raises UserError if a peer cannot be measured, or if no peer granted a transfer.
     """
     with visit(observer=False) as node:
         measured = [probe_peer(node, address) for address in addresses]
     up_rates, down_rates = [link.up for link in measured if link.up], [link.down for link in measured if link.down]
     if not up_rates or not down_rates:
-        raise UserError("--probe: no peer granted a transfer, because all were probed too often: try again in a minute")
+        raise UserError(
+            "--probe: no peer granted a transfer, because all have been probed too often: try again in a minute"
+        )
     return Links(min(up_rates), min(down_rates), max(link.round_trip_s for link in measured) / 2)
 
 
 def probe_peer(node: ObserverNode, address: str) -> Measured:
-    """Dial and probe one peer. Raises UserError if that fails."""
+    """Dial and probe one peer. Raises UserError if either fails."""
     try:
         peer_id = node.call(node.dial(address), timeout_s=2 * OPEN_S)
         return node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)

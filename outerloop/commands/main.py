@@ -59,7 +59,7 @@ A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers
 
 
 def help_text() -> str:
-    """Return the help text, with the choices found in the config folder."""
+    """Return the help text, which lists the choices found in the config folder."""
     choices = {group: " | ".join(names) for group, names in choices_in([config_dir()]).items()}
     return HELP.format(version=outerloop.__version__, **choices)
 
@@ -75,12 +75,12 @@ MODULES = {
     "expelled": "outerloop.commands.expelled",
     "worker": "outerloop.launcher.worker_process",
 }
-"""Command -> the module whose `main` runs it. The module is imported when its command is called."""
+"""Command -> the module whose `main` runs it. A module is imported only when its command is called."""
 HIDDEN = "worker"
-"""Command for internal use, which is not shown to users."""
+"""Internal command, left out of the help text and of completion."""
 HELP_FLAGS = {"--help", "-h", "help"}
 COMPLETION = ("-sc", "--shell-completion")
-"""Flags with which hydra's completion scripts call the program."""
+"""Flags that hydra's completion scripts pass to the program."""
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Observe a run without joining it.
 
 The roster of an open run is read from the DHT. The roster of a run with an allow-list is read from a worker on this
-machine, with a key that is stored next to the key of this worker.
+machine, using a key that is stored next to the worker's own key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SeenPeers = list[tuple[Record, float]]
 
 
 class RunObservation:
-    """A view of a run through the peer with id `peer_id`. `roster` is a function that reads the current roster."""
+    """Observes a run through the peer `peer_id`, without joining it. `roster` is called to read the current roster."""
 
     def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
@@ -43,7 +43,7 @@ class RunObservation:
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence that led the observed peer to expel other peers; None if it has not answered yet.
+        """Return the evidence for which the observed peer has expelled others, or None if it has not answered.
 
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
         returns the result of the previous request.
@@ -63,15 +63,15 @@ class RunObservation:
 
 @contextmanager
 def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
-    """Open a view of a run, for use in a `with` block.
+    """Observe a run within a `with` block, without joining it.
 
     Args:
         address: full multiaddr of a running peer.
         run: exchange.run of that peer.
-        run_dir: run directory of that peer, needed if the run has an allow-list.
+        run_dir: run directory of that peer; required if the run has an allow-list.
 
     Raises:
-        UserError: if the peer cannot be reached, or if its run has an allow-list and `run_dir` does not belong to it.
+        UserError: if the peer cannot be reached, or if its run has an allow-list and `run_dir` is not the peer's.
     """
     peer_id = address.rpartition("/p2p/")[2]
     with ExitStack() as stack:
@@ -90,11 +90,13 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """Return the key file of the worker in `run_dir` that has this peer id. Raises UserError if no worker has it."""
+    """Return the path of the key file of the worker in `run_dir` with this peer id. Raises UserError if there is none."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key
-    raise UserError(f"run_dir={run_dir} has no worker {peer_id}: pass the address that one of its workers printed")
+    raise UserError(
+        f"run_dir={run_dir} has no worker with peer id {peer_id}: pass an address that one of its workers printed"
+    )
 
 
 def roster_from_dht(visitor: ObserverNode, run: str) -> Callable[[], SeenPeers]:
@@ -105,7 +107,8 @@ def roster_from_dht(visitor: ObserverNode, run: str) -> Callable[[], SeenPeers]:
 def roster_from_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], SeenPeers]:
     """Return a function that reads the roster of a run with an allow-list from the peer at `address`.
 
-    That peer must know the key of `visitor`. The function raises UserError if the peer refuses or does not answer.
+    That peer must know the key of `visitor`. The returned function raises UserError if the peer refuses or does not
+    answer.
     """
     directory = ListedRoster(visitor, visitor.records, run=run)
 

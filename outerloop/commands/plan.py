@@ -1,4 +1,4 @@
-"""`outerloop plan`: forecast the time and bytes of each method on machines not yet rented, and recommend a method."""
+"""`outerloop plan`: forecast each method's time and traffic on machines not yet rented, and recommend one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANGES = {
     "spread": (0.0, 2.0, "0.05"),
     "failure_rate": (0.0, 60.0, "0.01"),
 }
-"""Option -> (minimum, maximum, example value). Both limits are allowed values."""
+"""Option -> (minimum, maximum, example value). Both limits are inclusive."""
 
 DESCRIPTION = """\
 Forecasts training on machines and links that you do not have yet: seconds per round, share of the time spent in inner
@@ -46,18 +46,18 @@ examples
 
 columns
   round       seconds for H inner steps with all their exchanges
-  exposed     of these: seconds in which inner steps wait for exchanges (and for --codec)
-  waiting     of these: seconds in which a peer waits for slower or absent peers, or for a partner
-  met         share of a peer's rounds with an exchange; in the others it made a solo step (gossip) or was late (gather)
-  sent a day  payload bytes that one peer sends, every copy counted; it receives equally many
-  recommended lowest loss in scripts/results/recipes (1M parameters) of the recipes within 5 % of the fastest
+  exposed     part of the round in which inner steps wait for exchanges (and for --codec), in seconds
+  waiting     part of the round in which a peer waits for slower or absent peers, or for a partner, in seconds
+  met         share of a peer's rounds with an exchange; in the others it took a solo step (gossip) or was late (gather)
+  sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
+  recommended of the recipes within 5 % of the fastest, the one with the lowest loss in scripts/results/recipes (1M
+              parameters)
 
 assumptions
-  Peers and links are equal, and all peers work at the same pace except for --spread. 80 % of a link carries payload, at
-  most 1.2 Gbit/s each way, the limit of encryption and memory copies on one host. A failed machine is back after a
-  minute plus the time to download the state. The forecast uses the settings that are named below the tables, because
-  rounds as slow as these would close with the default settings before all bytes have arrived. Memory does not include
-  activations."""
+  All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at
+  most 1.2 Gbit/s each way, the limit of encryption and memory copies on one host. A failed machine returns after a
+  minute plus the time to download the state. The forecast uses the settings listed below the tables: with the default
+  settings, slow rounds would close before all bytes have arrived. Memory does not include activations."""
 
 
 def parser() -> Parser:
@@ -67,13 +67,15 @@ def parser() -> Parser:
     out.add_argument("--params", type=float, required=True, metavar="N", help="number of model parameters")
     out.add_argument("--peers", type=int, required=True, metavar="P", help=f"peers in the run, 1 .. {MAX_PEERS}")
     out.add_argument("--step", required=True, metavar="TIME", help="duration of one inner step: 1.2s, 300ms")
-    out.add_argument("--tokens-per-step", type=float, required=True, metavar="N", help="tokens of one peer")
     out.add_argument(
-        "--tokens", type=float, metavar="N", help="tokens of all peers in the run (default: 20 per parameter)"
+        "--tokens-per-step", type=float, required=True, metavar="N", help="tokens per inner step of one peer"
+    )
+    out.add_argument(
+        "--tokens", type=float, metavar="N", help="training tokens of all peers in total (default: 20 per parameter)"
     )
     out.add_argument("--up", metavar="RATE", help="upload bandwidth of a peer: 100mbit")
     out.add_argument("--down", metavar="RATE", help="download bandwidth of a peer (default: same as --up)")
-    out.add_argument("--latency", metavar="TIME", help="one-way latency, half of a ping (default: 50ms)")
+    out.add_argument("--latency", metavar="TIME", help="one-way latency, half of the ping time (default: 50ms)")
     out.add_argument(
         "--probe", action="append", default=[], metavar="ADDR", help="measure the link to this peer; repeatable"
     )
@@ -82,13 +84,19 @@ def parser() -> Parser:
     out.add_argument(
         "--delay", type=int, metavar="T", help="inner steps from launch to landing (default: the recipe's)"
     )
-    out.add_argument("--density", type=float, metavar="D", help="share of values kept, for sparse recipes")
+    out.add_argument("--density", type=float, metavar="D", help="fraction of values sent, for sparse recipes")
     out.add_argument(
-        "--spread", type=float, default=0.05, metavar="S", help="sigma of the lognormal pace of peers (default: 0.05)"
+        "--spread",
+        type=float,
+        default=0.05,
+        metavar="S",
+        help="sigma of the lognormal distribution of peers' pace (default: 0.05)",
     )
     out.add_argument("--failure-rate", type=float, default=0.0, metavar="F", help="failures per hour of one peer")
     out.add_argument("--codec", default="0s", metavar="TIME", help="time to launch and land one round (default: 0s)")
-    out.add_argument("--picture", type=Path, metavar="FILE", help="plot seconds per round against peers (PNG)")
+    out.add_argument(
+        "--picture", type=Path, metavar="FILE", help="plot seconds per round against the number of peers (PNG)"
+    )
     return out
 
 
@@ -117,7 +125,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def make_fleet(options: argparse.Namespace) -> Fleet:
-    """Return the fleet that the options describe. Raises UserError if an option is invalid or a probe fails."""
+    """Return the fleet (peers, links, pace) that the options describe. Raises UserError if an option is invalid or a probe fails."""
     step_s = parse_seconds(options.step, "--step")
     if not step_s:
         raise UserError("--step must be longer than 0 s: pass --step 1.2s")
@@ -126,7 +134,7 @@ def make_fleet(options: argparse.Namespace) -> Fleet:
 
 
 def make_links(options: argparse.Namespace) -> Links:
-    """Return the links as given in the options, or as measured by --probe.
+    """Return the links given by the options, or measured with --probe.
 
     Raises UserError if an option is invalid or missing, or if a probe fails.
     """

@@ -1,4 +1,4 @@
-"""Print the output of `outerloop plan`: tables, the recommended row with the reason, and the picture."""
+"""Print the output of `outerloop plan`: tables, and the recommended method with the reason. Draw the plot."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from outerloop.swarm.validation import MAX_PEERS
 PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-"""Numbers of peers in the picture."""
+"""Numbers of peers that the plot shows."""
 UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 
 
 def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float) -> None:
     """Print the tables, the recommendation and the notes.
 
-    `tokens_per_step`: number of tokens of one peer in one inner step. `tokens`: number of tokens of the whole run.
+    `tokens_per_step`: tokens in one inner step of one peer. `tokens`: total tokens of all peers in the run.
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     best, why = recommend(rows)
@@ -41,7 +41,7 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
 
 
 def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: float) -> Table:
-    """Return the table of times, with the fastest recipe first. `each`: number of tokens of one peer in a step."""
+    """Return the table of times, with the fastest recipe first. `each`: tokens in one inner step of one peer."""
     fleet, params = best.fleet, best.method.params
     sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
     return Table(
@@ -55,7 +55,7 @@ def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: f
 
 
 def cells(row: Forecast) -> list[str]:
-    """Return the cells of one method's row, without its name and the duration of the run."""
+    """Return the cells of one method's row, except for its name and the duration of the run."""
     method = row.method
     return [
         method.exchange,
@@ -83,9 +83,10 @@ def memory_table(rows: Sequence[Forecast]) -> Table:
 
 
 def notes(rows: Sequence[Forecast]) -> Iterator[str]:
-    """Yield the conditions of the forecast.
+    """Yield lines with the limits and conditions of the forecast.
 
-    These are the maximum number of peers that the exchange gather supports, and the settings that each recipe needs.
+    One line states the maximum number of peers in the gather exchange, if it is exceeded. The others state the settings
+    that each recipe needs.
     """
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
         yield f"gather supports up to {MAX_PEERS} peers, so the rows with gather are for comparison only"
@@ -93,7 +94,7 @@ def notes(rows: Sequence[Forecast]) -> Iterator[str]:
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """Format a number: 1.5e9 -> 1.50 G."""
+    """Format a number with an SI prefix: 1.5e9 -> "1.50 G"."""
     return format_count(Stat(value, None, 1), unit)
 
 
@@ -109,9 +110,9 @@ def duration(time_s: float) -> str:
 
 
 def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
-    """Draw the seconds per round against the number of peers, for every method.
+    """Plot the seconds per round against the number of peers for every method.
 
-    For comparison, also draw a ring all-reduce and a tree all-reduce of the largest payload.
+    For comparison, also plot a ring all-reduce and a tree all-reduce of the largest payload.
     """
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]

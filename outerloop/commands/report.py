@@ -1,4 +1,4 @@
-"""`outerloop report`: read runs, group them over seeds, print a table, write one page and its figures."""
+"""`outerloop report`: compare runs, averaged over seeds: print a table, and write an HTML page and its figures."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ mean and standard deviation. Runs that died or are still running are listed, but
 EXAMPLES = """\
 examples
   outerloop report runs                                all runs in and under runs/, at any depth
-  outerloop report runs/a runs/b --out compared        two runs, page and pictures into compared/
-  outerloop report runs/2026-11-21_03-58-52-sweep      one sweep (train -m), page into its report/
+  outerloop report runs/a runs/b --out compared        two runs; page and pictures go to compared/
+  outerloop report runs/2026-11-21_03-58-52-sweep      one sweep (train -m); the page goes to its report/
   outerloop report runs --bandwidth 20mbit             simulated clock for a slow link
-  outerloop report runs --baseline diloco              gaps in percent of diloco's loss
+  outerloop report runs --baseline diloco              gaps to diloco's loss, in percent
 
 files written
   report.html      everything on one self-contained page: embedded pictures, no scripts
@@ -49,7 +49,7 @@ def parser() -> Parser:
     out.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first DIR)")
     out.add_argument("--bandwidth", default="100mbit", help="uplink per worker: kbit, mbit, gbit (default: 100mbit)")
     out.add_argument(
-        "--baseline", metavar="RECIPE", help=f"recipe that gaps are measured against (default: {DEFAULT_BASELINE})"
+        "--baseline", metavar="RECIPE", help=f"recipe to measure gaps against (default: {DEFAULT_BASELINE})"
     )
     return out
 

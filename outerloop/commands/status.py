@@ -56,7 +56,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return exit code 0, even if the live table is ended with Ctrl-C.
+    """Run the command. Return exit code 0, even if Ctrl-C ends the live table.
 
     Raises UserError if an option is invalid, or if the run cannot be observed.
     """
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def watch(observation: RunObservation, run: str, console: Console) -> None:
-    """Show the live table until Ctrl-C. Raises Terminated after SIGTERM."""
+    """Show the live table until Ctrl-C. Raises Terminated on SIGTERM."""
 
     def current_page() -> Group:
         return page(run, observation.seen(), observation.expelled())
@@ -116,9 +116,9 @@ def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) ->
 
 
 def headline(run: str, seen: SeenPeers) -> str:
-    """Return the headline: the number of peers, and the number of peers in the newest round.
+    """Return the headline: the number of peers in the run, and how many of them took part in the newest round.
 
-    The second number is the one that the peer with the newest round reports.
+    The second number is the largest that peers report for that round.
     """
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))
@@ -129,7 +129,7 @@ def headline(run: str, seen: SeenPeers) -> str:
 def table(seen: SeenPeers) -> Table:
     """Return a table with one row per peer.
 
-    Records come from untrusted peers. Their text has been limited to one line of bounded length.
+    Records come from untrusted peers. Each text in them has already been limited to one line of bounded length.
     """
     return make_table(
         ["peer", "address"],
@@ -147,17 +147,17 @@ def table(seen: SeenPeers) -> Table:
 
 
 def short_name(name: str) -> str:
-    """Shorten a peer name to its worker index and the end of its peer id. The beginning is the same in all ids."""
+    """Shorten a peer name to its worker index and the end of its peer id. All peer ids begin with the same letters."""
     return f"{name[:3]}-…{name[-8:]}"
 
 
 def peer_address(record: Record) -> str:
-    """Return the first address of a record, which is the most widely reachable, without the peer id."""
+    """Return the most widely reachable address of a record (its first), without the peer id, or "" if it has none."""
     return record.addresses[0].partition("/p2p/")[0] if record.addresses else ""
 
 
 def status_cells(status: Status) -> list[str]:
-    """Return the cells of a peer's status. A cell is empty if the peer has not reported this value yet."""
+    """Return the cells that show a peer's status. Values that the peer has not reported yet are empty; bytes are 0."""
     took_part = f"{status.peers} peers" if status.peers else "no"
     return [
         str(status.round or ""),

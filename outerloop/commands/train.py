@@ -18,13 +18,13 @@ from outerloop.config.options.search_path import config_dir
 from outerloop.types import UserError, raise_terminated
 
 SHOWN = ("job", "hydra", "all")
-"""Values of the flag --cfg. If the flag has no value, the first is used."""
+"""Allowed values of --cfg. If the flag has no value, the first one is used."""
 REFUSED = {
     "config_path": "the options are those in outerloop's own folder: add yours with --config-dir FOLDER",
     "config_name": "the options are those of outerloop's train.yaml: put yours into a file, recipe=./mine.yaml",
     "experimental_rerun": "run outerloop train --config RUN/config.yaml",
 }
-"""Flag of hydra that does not apply -> the reason, and what to use instead."""
+"""Hydra flag that `outerloop train` refuses -> the reason, or what to use instead."""
 
 
 def main(arguments: list[str]) -> int:
@@ -64,10 +64,10 @@ def train(overrides: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError for an unknown flag."""
+    """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError if a flag is not allowed."""
     parser = get_args_parser()
     parser.exit_on_error = False
-    parser.add_argument("--config", type=Path, help="train with the options of an earlier run")
+    parser.add_argument("--config", type=Path, help="config.yaml of an earlier run: train with its options")
     try:
         flags, unknown = parser.parse_known_intermixed_args(with_cfg_value(arguments))
     except argparse.ArgumentError as error:
@@ -86,7 +86,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def with_cfg_value(arguments: list[str]) -> list[str]:
-    """Return the arguments with the value "job" added to a flag --cfg that has no value."""
+    """Return the arguments, with the value "job" inserted after each --cfg that has no value."""
     return [
         part
         for flag, value in pairwise([*arguments, ""])
@@ -95,23 +95,23 @@ def with_cfg_value(arguments: list[str]) -> list[str]:
 
 
 def all_overrides(flags: argparse.Namespace) -> list[str]:
-    """Return the overrides of an earlier run (--config), then the typed overrides.
+    """Return the overrides of the earlier run in --config, followed by those from the command line.
 
-    The folder of --config-dir is added to the override that sets the search path.
+    The folder in --config-dir is added to hydra's search path.
     """
     earlier = typed_options.read(flags.config) if flags.config else []
     return typed_options.with_folder([*earlier, *flags.overrides], flags.config_dir)
 
 
 def shown_flags(flags: argparse.Namespace) -> list[str]:
-    """Return the flags with which hydra shows information instead of running a job."""
+    """Return the flags that make hydra show information instead of running a job."""
     valued = {"--cfg": flags.cfg, "--package": flags.package, "--info": flags.info}
     plain = {"--resolve": flags.resolve, "--hydra-help": flags.hydra_help}
     return [f"{flag}={value}" for flag, value in valued.items() if value] + [flag for flag in plain if plain[flag]]
 
 
 def run_hydra(arguments: list[str]) -> int:
-    """Run hydra, which shows the information that its flags select. Return exit code 0; hydra exits with 1 on error."""
+    """Let hydra show the information that the flags select. Return exit code 0; on an error, hydra exits with 1."""
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(OmegaConf.to_yaml)()
     return 0

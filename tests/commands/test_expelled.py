@@ -81,7 +81,7 @@ def test_a_folder_of_no_swarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = said([str(tmp_path)], monkeypatch, capsys)
-    assert code == 2 and "has no workers of a swarm" in text and not list(tmp_path.iterdir())
+    assert code == 2 and "no swarm workers found in" in text and not list(tmp_path.iterdir())
 
 
 def test_status_has_one_line_for_each() -> None:

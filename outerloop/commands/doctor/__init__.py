@@ -20,9 +20,9 @@ from outerloop.types import UserError, raise_terminated
 
 DESCRIPTION = """\
 Checks whether this machine can take part in a run, before you start one: versions, disk, memory, open files, GPU, the
-network daemon, the addresses that others would be given, and with --peer the connection to a running peer. Prints one
-line per check: ✓ passed, ✗ failed, with what to do, ? unknown or depends on what you want. Exit code 1 if a check
-failed."""
+network daemon, the addresses to announce to other peers, and with --peer the connection to a running peer. Prints one
+line per check: ✓ passed, ✗ failed (with what to do), ? unknown, or depends on what you plan. The exit code is 1 if a
+check failed."""
 
 EXAMPLES = """\
 examples
@@ -39,7 +39,7 @@ examples
 what it does
   It starts p2pd for a few seconds and dials it from a second p2pd on this machine. That does not test the firewalls and
   routers between this machine and others. With --peer, it dials the peer, asks it for the time, sends 1 MB and receives
-  1 MB. A peer grants 8 such probes a minute in total. No other machine is contacted, and nothing is left on disk except
+  1 MB. A peer answers up to 8 such probes a minute in total. No other machine is contacted, and nothing is left on disk except
   the keys of --run-dir, which are created if they are missing."""
 
 
@@ -51,10 +51,12 @@ def parser() -> Parser:
     out.add_argument(
         "--workers", type=int, default=1, metavar="N", help="number of workers of this run on this machine (default: 1)"
     )
-    out.add_argument("--host", default="127.0.0.1", help="where a run would listen (default: 127.0.0.1, as in a run)")
+    out.add_argument(
+        "--host", default="127.0.0.1", help="IP address that a run would listen on (default: 127.0.0.1, as in a run)"
+    )
     out.add_argument("--port", type=int, default=0, help="TCP port that a run would use (default: 0, any)")
     out.add_argument(
-        "--announce", action="append", default=[], metavar="ADDR", help="address that others would be given; repeatable"
+        "--announce", action="append", default=[], metavar="ADDR", help="address to announce to other peers; repeatable"
     )
     return out
 
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
-    """Print each finding as soon as it is available. Return the exit code."""
+    """Print each finding as soon as it is available. Return exit code 1 if a check failed, else 0."""
     failed = 0
     for part in parts:
         for finding in part:
@@ -93,7 +95,7 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
 
 
 def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
-    """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a key file is invalid."""
+    """Yield a finding that lists the peer id of each worker. Creates missing keys. Raises UserError if a key is invalid."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
     advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
     yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, one for each worker", advice)

@@ -26,6 +26,6 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """Format the finding as one line. Escape non-printable characters, because text may come from other peers."""
+        """Format the finding as one line. Escape non-printable characters, because parts may come from other peers."""
         text = f"{MARKS[self.passed]} {self.name:<9} {self.result}" + (f": {self.advice}" if self.advice else "")
         return printable(text)

@@ -38,7 +38,7 @@ def findings() -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """Yield a failed finding for each version that does not satisfy the requirements.
+    """Yield a failed finding for each package whose version does not satisfy the requirements.
 
     If all versions satisfy them, yield one finding that lists the versions.
     """
@@ -66,7 +66,7 @@ def versions() -> Iterator[Finding]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
+    """Return the installed version of a package, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -74,31 +74,31 @@ def installed_version(package: str) -> str | None:
 
 
 def mismatch(package: str, required: str, installed: str | None) -> Iterator[Finding]:
-    """Yield a failed finding unless the version satisfies the requirement. Nightly builds may satisfy it too."""
+    """Yield a failed finding unless `installed` satisfies `required`. Prereleases, such as nightly builds, are allowed."""
     if installed is None or not SpecifierSet(required).contains(installed, prereleases=True):
         advice = "install that Python" if package == "python" else f"run pip install '{package}{required}'"
         yield Finding("versions", False, f"{package} {installed or 'is missing'}, but {required} is required", advice)
 
 
 def disk(free: float) -> Finding:
-    """Check the free space in the current folder, in which runs are stored by default."""
+    """Check the free space of the current folder, where runs are stored by default."""
     result, enough = f"{format_bytes(free)} free in this folder", free >= MIN_DISK_BYTES
     advice = "" if enough else f"free {format_bytes(MIN_DISK_BYTES)}, or set run_dir= to a folder on another disk"
     return Finding("disk", enough, result, advice)
 
 
 def memory(file: Path) -> Finding:
-    """Check the memory that the kernel reports as available to a new process."""
+    """Check the memory available to a new process, as reported by the kernel in `file` (/proc/meminfo)."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
     if match is None:
         return Finding("memory", None, "this system does not report its free memory")
     free = 1024 * int(match[1])
-    advice = "" if free >= MIN_MEMORY_BYTES else "end other programs, or set workers=1 model=nano"
+    advice = "" if free >= MIN_MEMORY_BYTES else "close other programs, or set workers=1 model=nano"
     return Finding("memory", free >= MIN_MEMORY_BYTES, f"{format_bytes(free)} free", advice)
 
 
 def open_files(limit: int) -> Finding:
-    """Check the soft limit on open files, which a process cannot exceed."""
+    """Check the number of files that this process may have open, its soft limit."""
     if limit == resource.RLIM_INFINITY:
         return Finding("files", True, "no limit on open files")
     advice = "" if limit >= MIN_OPEN_FILES else f"run ulimit -n {4 * MIN_OPEN_FILES}"
@@ -106,7 +106,7 @@ def open_files(limit: int) -> Finding:
 
 
 def gpu() -> Finding:
-    """Report the first GPU that torch can use. The check does not fail without a GPU."""
+    """Report the first GPU that torch can use. Without a GPU, the finding is undecided, not failed."""
     if not torch.cuda.is_available():
         return Finding("gpu", None, "torch finds no GPU: training runs on the CPU")
     free, total = torch.cuda.mem_get_info()

@@ -22,7 +22,7 @@ MAX_CLOCK_DIFFERENCE_S = 3.0
 MAX_DIALLED = 3
 """Maximum number of addresses to dial.
 
-Each address is dialled from a separate daemon, because libp2p tries all addresses that it knows for a peer."""
+Each address is dialed from a separate daemon, because libp2p tries all addresses that it knows for a peer."""
 THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
 LISTEN_ON_ALL_HINT = "set exchange.host=0.0.0.0 to let other machines join"
 PUBLIC_ADDRESS_HINT = (
@@ -34,7 +34,7 @@ PEER_HINT = "pass --peer with the address of a running peer"
 
 
 def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[str]) -> Generator[Finding, None, None]:
-    """Run all checks of the network. Yields each finding as soon as it is available."""
+    """Run all network checks. Yield each finding as soon as it is available."""
     start_s = time.monotonic()
     try:
         with visit(host=host, port=port, announce=announce, observer=False) as node:
@@ -50,7 +50,7 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
 
 
 def reachable_from(address: str) -> str:
-    """Return a label for the place from which a multiaddr can be reached, derived only from the form of the address."""
+    """Return a label for where a multiaddr can be reached from, judged only by its form: public, relay, and so on."""
     match = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
@@ -72,7 +72,7 @@ def address_finding(addresses: Sequence[str]) -> Finding:
 
 
 def dial_failure(address: str) -> str:
-    """Dial an address from a second daemon. Return the reason for a failure; an empty string if dialling succeeds."""
+    """Dial an address from a second daemon. Return the reason if that fails, else ""."""
     try:
         with visit() as dialler:
             dialler.call(dialler.dial(address), timeout_s=2 * OPEN_S)
@@ -82,14 +82,14 @@ def dial_failure(address: str) -> str:
 
 
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
-    """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
+    """Return the finding about the dialed addresses. `failures`: address -> reason, or "" if dialing succeeded.
 
-    If dialling failed although addresses are announced, the finding is undecided, because many routers do not let a
-    host dial the public address of the network that it is in.
+    If addresses are announced, a failure leaves the finding undecided, because many routers do not let a host dial the
+    public address of its own network.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
-        result = f"a second daemon on this machine dialled {', '.join(map(without_peer_id, failures))}"
+        result = f"a second daemon on this machine dialed {', '.join(map(without_peer_id, failures))}"
         return Finding("port", True, f"{result}; firewalls and routers between machines were not tested")
     advice = f"open TCP port {port_of(failed[0])}"
     if announce:
@@ -105,24 +105,24 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
         peer_id = node.call(node.dial(peer), timeout_s=2 * OPEN_S)
     except Unreachable as error:
         advice = "check that the peer is running, that its port is open, and that it printed this address"
-        yield Finding("peer", False, f"{peer} cannot be dialled ({last_line(error)})", advice)
+        yield Finding("peer", False, f"{peer} cannot be dialed ({last_line(error)})", advice)
         return
     try:
         measured = node.call(measure(node, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway:
-        result = f"{peer_id} was dialled and its id is right; it answers only the peers in its exchange.allow"
+        result = f"{peer_id} was dialed and its id is correct, but it answers only the peers in its exchange.allow"
         yield Finding(
             "peer",
             None,
             result,
-            "pass --run-dir too, and ask the operator of that peer to allow the ids that are shown",
+            "pass --run-dir too, and ask the operator of that peer to allow the ids that it prints",
         )
         return
     except (Unreachable, BrokenStream, TimeoutError) as error:
         reason = (
             str(error) or f"not finished in {MEASURE_S:.0f} s: the link is slower than 1 Mbit/s, or the peer is frozen"
         )
-        yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({reason})")
+        yield Finding("peer", None, f"{peer_id} was dialed and its id is correct, but a probe failed ({reason})")
         return
     yield Finding("peer", True, f"{peer_id}: {format_speed(measured)}")
     yield clock_finding(measured)
@@ -131,7 +131,7 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
 
 
 def format_speed(measured: Measured) -> str:
-    """Format the round-trip time and two rates, both lower bounds: 1 MB is too little to reach full speed."""
+    """Format the round-trip time and both rates. 1 MB is too little to reach full speed, so the rates are lower bounds."""
     text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
     if measured.up is None or measured.down is None:
         return (
@@ -141,7 +141,7 @@ def format_speed(measured: Measured) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Format a rate with two significant digits, because a transfer of 1 MB gives no higher precision."""
+    """Format a rate with two significant digits, because a transfer of 1 MB is no more precise than that."""
     return format_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
@@ -158,7 +158,7 @@ def clock_finding(measured: Measured) -> Finding:
 
 
 def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
-    """Compare the address at which the peer sees this machine with the local address that packets are sent from."""
+    """Check for NAT: compare the address at which the peer sees this machine with the local address that it sends from."""
     outside = ip_of(seen)
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
@@ -174,7 +174,7 @@ def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Fi
 
 
 def local_ip(towards: str) -> str:
-    """Return the local address from which packets to an IP address are sent. Sends no packet."""
+    """Return the local IP address from which packets to `towards` are sent, or "" if unknown. Sends no packet."""
     if not towards:
         return ""
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
@@ -187,22 +187,22 @@ def local_ip(towards: str) -> str:
 
 
 def ip_of(address: str) -> str:
-    """Return the IP address in a multiaddr; empty if it contains a host name."""
+    """Return the IP address in a multiaddr, or "" if it contains a host name."""
     match = re.match(r"/ip[46]/([^/]+)", address)
     return match[1] if match else ""
 
 
 def port_of(address: str) -> str:
-    """Return the TCP port in a multiaddr; empty if it has none."""
+    """Return the TCP port in a multiaddr, or "" if it has none."""
     match = re.search(r"/tcp/(\d+)", address)
     return match[1] if match else ""
 
 
 def without_peer_id(address: str) -> str:
-    """Return an address without the peer id, which all addresses of a peer share. Relay addresses are unchanged."""
+    """Return an address without its peer id. Relay addresses are returned unchanged."""
     return address.partition("/p2p/")[0] if "/p2p-circuit" not in address else address
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error message: libp2p lists each attempt to dial on a separate line."""
+    """Return the last line of an error message, because libp2p reports each dial attempt on a separate line."""
     return str(error).splitlines()[-1].lstrip(" *")
