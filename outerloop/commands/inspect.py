@@ -1,4 +1,4 @@
-"""`outerloop inspect`: print one payload's header, the parts of each tensor, and the total bytes of each kind of part."""
+"""`outerloop inspect`: print a payload's header, the parts of each tensor, and the bytes per kind of part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAME = "header, table, checksum"
 
 DESCRIPTION = """\
 Shows the contents of one payload, the message that a worker sends in a round: its header, the parts of every tensor
-with dtype, shape and bytes, and the total bytes of each kind of part. If the file is damaged, it prints only the error."""
+with dtype, shape and bytes, and the total bytes of each kind of part. For a damaged file, only the error is shown."""
 
 EXAMPLES = """\
 where to find payloads
@@ -42,7 +42,7 @@ the hash of its names and shapes equals the hash in the payload."""
 
 @dataclass(frozen=True)
 class Payload:
-    """A decoded payload: its size in bytes, its header, its tensors by name, and their shapes (empty without a model)."""
+    """A decoded payload: its size in bytes, header, tensors by name, and their shapes (empty without a model)."""
 
     size: int
     header: wire.Header

@@ -39,8 +39,8 @@ examples
 what it does
   It starts p2pd for a few seconds and dials it from a second p2pd on this machine. That does not test the firewalls and
   routers between this machine and others. With --peer, it dials the peer, asks it for the time, sends 1 MB and receives
-  1 MB. A peer answers up to 8 such probes a minute in total. No other machine is contacted, and nothing is left on disk except
-  the keys of --run-dir, which are created if they are missing."""
+  1 MB. A peer answers up to 8 such probes a minute in total. No other machine is contacted. Nothing is left on disk
+  except the keys in --run-dir, which are created if they are missing."""
 
 
 def parser() -> Parser:
@@ -95,7 +95,7 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
 
 
 def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
-    """Yield a finding that lists the peer id of each worker. Creates missing keys. Raises UserError if a key is invalid."""
+    """Yield a finding that lists the workers' peer ids. Creates missing keys. Raises UserError if a key is invalid."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
     advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
     yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, one for each worker", advice)

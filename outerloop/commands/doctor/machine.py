@@ -74,7 +74,7 @@ def installed_version(package: str) -> str | None:
 
 
 def mismatch(package: str, required: str, installed: str | None) -> Iterator[Finding]:
-    """Yield a failed finding unless `installed` satisfies `required`. Prereleases, such as nightly builds, are allowed."""
+    """Yield a failed finding unless `installed` satisfies `required`. Prereleases (nightly builds) may satisfy it."""
     if installed is None or not SpecifierSet(required).contains(installed, prereleases=True):
         advice = "install that Python" if package == "python" else f"run pip install '{package}{required}'"
         yield Finding("versions", False, f"{package} {installed or 'is missing'}, but {required} is required", advice)

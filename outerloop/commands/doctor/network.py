@@ -131,7 +131,7 @@ def peer_findings(node: ObserverNode, peer: str, announce: Sequence[str]) -> Ite
 
 
 def format_speed(measured: Measured) -> str:
-    """Format the round-trip time and both rates. 1 MB is too little to reach full speed, so the rates are lower bounds."""
+    """Format the round-trip time and both rates, which are lower bounds: 1 MB is too little to reach full speed."""
     text = f"round trip {1000 * measured.round_trip_s:.1f} ms"
     if measured.up is None or measured.down is None:
         return (
@@ -158,7 +158,7 @@ def clock_finding(measured: Measured) -> Finding:
 
 
 def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
-    """Check for NAT: compare the address at which the peer sees this machine with the local address that it sends from."""
+    """Check for NAT: compare this machine's address as seen by the peer with the local address that it sends from."""
     outside = ip_of(seen)
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
