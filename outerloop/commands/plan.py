@@ -125,7 +125,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def make_fleet(options: argparse.Namespace) -> Fleet:
-    """Return the peers and links that the options describe. Raises UserError if an option is invalid or a probe fails."""
+    """Return the fleet that the options describe. Raises UserError if an option is invalid or a probe fails."""
     step_s = parse_seconds(options.step, "--step")
     if not step_s:
         raise UserError("--step must be longer than 0 s: pass --step 1.2s")
