@@ -1,17 +1,17 @@
 """The swarm: peers that find and reach each other over the open internet. The only package that imports hivemind.
 
-It uses three layers of hivemind, in one asyncio thread and without forking a process: the libp2p daemon (streams with
-an authenticated sender), the raw binary streams and the DHT. In this list, each entry imports only those above it:
+It uses three layers of hivemind in one asyncio thread, without forking a process: the libp2p daemon (streams with an
+authenticated sender), the raw binary streams and the DHT. Each entry of this list imports only entries above it:
 
-    validation  timeouts  resource_exhaustion    field checks; timeouts; lack of file descriptors or disk space
-    consensus          consensus on the commits of a run (Paxos): pure, without network, clock, torch or hivemind
+    validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
+    consensus          consensus on a run's commits (Paxos): pure logic without network, clock, torch or hivemind
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request
-    p2p                the libp2p daemon and the node of a peer; its streams, and admission control for them
+    p2p                the libp2p daemon, a peer's node and its streams, and admission control for streams
     accountability     evidence against peers that sign contradicting statements; expelled peers
-    membership         records and rosters; forming a run; each peer's signed opening statement
-    transfer           transfer of content that is identified by its hash, from any peers that hold it
-    gather             rounds of all peers: payloads, ballots, commits, catching up
+    membership         records and rosters; formation of a run; each peer's signed opening statement
+    transfer           transfer of content, identified by its hash, from any peers that hold it
+    gather             rounds among all peers: payloads, ballots, commits, catching up
     state_transfer     transfer of the run's state to a peer that joins late or fell behind
-    gossip             rounds in pairs, and the average of all peers' weights at the end
+    gossip             rounds in pairs, and the final average of all peers' weights
 """

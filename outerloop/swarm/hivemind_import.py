@@ -1,8 +1,8 @@
 """Import hivemind quietly. Import this module before any module of hivemind.
 
-After this import, hivemind logs only errors, unless HIVEMIND_LOGLEVEL is set. Torch keeps sharing the tensors of data
-loaders through file descriptors. Otherwise, importing hivemind would make torch share them through files, which stay in
-/dev/shm after a kill -9.
+After this import, hivemind logs only errors, unless HIVEMIND_LOGLEVEL is set. Torch keeps sharing data-loader tensors
+through file descriptors. By default, hivemind would make torch share them through files, which stay in /dev/shm after a
+kill -9.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Crash-safe files: each file exists completely or not at all, and is on disk before its write is reported as done."""
+"""Crash-safe files: a file is either complete or absent, and it is synced to disk before its write returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Disk(Protocol):
     def read(self, name: str) -> Buffer:
         """Return the bytes stored under `name`, which stay readable even after `remove`.
 
-        Raises FileNotFoundError if there are none.
+        Raises FileNotFoundError if `name` does not exist.
         """
         ...
 
@@ -34,9 +34,9 @@ class Disk(Protocol):
 
 
 class Folder:
-    """A folder of files. They are written in a separate thread, so a slow disk does not block the event loop.
+    """A folder of files, written in a separate thread so that a slow disk does not block the event loop.
 
-    Use `synced=False` for files whose loss only costs time and whose content is checked when they are read.
+    Use `synced=False` for files whose loss only costs time and whose content is verified on every read.
     """
 
     def __init__(self, path: Path, *, synced: bool = True) -> None:
@@ -45,7 +45,7 @@ class Folder:
         make_folder(path)
 
     def cleared(self) -> Folder:
-        """Remove partial files that a killed process left, and return this folder.
+        """Remove the partial files left behind by a killed process, and return this folder.
 
         Only the single process that writes to this folder may call this, and only before its first write. Otherwise it
         would remove files that are still being written.
@@ -58,13 +58,13 @@ class Folder:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]
 
     def read(self, name: str) -> Buffer:
-        """Return the file as a memory map, so that serving it to others needs no copy in this process."""
+        """Return the file as a read-only memory map, so that serving it to peers does not copy it into this process."""
         with (self._path / name).open("rb") as file:
             empty = os.fstat(file.fileno()).st_size == 0
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Store `content` (see Disk.write). Retry while the disk is full or too many files are open."""
+        """Store `content` under `name` (see Disk.write), retrying while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:

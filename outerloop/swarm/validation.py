@@ -1,4 +1,4 @@
-"""Check untrusted values from peers. A value of the wrong form raises a MalformedMessage that names the field."""
+"""Validate untrusted values from peers. An invalid value raises MalformedMessage with the name of the field."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ MAX_VIEW = 1 << 31
 MAX_AMOUNT = 1 << 62  # maximum number of bytes, e.g. of a payload
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
-QUOTED = 40  # number of characters of an invalid value that a message shows
+QUOTED = 40  # maximum number of characters of an invalid value that an error message quotes
 
 
 class MalformedMessage(ValueError):
-    """A value that a peer sent does not have the required form. The text names the invalid field."""
+    """A peer sent a value that does not have the required form. The message names the invalid field."""
 
 
 def unpacked(content: bytes, what: str) -> Any:
-    """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are invalid."""
+    """Decode msgpack bytes and return the value. Raises MalformedMessage if they are invalid.
+
+    `what`: name of the content for the error message.
+    """
     try:
         return msgpack.unpackb(content)
     except ValueError as error:  # the class of all errors that unpackb raises for malformed bytes
@@ -31,7 +34,7 @@ def unpacked(content: bytes, what: str) -> Any:
 
 
 def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
-    """Check that this is a map with exactly these keys, and return it."""
+    """Check that `value` is a map with exactly the keys `names`, and return it."""
     names = set(names)
     if not isinstance(value, dict) or set(value) != names:
         raise MalformedMessage(f"{what} must be a map with the keys {', '.join(sorted(names))}; got {quote(value)}")
@@ -39,7 +42,7 @@ def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int:
-    """Check that this is an int from `minimum` to `maximum`, and return it."""
+    """Check that `value` is an int from `minimum` to `maximum`, and return it."""
     if type(value) is not int or not minimum <= value <= maximum:  # excludes bool
         raise MalformedMessage(f"{what} must be a whole number from {minimum} to {maximum}; got {quote(value)}")
     return value
@@ -50,7 +53,7 @@ def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
 
 
 def id_of(name: str) -> str:
-    """Return the peer id, which authenticates streams, from a name of the form NNN-<peer id> or from a bare peer id."""
+    """Return the peer id in a name of the form NNN-<peer id>. A bare peer id is returned unchanged."""
     return name.partition("-")[2] or name
 
 
@@ -73,16 +76,16 @@ def peer_id(value: Any, what: str) -> str:
 
 
 def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
-    """Check that this is a list of `minimum` to MAX_PEERS entries, and return it."""
+    """Check that `value` is a list of `minimum` to MAX_PEERS entries, and return it."""
     if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
         raise MalformedMessage(f"{what} must be a list of {minimum} to {MAX_PEERS} entries; got {quote(value)}")
     return value
 
 
 def row(value: Any, length: int, what: str) -> list[Any]:
-    """Check that this is a list of `length` entries, and return it.
+    """Check that `value` is a list of `length` entries, and return it.
 
-    `what`: a sentence that states the required form; the error message starts with it.
+    `what`: a clause that states the required form; the error message starts with it.
     """
     if type(value) is not list or len(value) != length:
         raise MalformedMessage(f"{what}; got {quote(value)}")
@@ -90,7 +93,7 @@ def row(value: Any, length: int, what: str) -> list[Any]:
 
 
 def peer_ids(value: Any, what: str, *, minimum: int = 0) -> tuple[str, ...]:
-    """Check that these are unique peer ids in ascending order, and return them."""
+    """Check that `value` is a list of unique peer ids in ascending order, and return them."""
     return ascending([peer_id(peer, what) for peer in items(value, what, minimum=minimum)], what)
 
 
@@ -101,7 +104,7 @@ def ascending(peers: list[str], what: str) -> tuple[str, ...]:
 
 
 def quote(value: Any) -> str:
-    """Return a short form of an untrusted value, for use in messages."""
+    """Return a short representation of an untrusted value for error messages."""
     if isinstance(value, dict | list | tuple | bytes | str) and len(value) > QUOTED:
         return f"{type(value).__name__} of {len(value)}"
     text = repr(value)

@@ -1,19 +1,19 @@
-"""Access control of one peer: its allow-list, its signatures and its log of rejections.
+"""Access control of one peer: its allow-list, its signatures and its rejection log.
 
-The rejection log counts the messages and streams that this peer refused, by kind, and logs the sender and the reason at
-a limited rate. The kinds are:
+The rejection log counts, by kind, the messages and streams that this peer refused, and logs the sender and the reason
+at a limited rate. The kinds are:
 
     outsiders   a stream from a peer that is not on the allow-list or may not use the protocol, or from a second
                 process with a peer's key (incarnations.py)
     records     a roster record not signed by its owner, too large, valid for too long, or about a peer outside the run
-    requests    data on a stream that is not a message of its protocol, or longer than allowed; requests over a limit
-    payloads    a payload not signed by its owner for this round, larger than allowed, or impossible to land because it
-                cannot be decoded or its norm is far above those of other payloads
+    requests    stream data that is not a message of the protocol or is too long; a request that exceeds a limit
+    payloads    a payload that is not signed by its owner for this round, is too large, cannot be decoded, or has a norm
+                far above those of the other payloads
     ballots     a consensus message that cannot be accepted, or a history without proof
-    manifests   the hash of a state's manifest, without a valid signature of the donor that sent it
+    manifests   the hash of a state manifest that lacks a valid signature by the donor that sent it
 
-Remote peers control how often refusals happen. So each (kind, sender) pair is logged at most once per QUIET_S, with the
-number of refusals that were not logged since the previous line, and only the last NAMES pairs are remembered.
+Remote peers control how often refusals occur. So each (kind, sender) pair is logged at most once per QUIET_S, with the
+number of unlogged refusals since its previous line, and only the NAMES most recent pairs are remembered.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NAMES = 1024
 
 
 class RejectionLog:
-    """Counts, by kind, the refusals that this peer has made since it started, and logs them."""
+    """Counts this peer's refusals by kind since its start, and logs them at a limited rate."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # log time, refusals since then
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # (last log time, refusals since)
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.
 
-        `who`: a name or peer id that has already been verified. `why`: the reason, in one line.
+        `who`: the sender's name or peer id, already verified. `why`: the reason, in one line.
         """
         self.of_kind[kind] += 1
         told_s, more = self._told.pop((kind, who), (-QUIET_S, 0))
@@ -65,27 +65,27 @@ class RejectionLog:
 
     @property
     def logged(self) -> list[tuple[str, str]]:
-        """The (kind, sender) pairs that are remembered, in the order of their last refusals."""
+        """The remembered (kind, sender) pairs, sorted by the time of their last refusal."""
         return list(self._told)
 
     def counters(self) -> dict[str, float]:
-        """Return metric name -> count of refusals, for all kinds together and for each kind."""
+        """Return metric name -> number of refusals, in total and per kind."""
         by_kind = {f"refused_{kind}": float(self.of_kind[kind]) for kind in get_args(Kind)}
         return {"refused_messages": sum(by_kind.values()), **by_kind}
 
 
 ROSTER = "roster"
-"""Name of the service with which a peer serves the roster (listed_roster.py)."""
+"""Name of the service that serves the roster (listed_roster.py)."""
 EXPELLED = "expelled"
-"""Name of the service with which a peer serves the list of expelled peers (accusations.py)."""
+"""Name of the service that serves the list of expelled peers (accusations.py)."""
 
 
 class AllowList:
-    """The ids of the peers that may take part; check an id with `in`. If the list is empty, the run is open to all.
+    """The ids of the peers that may take part; test an id with `in`. An empty list means that the run is open to all.
 
     Args:
         peers: ids from the configuration.
-        own: this peer's id, which is added to a non-empty list.
+        own: this peer's id; added to the list if the list is not empty.
 
     Raises:
         UserError: if an entry is not a peer id, or `peers` is a string.
@@ -117,7 +117,7 @@ class AllowList:
         return peer_id not in self._expelled and (not self._peers or peer_id in self._peers)
 
     def expel(self, peer_id: str) -> None:
-        """Exclude a peer from the run (expulsion.py). This works in an open run as well."""
+        """Exclude a peer from the run, even if the run is open (expulsion.py)."""
         self._expelled.add(peer_id)
 
     def readmit(self, peer_id: str) -> None:
@@ -125,20 +125,20 @@ class AllowList:
         self._expelled.discard(peer_id)
 
     def why_not(self, peer_id: str) -> str:
-        """Return the reason for refusing a peer that is not `in` this list."""
+        """Return the reason for refusing `peer_id`, a peer that is not `in` this list."""
         return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
-        """Return whether the configured list contains `peer_id` or the run is open, ignoring expulsions."""
+        """Return whether the configuration admits `peer_id`: the run is open or lists it. Expulsions are ignored."""
         return not self._peers or peer_id in self._peers
 
 
 @dataclass(frozen=True)
 class AccessControl:
-    """The access control of one peer. Call `admits` before each handler, and `garbled` if a request was malformed.
+    """The access control of one peer. Call `admits` before each handler, and `garbled` if a request is malformed.
 
-    `onlooker`: peer id that `outerloop status` uses on this machine. It may read the roster and the expelled peers of a
-    run with an allow-list, and nothing else.
+    `onlooker`: peer id of the read-only observer, which `outerloop status` uses on this machine. In a run with an
+    allow-list, it may read only the roster and the expelled peers.
     """
 
     signatures: Signatures
@@ -147,10 +147,10 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Return whether to answer a stream from `remote`; if not, record the refusal in the rejection log.
+        """Return whether to answer a stream from `remote`. If not, record the refusal in the rejection log.
 
-        `allowed` must return True for `remote`. `remote` must also be on the allow-list, or be the onlooker and ask for
-        what the onlooker may read.
+        `allowed(remote)` must be true. In addition, `remote` must be on the allow-list, or be the read-only observer
+        (`onlooker`) and use a protocol that it may read.
         """
         looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
         if remote not in self.allow and not looks_on:
@@ -162,5 +162,5 @@ class AccessControl:
         return True
 
     def garbled(self, remote: str, protocol: str, error: Exception) -> None:
-        """Record that a peer sent data that is not a message of the protocol."""
+        """Record that a peer sent data that is not a valid message of the protocol."""
         self.refusals.note("requests", remote, f"{protocol}: {error}")

@@ -1,20 +1,19 @@
-"""The hard state of consensus (the votes of a peer) on disk, next to its identity file.
+"""Store a peer's hard state (its consensus votes) on disk, next to its identity file.
 
     <identity>.rounds/agreement     the hard state
-    <identity>.rounds/generation    the start count of the last process (identity.py, Life) that synced the hard state
+    <identity>.rounds/generation    the start count (identity.py, Life) of the last process that synced the hard state
 
-A peer must not forget that it has voted, because it might then vote twice in a round. So both files are synced before
-the identity file records that this process has a hard state, and `write` returns only after that record is synced.
-After a crash between these steps, the hard state is newer than the identity requires, which is harmless. In the
-opposite case (the hard state is missing, damaged, or from an earlier process than the identity requires) the identity
-is retired:
+A peer that forgets a vote might vote twice in a round. So both files are synced before the identity file records that
+this process has a hard state, and `write` returns only after that record is synced. After a crash between these steps,
+the hard state is newer than the identity requires, which is harmless. If the hard state is instead missing, damaged, or
+from an earlier process than the identity requires, the identity is retired:
 
     in a run with an allow-list   the run ends at once; the error states what to remove and how to change the list
     in an open run                the peer gets a new key; the old file is renamed and kept
 
-One case passes this check: the disk was restored to a snapshot taken after the peer's last process had first voted.
-The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session, because
-a run that is resumed as a whole forms a new session, in which no peer has voted.
+The check misses one case: the disk was restored to a snapshot taken after the peer's last process had first voted. The
+messages of other peers reveal it (equivocation.py). The check accepts the hard state of any session, because a run that
+is resumed as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ GENERATION = "generation"
 
 
 class HardStateFile:
-    """The hard-state file of the peer named `own`. `life`: the current process; None if the identity is temporary."""
+    """The hard-state file of the peer `own` (its name). `life`: this process, or None for a temporary identity."""
 
     def __init__(self, disk: Disk, *, own: str, life: Life | None = None) -> None:
         self._disk = disk
@@ -47,7 +46,7 @@ class HardStateFile:
         self._life = life
 
     def read(self, *, run: str) -> HardState | None:
-        """Return the hard state that was last written, or None if the file does not exist.
+        """Return the last hard state written, or None if the file does not exist.
 
         Raises MalformedMessage if the hard state is damaged or belongs to another run.
         """
@@ -56,7 +55,10 @@ class HardStateFile:
         return HardState.from_bytes(bytes(self._disk.read(NAME)), run=run, peer=self._own)
 
     async def write(self, hard_state: HardState) -> None:
-        """Write the hard state and return once it is synced. Raises UserError if this peer voted under another name."""
+        """Write the hard state, and return once it is synced to disk.
+
+        Raises UserError if this peer has already voted in the run under another name.
+        """
         if self._life is None:
             await self._disk.write(NAME, hard_state.to_bytes())
             return
@@ -67,39 +69,39 @@ class HardStateFile:
         self._life = None  # recorded once per process
 
     def _refuse_another_name(self, run: str) -> None:
-        """Check that this peer has not voted in the run under another worker index. Raises UserError if it has."""
+        """Raise UserError if this peer has already voted in the run under another worker index."""
         stored = _readable(self._disk)
         if stored is None or stored.run != run:
             return
         if stored.peer != self._own and id_of(stored.peer) == id_of(self._own):
             raise UserError(
-                f"this peer has voted in the run as {stored.peer}, but is {self._own} now: start it again as "
+                f"this peer has voted in the run as {stored.peer}, but is {self._own} now: restart it as "
                 f"worker {int(stored.peer.partition('-')[0])} of its machine"
             )
 
 
 def folder_of(identity: Path) -> Path:
-    """Return the folder of the hard state that belongs to an identity file."""
+    """Return the path of the hard-state folder that belongs to an identity file."""
     return identity.with_suffix(".rounds")
 
 
 def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]) -> Path:
     """Check that the identity at `path` has not lost its hard state, and return the path.
 
-    If it has lost its hard state and the run is open, replace the file by a new identity.
+    If the hard state is lost and the run is open, replace the file with a new identity.
 
     Args:
-        disk: opens the folder of the hard state.
+        disk: opens the hard-state folder at a path.
         listed: whether the run has an allow-list.
-        on_status: called with a one-line message about what was done.
+        on_status: called with a one-line message that states what was done.
 
     Raises:
-        UserError: the hard state is lost, and the run has an allow-list, which would not contain a new identity; or
-            Identity.read fails.
+        UserError: if the hard state is lost and the run has an allow-list, which would not contain the new identity;
+            or if Identity.read fails.
     """
     identity = Identity.read(path)
     if identity.starts is None:
-        on_status(f"{path} is from an earlier version and is kept in use; whether its votes have been lost is unknown")
+        on_status(f"{path} was created by an earlier version and stays in use; it cannot be checked for lost votes")
     if not identity.voted:
         return path
     folder = disk(folder_of(path))
@@ -118,12 +120,12 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
     kept_at = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):
         folder.remove(name)
-    on_status(f"{lost}; it joins as a new peer with a new key, and the old key is kept in {kept_at}")
+    on_status(f"{lost}; it joins as a new peer with a new key; the old key is kept in {kept_at}")
     return ensure_identity(path)
 
 
 def generation_of(disk: Disk) -> int:
-    """Return the start count of the process that last synced the hard state on this disk; 0 if it cannot be read."""
+    """Return the start count of the process that last synced this hard state, or 0 if it cannot be read."""
     if _readable(disk) is None or GENERATION not in disk.names():
         return 0
     value = bytes(disk.read(GENERATION))
@@ -131,7 +133,7 @@ def generation_of(disk: Disk) -> int:
 
 
 def _readable(disk: Disk) -> HardState | None:
-    """Return the hard state on this disk, of any run and peer, or None if it cannot be read."""
+    """Return the hard state on this disk, whatever its run and peer, or None if it cannot be read."""
     if NAME not in disk.names():
         return None
     content = bytes(disk.read(NAME))

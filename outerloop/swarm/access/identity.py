@@ -1,16 +1,16 @@
-"""Identity of a peer: an Ed25519 key in a file of the run directory. A restarted worker keeps its peer id.
+"""Identity of a peer: an Ed25519 key in a file in the run directory, so that a restarted worker keeps its peer id.
 
 libp2p reads its identity as the protobuf message PrivateKey{type, data}. For an Ed25519 key, the type is 1 and the data
 is the 32-byte seed followed by the 32-byte public key. hivemind itself would write an RSA-2048 key; Ed25519 signs four
-times faster, and its public key can be read back from the peer id. An extra field follows, which libp2p does not know
-and skips. It holds two numbers:
+times faster, and its public key can be recovered from the peer id. The file ends with an extra field, which libp2p
+skips because it does not know it. The field holds two numbers:
 
     starts   number of starts of this peer, or a higher count that a copy of the key has used (incarnations.py)
-    voted    number of the last start whose process synced its hard state (its votes); 0: the peer has never voted
+    voted    number of the last start whose process synced its hard state (its votes); 0 if the peer has never voted
 
-Both numbers are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds
-no hard state as new as `voted`, might vote twice in a round (hard_state_file.py). Files from earlier versions lack the
-extra field; it is added at the first start.
+Both numbers are stored with the key, so that every copy of the key includes them. A peer that has voted, but whose hard
+state is older than `voted` or missing, might vote twice in a round (hard_state_file.py). Files from earlier versions
+lack the extra field; it is added at the first start.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from outerloop.state.durable import make_folder, sync_folder
 from outerloop.swarm.resource_exhaustion import REMEDIES
 from outerloop.types import UserError
 
-# field 1 (varint) = 1, Ed25519; field 2 (bytes) of 64 bytes follows
+# protobuf: field 1 (varint) = 1 for Ed25519, then the header of field 2 (64 bytes)
 PRIVATE_KEY_PREFIX = bytes([0x08, 0x01, 0x12, 64])
 KEY_BYTES = len(PRIVATE_KEY_PREFIX) + 64
 COUNTS = struct.Struct(">QQ")
-# field 15 (bytes) of 16 bytes follows
+# protobuf: header of field 15 (16 bytes)
 COUNTS_PREFIX = bytes([0x7A, COUNTS.size])
 NONCE_BYTES = 16
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-"""Permission bits that a key file must not have, because any reader of the key can vote as this peer."""
+"""Permission bits that a key file must not have: any user who can read the key can vote as this peer."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The content of an identity file. `starts` is None if an earlier version wrote the file, without counts."""
+    """The content of an identity file. `starts` is None if an earlier version wrote the file without counts."""
 
     private: bytes
     starts: int | None = 0
@@ -55,12 +55,12 @@ class Identity:
         return Ed25519PrivateKey.from_private_bytes(self.private[len(PRIVATE_KEY_PREFIX) :][:32])
 
     def to_bytes(self) -> bytes:
-        """Return the file content, in the format that libp2p and `read` accept."""
+        """Return the file content in the format that both libp2p and `read` accept."""
         return self.private + COUNTS_PREFIX + COUNTS.pack(self.starts or 0, self.voted)
 
     @staticmethod
     def read(path: Path) -> Identity:
-        """Read an identity file. Raises UserError if it has another format or other users may access it."""
+        """Read an identity file. Raises UserError if its format is invalid or other users can access it."""
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & OTHERS:
             raise UserError(f"{path} is a private key and has permissions {mode:04o}: run chmod 600 {path}")
@@ -68,7 +68,7 @@ class Identity:
         private, rest = content[:KEY_BYTES], content[KEY_BYTES:]
         counted = rest.startswith(COUNTS_PREFIX) and len(rest) == len(COUNTS_PREFIX) + COUNTS.size
         if len(private) != KEY_BYTES or not private.startswith(PRIVATE_KEY_PREFIX) or (rest and not counted):
-            raise UserError(f"{path} holds no Ed25519 identity: remove it, and a new one will be created")
+            raise UserError(f"{path} does not contain an Ed25519 identity: remove it, and a new one will be created")
         if not rest:
             return Identity(private, None)
         starts, voted = COUNTS.unpack(rest[len(COUNTS_PREFIX) :])
@@ -77,9 +77,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class Life:
-    """One process (incarnation) of the peer with identity file `path`.
+    """One process (incarnation) of the peer whose identity file is `path`.
 
-    `count`: the number of starts up to and including this one. `nonce`: random bytes that identify the process.
+    `count`: number of starts, including this one. `nonce`: random bytes that identify the process.
     """
 
     path: Path
@@ -88,7 +88,10 @@ class Life:
 
     @staticmethod
     def begin(path: Path) -> Life:
-        """Count a new start on disk; return its Life. Raises UserError if the disk is full or Identity.read fails."""
+        """Record a new start in the identity file, and return its Life.
+
+        Raises UserError if the disk is full or Identity.read fails.
+        """
         identity = Identity.read(path)
         count = (identity.starts or 0) + 1
         try:
@@ -97,36 +100,39 @@ class Life:
             if error.errno not in REMEDIES:
                 raise
             remedy = REMEDIES[error.errno]
-            raise UserError(f"the start count in {path} cannot be increased ({error.strerror}): {remedy}") from error
+            raise UserError(f"cannot update the start count in {path} ({error.strerror}): {remedy}") from error
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
     def leave_out(self, count: int) -> None:
-        """Mark `count` as used, because a process with a copy of the key used it. Later processes get higher counts."""
+        """Mark `count`, which a process with a copy of the key has used, as used. Later starts get higher counts."""
         identity = Identity.read(self.path)
         if count > (identity.starts or 0):
             _replace(self.path, replace(identity, starts=count))
 
     def has_memory(self) -> None:
-        """Record on disk that this process has synced its hard state. This is called before its first vote."""
+        """Record in the identity file that this process has synced its hard state. Called before its first vote."""
         identity = Identity.read(self.path)
         _replace(self.path, replace(identity, voted=max(identity.voted, self.count)))
 
 
 def new_identity() -> bytes:
-    """Return a new key as the bytes of a libp2p identity file."""
+    """Generate a new key, and return it as the content of a libp2p identity file."""
     key = Ed25519PrivateKey.generate()
     private = PRIVATE_KEY_PREFIX + key.private_bytes_raw() + key.public_key().public_bytes_raw()
     return Identity(private).to_bytes()
 
 
 def ensure_identity(path: str | os.PathLike[str]) -> Path:
-    """Return `path`. If no identity file exists there, create it atomically, synced and readable only by its owner."""
+    """Create an identity file at `path` if none exists, and return `path`.
+
+    The file is created atomically, synced to disk, and readable only by its owner.
+    """
     path = Path(path)
     if not path.exists():
         make_folder(path.parent)
         temporary = _written_beside(path, new_identity())
         try:
-            with suppress(FileExistsError):  # another worker was faster: its key is used
+            with suppress(FileExistsError):  # another worker created the file first, and its key is used
                 os.link(temporary, path)
         finally:
             temporary.unlink()
@@ -135,9 +141,9 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
 
 
 def onlooker_file(identity_path: str | os.PathLike[str]) -> Path:
-    """Return the file of the key with which `outerloop status` on this machine reads a run that has an allow-list.
+    """Return the path of the key file that `outerloop status` on this machine uses to read a run with an allow-list.
 
-    The file is stored next to the worker's identity file, and created if absent.
+    The file is stored next to the worker's identity file, and is created if it does not exist.
     """
     return ensure_identity(Path(identity_path).with_name("onlooker.key"))
 
@@ -148,7 +154,7 @@ def read_identity(path: Path) -> Ed25519PrivateKey:
 
 
 def set_aside(path: Path, *, peer_id: str) -> Path:
-    """Rename the identity file of a peer, so that a new one can be created, and return the new path."""
+    """Rename a peer's identity file to make room for a new one, and return the path of the renamed file."""
     aside = path.with_name(f"{path.name}.of-{peer_id}")
     path.replace(aside)
     sync_folder(path.parent)
@@ -161,7 +167,7 @@ def _replace(path: Path, identity: Identity) -> None:
 
 
 def _written_beside(path: Path, content: bytes) -> Path:
-    """Write a temporary file in the same folder, sync it, and return its path."""
+    """Write `content` to a temporary file in the folder of `path`, sync it, and return its path."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:

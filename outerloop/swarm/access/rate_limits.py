@@ -2,11 +2,11 @@
 
     Rate(burst, per_s)        the amount available at once, and the refill rate
     spend(remote, amount)     spend the whole amount or nothing, so that a refused request costs nothing
-    charge(remote, amount)    spend an amount known only afterwards: the tokens may become negative, and no further
-                              amount can be spent until the bucket has refilled
+    charge(remote, amount)    spend an amount that is known only afterwards: the balance may become negative, and
+                              nothing more can be spent until the bucket has refilled
 
-A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on one that
-all non-members share. This bounds what all non-members spend together, and does not reduce what the members may spend.
+A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on a bucket
+that all non-members share. This bounds the total spending of all non-members without reducing what members may spend.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_REMOTES = 2048
-"""Maximum number of buckets: twice the peer limit of a run. The least recently used bucket is dropped first."""
+"""Maximum number of buckets: twice the maximum number of peers in a run. The least recently used is dropped first."""
 EVERYBODY = "all non-members"
-"""Name that a refusal states for the owner of the shared bucket."""
+"""Owner of the shared bucket, as named in refusals."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A burst amount, and a refill rate per second."""
+    """A token-bucket rate: the burst size, and the refill rate in tokens per second."""
 
     burst: float
     per_s: float
@@ -37,7 +37,7 @@ def loop_s() -> float:
 
 
 class Bucket:
-    """A token bucket: at most `burst` tokens, full at first. The clock is not read before the first use."""
+    """A token bucket that holds at most `rate.burst` tokens and starts full. The clock is first read on first use."""
 
     def __init__(self, rate: Rate, now_s: Callable[[], float]) -> None:
         self._rate = rate
@@ -46,7 +46,7 @@ class Bucket:
         self._tokens = rate.burst
 
     def left(self) -> float:
-        """Refill the bucket and return its number of tokens, which is negative if it was overcharged."""
+        """Refill the bucket for the elapsed time, and return its balance, which may be negative after `charge`."""
         now_s = self._now_s()
         passed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._tokens = min(self._rate.burst, self._tokens + passed_s * self._rate.per_s)
@@ -54,14 +54,14 @@ class Bucket:
         return self._tokens
 
     def take(self, amount: float) -> bool:
-        """Spend an amount if the bucket has that many tokens. Return whether it was spent."""
+        """Spend `amount` tokens if the bucket has that many. Return whether they were spent."""
         if amount > self.left():
             return False
         self._tokens -= amount
         return True
 
     def charge(self, amount: float) -> None:
-        """Spend an amount unconditionally; the bucket may become negative."""
+        """Spend `amount` tokens unconditionally; the balance may become negative."""
         self._tokens = self.left() - amount
 
 
@@ -69,8 +69,8 @@ class Budget:
     """The buckets for one kind of cost: one per remote peer, and a shared one for all non-members.
 
     Args:
-        each: rate of one remote peer, member or not.
-        strangers: rate of all non-members together.
+        each: rate limit per remote peer, member or not.
+        strangers: rate limit for all non-members together.
         is_member: returns whether a peer id belongs to a member.
         now_s: the clock, in seconds.
     """
@@ -91,22 +91,25 @@ class Budget:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def lacking(self, remote: str, amount: float = 1.0) -> str:
-        """Return the owner (`remote` or EVERYBODY) of a bucket with too few tokens for `amount`; "" if none has."""
+        """Return the owner (`remote` or EVERYBODY) of a bucket with fewer than `amount` tokens.
+
+        Returns "" if all buckets have enough.
+        """
         return next((who for who, bucket in self._drawn_on(remote).items() if amount > bucket.left()), "")
 
     def spend(self, remote: str, amount: float = 1.0) -> str:
-        """Spend an amount and return "". If a bucket has too few tokens, spend nothing and return its owner."""
+        """Spend `amount` tokens and return "". If a bucket has too few, spend nothing and return the bucket's owner."""
         lacking = self.lacking(remote, amount)
         if not lacking:
             self.charge(remote, amount)
         return lacking
 
     def per_s(self, whose: str) -> float:
-        """Return the refill rate of the bucket whose owner `lacking` returned."""
+        """Return the refill rate, in tokens per second, of the bucket owned by `whose` (as returned by `lacking`)."""
         return (self._shared if whose == EVERYBODY else self._each).per_s
 
     def charge(self, remote: str, amount: float) -> None:
-        """Spend an amount unconditionally; the buckets may become negative."""
+        """Spend `amount` tokens unconditionally; balances may become negative."""
         for bucket in self._drawn_on(remote).values():
             bucket.charge(amount)
 

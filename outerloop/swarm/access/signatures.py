@@ -3,9 +3,9 @@
     peer id     base58 of 00 24 (identity multihash of 36 bytes) | 08 01 12 20 (Ed25519, 32 bytes) | public key
     signature   over DOMAIN | msgpack of [context, run, field, ...]
 
-A stream proves only the identity of the peer at its remote end. Data that is forwarded, stored or read from the DHT
-needs a signature. Context and run precede all fields, and msgpack prefixes each field with its length. So a signature
-made for one purpose, run or round is not valid for another.
+A stream proves only the identity of the peer at its remote end, so data that is forwarded, stored or read from the DHT
+needs a signature. The context and the run precede all fields, and msgpack prefixes each field with its length. So a
+signature made for one purpose, run or round is not valid for another.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 Field = bytes | str | int | float
 Witness = Callable[[str, str | bytes, tuple[Field, ...], bytes], None]
-"""Function called with each valid signature. Arguments: context, run, fields, signature."""
+"""Callback for each valid signature, with the arguments (context, run, fields, signature)."""
 
 
 class Signatures:
-    """Signs as this peer, and verifies signatures of other peers.
+    """Signs as this peer, and verifies other peers' signatures.
 
     Args:
-        key: key of this peer's identity.
-        public_of: returns the public key of a peer id, or raises MalformedMessage. None: the key is read from the id.
+        key: this peer's private key.
+        public_of: returns the public key of a peer id, or raises MalformedMessage. If None, the key is read from the
+            id.
 
-    `witness`: called with each signature that `verify` finds valid.
+    The attribute `witness` is called with each signature that `verify` finds valid.
     """
 
     def __init__(self, key: Ed25519PrivateKey, *, public_of: Callable[[str], Ed25519PublicKey] | None = None) -> None:
@@ -59,11 +60,14 @@ class Signatures:
         return peer_id_of(self._key.public_key())
 
     def sign(self, context: str, run: str | bytes, *fields: Field) -> bytes:
-        """Return this peer's 64-byte signature, which is deterministic."""
+        """Return this peer's signature of the context, run and fields: 64 bytes, deterministic."""
         return self._key.sign(_message(context, run, fields))
 
     def verify(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
-        """Return whether the peer `by` has signed this statement; False if the signature or the id is malformed."""
+        """Return whether `signature` is a valid signature of the context, run and fields by the peer `by`.
+
+        Returns False if the signature or the peer id is malformed.
+        """
         if type(signature) is not bytes or len(signature) != SIGNATURE_BYTES:
             return False
         try:
@@ -75,11 +79,11 @@ class Signatures:
 
 
 class KeySigner:
-    """Signs and verifies statements for the consensus. `session`: session id. `own`: name under which this peer signs.
+    """Signs and verifies consensus statements. `session`: session id. `own`: name under which this peer signs.
 
-    The signature covers the name of the signer, before the fields of the statement (statements.py), so that it counts
-    for one member of the roster only. An accept also contains its view, so that accepts of one commit in two views do
-    not add up to a majority.
+    The signature covers the signer's name, followed by the fields of the statement (statements.py), so it counts for
+    only one member of the roster. An accept also contains its view, so accepts of one commit in different views do not
+    add up to a majority.
     """
 
     def __init__(self, signatures: Signatures, *, session: str, own: str) -> None:
@@ -102,7 +106,7 @@ class KeySigner:
 
 @lru_cache(maxsize=1024)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """Return the public key in a peer id. Raises MalformedMessage if it is not the id of an Ed25519 key."""
+    """Return the public key encoded in a peer id. Raises MalformedMessage if it is not the id of an Ed25519 key."""
     if not ED25519_ID.fullmatch(peer_id):
         raise MalformedMessage(f"an Ed25519 peer id has 52 characters and starts with 12D3KooW; got {quote(peer_id)}")
     content = PeerID.from_base58(peer_id).to_bytes()
@@ -112,7 +116,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
 
 
 def is_peer_id(raw: bytes) -> bool:
-    """Return whether these are the raw bytes of a peer id that `public_key_of` accepts."""
+    """Return whether `raw` is the binary form of a peer id that `public_key_of` accepts."""
     return len(raw) == len(PEER_ID_PREFIX) + 32 and raw.startswith(PEER_ID_PREFIX)
 
 

@@ -1,1 +1,1 @@
-"""Evidence against peers that sign contradicting statements, and expulsion of these peers."""
+"""Evidence against peers that sign contradicting statements, and the expulsion of such peers."""

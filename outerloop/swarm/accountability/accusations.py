@@ -1,12 +1,12 @@
-"""Exchange of evidence against peers (evidence.py): new evidence is sent to all peers, and all peers are polled for it.
+"""Exchange of evidence against peers (evidence.py): send new evidence to all peers, and poll them for theirs.
 
 {evidence: true}, then the evidence as a separate map   ->                            a notice; no answer
 {}                                                      ->   <- {count}, then each piece of evidence as a separate map
 
-Each peer checks evidence itself, so it does not matter which peer sends it. A peer that sends evidence that proves
-nothing is itself lying: no more evidence from it is checked. So a remote peer can make this peer check at most one
-false piece of evidence, and one true piece for each known peer. True evidence against keys that the remote peer created
-itself costs a write and a message to all peers for the first few keys, and nothing after that
+Each peer checks evidence itself, so the sender need not be trusted. A peer that sends evidence that proves nothing is
+itself lying, and no further evidence from it is checked. So a remote peer can make this peer check at most one false
+piece of evidence, plus one true piece per known peer. A remote peer may also create keys and send true evidence against
+them: each of the first few keys costs this peer a write and a message to all peers, and further keys cost nothing
 (expulsion.MAX_OUTSIDERS).
 """
 
@@ -30,14 +30,14 @@ from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
-"""Pause between two polls. Each poll goes to one random peer, so a peer sends six polls per minute."""
+"""Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
 
 
 class Accusations(RpcService):
-    """The exchange of evidence by one peer. Any peer may request evidence, because evidence is self-certifying.
+    """Exchanges evidence with other peers. Any peer may request evidence, because evidence is self-certifying.
 
-    `names` returns id -> name of the peers that may take part. `on_own` is called with the offence that evidence proves
-    against this peer's own key. `on_other` is called when another peer has been expelled.
+    `names` returns id -> name of the peers that may take part. `on_own` is called with the offence if evidence proves
+    one against this peer's own key. `on_other` is called after another peer has been expelled.
     """
 
     service = EXPELLED
@@ -60,7 +60,10 @@ class Accusations(RpcService):
         self._sending = BackgroundTasks()
 
     async def accuse(self, evidence: Evidence, *, received_from: str = "") -> bool:
-        """Expel the accused and notify the other peers if the evidence is new and valid. Return whether it is."""
+        """Expel the accused and notify the other peers if the evidence is new and valid. Return whether it is.
+
+        Valid evidence against this peer itself is only reported to `on_own`.
+        """
         if id_of(evidence.peer) == self._transport.peer_id:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
@@ -72,7 +75,7 @@ class Accusations(RpcService):
         return True
 
     async def ask_around(self) -> None:
-        """Poll random peers until cancelled, to receive evidence that was sent while this peer was away."""
+        """Poll random peers until cancelled, to get evidence that was sent while this peer was away."""
         while True:
             if others := self._others():
                 await self._ask(self._random.choice(others))
@@ -90,7 +93,7 @@ class Accusations(RpcService):
             for evidence in await ask(self._transport, self._run, peer):
                 await self._receive_evidence(peer, evidence)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not report which peers it has expelled: %s", peer, error)
+            logger.debug("could not fetch the list of expelled peers from %s: %s", peer, error)
 
     async def _send(self, peer: str, evidence: Evidence) -> None:
         try:
@@ -122,15 +125,15 @@ class Accusations(RpcService):
             self._transport.trust.refusals.note("ballots", self._names().get(remote, remote), why)
 
     def _others(self) -> list[str]:
-        """Return the sorted ids of the other allowed peers."""
+        """Return the ids of the other allowed peers, sorted."""
         allow = self._transport.trust.allow
         return sorted(peer for peer in self._names() if peer != self._transport.peer_id and peer in allow)
 
 
 async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
-    """Request the evidence on the basis of which `peer` (an id) has expelled other peers. Return it unchecked.
+    """Fetch the evidence behind all expulsions known to `peer` (a peer id), and return it unchecked.
 
-    Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer validly.
+    Raises BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
     async with limit(HISTORY_S), transport.open_stream(peer, protocol_name(run, EXPELLED)) as stream:
         await stream.send_object({})
@@ -143,7 +146,7 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
 
 
 async def _receive(stream: Stream) -> Evidence:
-    """Receive one piece of evidence. Raises Unreadable if it is malformed, and BrokenStream if the stream fails."""
+    """Receive one piece of evidence. Raises Unreadable if it is malformed, or BrokenStream if the stream fails."""
     try:
         return Evidence.from_map(msgpack.unpackb(await stream.receive(at_most=MAX_BYTES)))
     except ValueError as error:  # all errors of msgpack and validation.py are ValueErrors

@@ -3,19 +3,20 @@
 Each statement whose signature this peer has verified for another purpose is compared with the few statements that it
 could contradict. This module neither verifies nor creates signatures.
 
-A rollback of this peer is detected as well: its hard state is older than its votes, because its disk was reset to a
-snapshot. The check at the start (hard_state_file.py) checks only which process wrote the hard state last, so a snapshot
-that was taken while that process ran passes it. But a vote is on disk before any other peer receives it. So if the hard
-state lacks a vote that this peer has signed, the vote was cast after the snapshot. The hard state lacks these votes:
+This module also detects a rollback of this peer itself: its disk was reset to a snapshot, so its hard state (the record
+of its votes) is older than its votes. The check at the start (hard_state_file.py) compares only which process wrote the
+hard state last, so it misses a snapshot taken while that process ran. But a vote is on disk before any other peer
+receives it. So if the hard state lacks a vote that this peer has signed, the vote was cast after the snapshot. A vote
+is missing from the hard state if it is one of these:
 
     accept     for the current round, in a later view than the accept on disk
     promise    for the current round, for a later view than the promise on disk
     either     for a round after the current one
 
 A peer that has left a chain for another one (forks.py, HardState.left) discards its votes on the old chain on purpose,
-so no rollback is reported until its rounds have passed the height of the old chain. A rollback is detected only if some
-peer presents such a vote. If two of three peers are reset together while the third is away, they may vote twice without
-being detected.
+so no rollback is reported until its rounds have passed the height of the old chain. A rollback is detected only if
+another peer presents such a vote. If two of three peers are reset together while the third is away, they may vote twice
+undetected.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from outerloop.swarm.consensus.statements import Statement
 
 
 def forgotten(hard_state: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
-    """Return a description of the vote in `fields` if this peer cast it and `hard_state` lacks it; otherwise "".
+    """Return a description of the vote in `fields` if this peer cast it but `hard_state` lacks it, else "".
 
-    `context`, `session` and `fields` are the arguments of Signatures.witness.
+    `context`, `session` and `fields` are those passed to Signatures.witness.
     """
     if session != hard_state.run or context not in (ACCEPT, PROMISE) or fields[0] != hard_state.peer or hard_state.left:
         return ""
@@ -46,23 +47,23 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
 
 
 def _held(hard_state: HardState, context: str) -> int:
-    """Return the latest view for which the hard state holds a vote of this kind."""
+    """Return the latest view for which the hard state holds a vote of the kind `context`, or -1 if there is none."""
     if context == PROMISE:
         return hard_state.promised
     return hard_state.accepted.view if hard_state.accepted else -1
 
 
 VIEWS_KEPT = 64
-"""Maximum number of accepts, and of promises, kept per peer and round: those in the latest views. An honest peer passes
-through only a few views in a round."""
+"""Maximum number of accepts, and of promises, kept per peer and round: those of the latest views. An honest peer goes
+through only a few views per round."""
 Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 
 
 class EquivocationWatch:
-    """A record of the recent statements in one session.
+    """Records the recent statements in one session, and detects contradictions between them.
 
-    It keeps one statement per peer, kind, round, view and head, for the rounds close to the current round.
+    Keeps one statement per peer, kind, round, view and head, for rounds close to the current round.
     """
 
     def __init__(self, session: str) -> None:
@@ -71,13 +72,13 @@ class EquivocationWatch:
         self._statements: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
 
     def begin(self, number: int) -> None:
-        """Set the current round, and forget the statements about rounds that are far from it."""
+        """Set the current round, and drop statements about rounds that are far from it."""
         self._number = number
         for old in [known for known in self._statements if not self._is_close(known)]:
             del self._statements[old]
 
     def saw(self, peer: str, statement: Statement, signature: bytes) -> Evidence | None:
-        """Record a statement that `peer` (a name) has signed. Return evidence if it contradicts an earlier one."""
+        """Record a statement signed by `peer` (a name). Return evidence if it contradicts an earlier one, else None."""
         context, number = str(statement[0]), int(statement[1])
         if context not in KINDS or not self._is_close(number):
             return None
@@ -92,7 +93,10 @@ class EquivocationWatch:
         return None
 
     def heard(self, context: str, run: str | bytes, fields: tuple[Field, ...], signature: bytes) -> Evidence | None:
-        """Record the statement of a verified signature, like `saw`. Statements not about the consensus are ignored."""
+        """Record a verified signature and its statement, like `saw`; the arguments are those of Signatures.witness.
+
+        Statements that do not belong to the consensus are ignored.
+        """
         if run != self._session or context not in KINDS:
             return None
         peer, number = (1, 0) if context == PAYLOAD else (0, 1)
@@ -110,5 +114,5 @@ class EquivocationWatch:
 
 
 def place_of(statement: Statement) -> Place:
-    """Return the view and the head that a statement refers to; a constant if it is a payload statement."""
+    """Return the view and the head that a statement refers to, or (0, b"") for a payload statement."""
     return (0, b"") if statement[0] == PAYLOAD else (int(statement[3]), cast(bytes, statement[2]))

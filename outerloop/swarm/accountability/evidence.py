@@ -1,20 +1,20 @@
 """Evidence against a peer: two statements with its signature that contradict each other, so no honest peer signs both.
 
-    accept, accept     for two different commits after the same head in the same view. A leader accepts its own
-                       proposal, so two different proposals are covered as well
+    accept, accept     for two different commits after the same head in the same view. This covers a leader that makes
+                       two different proposals, because a leader accepts its own proposal
     accept, promise    after the same head: the peer accepted commit X in view v, but its promise for a later view
                        reports no accepted commit, a commit accepted before view v, or another commit in view v
     payload, payload   two payloads for the same round
 
-An honest peer writes a statement to disk before it sends it, and reads it back after a crash. It has one chain head at
-a time and votes once per view after each head. So it never signs such a pair, even if messages are lost, repeated or
+An honest peer writes a statement to disk before sending it, and reads it back after a crash. It has one chain head at a
+time and votes once per view after each head. So it never signs such a pair, even if messages are lost, repeated or
 late. No other peer can forge such a pair either: a statement is valid only for its session, signer and round
 (signatures.py, signed_payload.py), and two signatures of the same statement are not a pair. So the peer that relays
 evidence need not be trusted: each peer checks the evidence itself.
 
-A state root that differs from that of the majority (state_roots.py) is not evidence. A peer whose weights differ
-because of a hardware fault names such a root without lying, and recovers (verify.py). Moreover, the signature of a
-payload does not state to which chain the named state belongs.
+A state root that differs from the majority's (state_roots.py) is not evidence. A peer whose weights differ because of a
+hardware fault reports such a root without lying, and recovers (verify.py). Moreover, the signature of a payload does
+not say which chain the reported state belongs to.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 MAX_SESSION = 512
 """Maximum length of a session id in characters: the run's name and a suffix."""
 MAX_BYTES = 4096
-"""Size limit of one piece of evidence in msgpack, sufficient for fields of the maximum length."""
+"""Maximum size of one piece of evidence in msgpack format; enough for fields of the maximum length."""
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A statement, which begins with its context (statements.py), and its signer's signature."""
+    """A statement and its signer's signature. The statement begins with its context (statements.py)."""
 
     statement: Statement
     signature: bytes
@@ -66,9 +66,9 @@ class Signed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A pair of contradicting statements. `peer`: name of the accused, which signed both in the session `session`.
+    """A pair of contradicting statements. `peer`: name of the accused, which signed both in session `session`.
 
-    `of` sorts the two statements, so that the same pair always gives the same evidence.
+    `of` sorts the two statements, so that a pair always yields the same evidence.
     """
 
     session: str
@@ -87,7 +87,7 @@ class Evidence:
 
     @property
     def why(self) -> str:
-        """A short description of the offence; empty if the statements do not contradict each other."""
+        """A short description of the offence, or "" if the statements do not contradict each other."""
         return contradiction(self.first.statement, self.second.statement)
 
     def to_map(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Evidence:
 
     @staticmethod
     def from_map(value: Any) -> Evidence:
-        """Parse evidence. Raises MalformedMessage if it is not well-formed. `guilty` verifies the signatures."""
+        """Parse evidence. Raises MalformedMessage if it is malformed. Signatures are not verified (see `guilty`)."""
         found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
         session = found["sitting"]
         if type(session) is not str or not 0 < len(session) <= MAX_SESSION or not session.isprintable():
@@ -115,7 +115,7 @@ class Evidence:
 
 
 def guilty(evidence: Evidence, signatures: Signatures) -> str:
-    """Return the name of the peer that the evidence convicts, or an empty string if it proves nothing."""
+    """Verify the evidence. Return the name of the peer that it convicts, or "" if it proves nothing."""
     proven = evidence.why and all(
         _is_signed(evidence, signed, signatures) for signed in (evidence.first, evidence.second)
     )
@@ -123,7 +123,7 @@ def guilty(evidence: Evidence, signatures: Signatures) -> str:
 
 
 def contradiction(statement: Statement, other: Statement) -> str:
-    """Return the offence of a peer that signed both statements, or an empty string if an honest peer may sign both."""
+    """Return the offence of a peer that signed both statements, or "" if an honest peer may sign both."""
     first, second = sorted((statement, other), key=lambda statement: str(statement[0]))
     if (first[0], second[0]) == (ACCEPT, ACCEPT):
         return _two_accepts(first, second)
@@ -160,7 +160,7 @@ def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bo
 
 
 def _order(signed: Signed) -> tuple[str, bytes, bytes]:
-    """Return a sort key that begins with the context, so that an accept comes before a promise."""
+    """Return a sort key. It starts with the context, so that an accept comes before a promise."""
     return str(signed.statement[0]), msgpack.packb(signed.statement), signed.signature
 
 
@@ -193,9 +193,9 @@ def _promise(head: Any, view: Any, reported_view: Any, reported: Any) -> None:
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
-    """Check the two fields with which a payload names a state of the run (state_roots.py), if it names one."""
-    checked_int(number, "the number of the state that a payload names", maximum=MAX_NUMBER)
-    digest(root, "the root of the state that a payload names")
+    """Check the number and root of the run's state that a payload reports (state_roots.py), if it reports one."""
+    checked_int(number, "the number of the state that a payload reports", maximum=MAX_NUMBER)
+    digest(root, "the root of the state that a payload reports")
 
 
 def _view(value: Any) -> int:

@@ -1,13 +1,13 @@
-"""The register of peers expelled from a run: stored next to the identity, enforced by the allow-list.
+"""The register of peers expelled from a run: stored next to the identity, and enforced by the allow-list.
 
     expelled   the expelled peers, each with its offence, the round of the offence, the time when this peer learned of
                it, and the evidence
     lifted     [peer, session, round] of offences that an operator has forgiven. Evidence against that peer is ignored
-               if its round is at most ROUNDS_KEPT later, since other peers may hold further evidence of the offence
+               for rounds up to ROUNDS_KEPT later, because other peers may hold further evidence of the same offence
 
 A peer stays expelled until an operator lifts the expulsion, even if the run is resumed in another session. Evidence
-about a round far in the future of this session is ignored: the accused chooses the round for which it signs, and
-lifting such an expulsion would forgive all its offences up to that round.
+about a round far in the future of this session is ignored: the accused chooses the round it signs for, and lifting such
+an expulsion would forgive all its offences up to that round.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""Maximum number of entries, equal to the size of the largest roster: 4 MB on disk and in an answer to a poll. A
-further entry replaces the oldest one."""
+"""Maximum number of entries: the size of the largest roster, or 4 MB on disk and in an answer to a poll. A further
+entry replaces the oldest one."""
 MAX_OUTSIDERS = 64
-"""Once this number of peers is expelled, a further peer is added only if it is in one of the last rosters. The limit is
-needed because in an open run a new key costs nothing, and each lying key costs this peer a write and a message to all
-peers."""
+"""Once this number of peers is expelled, only peers in a recent roster are added. The limit is needed because new keys
+are free in an open run, and each lying key costs this peer a write and a message to all peers."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 
@@ -86,9 +85,9 @@ class Expulsion:
 
 @dataclass(frozen=True)
 class ExpulsionRegister:
-    """The content of the register's file. It is immutable: each event creates a new register.
+    """The content of the register file. It is immutable: each change creates a new register.
 
-    `expelled`: peer id -> its expulsion, the oldest entry first. `lifted`: the expulsions that an operator has lifted.
+    `expelled`: peer id -> expulsion, oldest first. `lifted`: the expulsions that an operator has lifted.
     """
 
     expelled: Mapping[str, Expulsion] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class ExpulsionRegister:
         return replace(self, expelled={**dict(last), id_of(expulsion.peer): expulsion})
 
     def without(self, peer_id: str) -> ExpulsionRegister:
-        """Return the register with the expulsion of `peer_id` lifted. That peer must be expelled."""
+        """Return the register with the expulsion of `peer_id` lifted. The peer must be expelled."""
         expulsion = self.expelled[peer_id]
         others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
         return ExpulsionRegister(others, (*self.lifted, (peer_id, expulsion.session, expulsion.number)))
@@ -116,7 +115,7 @@ class ExpulsionRegister:
 
     @staticmethod
     def from_bytes(content: bytes) -> ExpulsionRegister:
-        """Parse a register. Raises MalformedMessage if it is damaged or has another version."""
+        """Parse a register. Raises MalformedMessage if it is damaged or of another version."""
         value = unpacked(content, "the list of expelled peers")
         found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
         checked_int(found["version"], "the version of the list of expelled peers", minimum=VERSION, maximum=VERSION)
@@ -141,10 +140,10 @@ async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
 
 
 class ExpelledPeers:
-    """A running peer's register. It excludes the expelled peers from the run (AllowList.expel).
+    """The register of a running peer. It excludes expelled peers from the run (AllowList.expel).
 
-    `hard_state` returns the hard state of the consensus, or None before the rounds have begun. Until then, no peer is
-    newly expelled.
+    `hard_state` returns the hard state of the consensus, or None before the rounds have begun; until they begin, no
+    further peer is expelled.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class ExpelledPeers:
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking.
 
-        It must be new, not forgiven and not about a round far ahead, and the register must have room for the expulsion.
+        The evidence must be new, not forgiven, and not about a round far ahead. The register must have room for it.
         """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()
@@ -181,9 +180,9 @@ class ExpelledPeers:
         return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(hard_state, id_of(peer))
 
     async def convict(self, evidence: Evidence) -> bool:
-        """Expel the accused if the evidence is worth checking and valid. Return whether it is.
+        """Expel the accused if `wants` accepts the evidence and it is valid. Return whether the accused was expelled.
 
-        Returns True only once the expulsion is synced to disk.
+        Returns True only after the expulsion has been synced to disk.
         """
         if not self.wants(evidence) or not guilty(evidence, self._trust.signatures):
             return False
@@ -198,12 +197,12 @@ class ExpelledPeers:
         for forgotten in known.keys() - self.register.expelled.keys():
             self._trust.allow.readmit(forgotten)
         logger.warning("%s %s: it is expelled from the run", peer, why)
-        async with self._writing:  # one write at a time, each of the newest register
+        async with self._writing:  # one write at a time, always of the newest register
             await write_register(self._disk, self.register)
 
 
 def _has_seat(hard_state: HardState, peer_id: str) -> bool:
-    """Return whether a peer is in one of the last rosters."""
+    """Return whether a peer is in one of the recent rosters."""
     return any(peer_id == id_of(peer) for decided in hard_state.log for peer in decided.commit.roster)
 
 

@@ -1,1 +1,1 @@
-"""Transfer of the run's state to a peer that joins late or fell behind."""
+"""Transfer of the run's state to a peer that joins late or has fallen behind."""

@@ -1,4 +1,4 @@
-"""Find the newest proven commit of a run and follow the chain from it, for a peer without the run's state."""
+"""For a peer without the run's state: find the newest proven commit of a run, and follow the chain from it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class ChainFollower:
-    """Follows the chain of commits of a run. `own`: this peer's name.
+    """Follows a run's chain of commits. `own`: this peer's name.
 
-    `heard_s`: the time (time.monotonic) at which a peer last answered a request about the run.
+    `heard_s`: the time (time.monotonic) of the last answer from a peer to a request about the run.
     """
 
     def __init__(self, trust: AccessControl, rounds: GatherRunner, *, own: str) -> None:
@@ -39,10 +39,10 @@ class ChainFollower:
         self.heard_s = time.monotonic()
 
     async def newest_commit(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
-        """Wait for the newest proven commit (proof.py) and return it. Log peers whose commits contradict it.
+        """Wait for the newest proven commit (proof.py), and return it. Log peers whose commits contradict it.
 
-        If neither the roster nor an allow-list is known, there are no voters. In that case more than half of the peers
-        that are asked must hold the commit or, if there is no such majority, more than half of those that answer.
+        If neither the roster nor an allow-list is known, there are no voters. Then more than half of the peers asked
+        must hold the commit or, if there is no such majority, more than half of the peers that answer.
         """
         while True:
             others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
@@ -62,7 +62,7 @@ class ChainFollower:
                     self._trust.refusals.note("ballots", others[peer], why)
                 rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
                 logger.info(
-                    "newest proven commit: %d; it, or an earlier commit of its chain, is held by more than half of %s",
+                    "newest proven commit: %d; more than half of %s hold it or an earlier commit of its chain",
                     head.number,
                     rests_on,
                 )
@@ -76,7 +76,7 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return peer id -> log for these peers. Stop waiting soon after most voters have shown the same commit."""
+        """Return peer id -> log of commits. Stop soon after a majority of the voters has shown the same commit."""
         logs: dict[str, Sequence[CommitCertificate]] = {}
         answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
         async with aclosing(answers):
@@ -88,9 +88,10 @@ class ChainFollower:
     async def certified_root(
         self, number: int, head: Commit, donors: Sequence[str], signer: KeySigner, session: str
     ) -> bytes:
-        """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
+        """Follow the chain from `head`. Return the manifest sha256 of the run's state as of commit `number`.
 
-        Raises ContentUnavailable if the state is not certified, and UserError if this peer may not follow the chain.
+        Waits until the state is certified. Raises ContentUnavailable if it will not be, and UserError if this peer may
+        not follow the chain.
         """
         decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
@@ -104,7 +105,7 @@ class ChainFollower:
             certified.cancel()
 
     async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
-        """Ask these peers in turn for commits until the state is certified. Warn if the certification takes long."""
+        """Ask the peers in turn for commits until the state is certified. Warn if certification takes long."""
         clock = asyncio.get_running_loop().time
         began_s, warn_after_s, turn = clock(), CERTIFY_S, 0
         while not certified.done():
@@ -116,19 +117,19 @@ class ChainFollower:
                 warn_after_s *= 2
                 named = self._rounds.roots.describe(number)
                 self.warn(
-                    f"the state as of commit {number} waits for the rounds after it: {named}."
+                    f"waiting for later rounds to certify the state as of commit {number}: {named}."
                     " If the run ends before the state is certified, it is not transferred"
                 )
             await asyncio.wait([certified], timeout=RETRY_S[1])
 
     async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
-        """Wait until a peer proves the commit after `head`, and return it.
+        """Wait until a peer proves the commit after `head`, and return that commit.
 
-        Raises ContentUnavailable if most of the peers that answer cannot provide that commit, because their logs begin
-        after it or contain another chain.
+        Raises ContentUnavailable if most of the peers that answer cannot provide it, because their logs begin after it
+        or contain another chain.
         """
         while True:
-            first = next(self._turns) % max(1, len(peers))  # a different peer each time, as a peer may be silent
+            first = next(self._turns) % max(1, len(peers))  # a different first peer each time, as one may be silent
             logs = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
             if logs.proven:
                 self.heard_s = time.monotonic()
@@ -140,21 +141,21 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     def warn(self, line: str) -> None:
-        """Log a warning unless it is the same as the last one."""
+        """Log a warning unless it equals the previous one."""
         if line != self._warned:
             logger.warning("%s", line)
         self._warned = line
 
     async def _look_at(self, peer: str) -> None:
-        """Ask a peer for newer commits, and catch up with the peer if it has any."""
+        """Ask a peer for newer commits. If it has any, catch up with it."""
         try:
             async with limit(VIEW_S):
                 await self._rounds.look_at(peer)
             self.heard_s = time.monotonic()
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not answer: %s", peer, error)
+            logger.debug("%s did not answer: %s", peer, error)
 
 
 def _describe(voters: Sequence[frozenset[str]]) -> str:
-    """Describe the groups of voters for a log line. Return an empty string if there are no voters."""
+    """Return a description of the groups of voters for a log line, or "" if there are no voters."""
     return " or ".join(f"{len(group)} peers" for group in voters)

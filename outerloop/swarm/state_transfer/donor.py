@@ -1,19 +1,19 @@
-"""Serve the state to peers that join late: donors copy their states when the same commit lands, and continue training.
+"""Serve the run's state to late joiners: all donors copy their states at the same commit, and continue training.
 
     {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state
                   <- {} if the commit has passed, or does not land within POLL_S: the joiner has to ask again
 
-A joiner names a commit that is about to land. Donors whose states are equal have equal manifests (manifest.py). The
-chunks are served by their hashes (bulk.py).
+A joiner requests the state as of a commit that is about to land. Donors with equal states have equal manifests
+(manifest.py). The joiner then downloads the chunks by their hashes (bulk.py).
 
 A copy costs this peer time and memory, so the number of copies does not depend on how many peers request one. Each peer
-can request one commit at a time, out of the next FURTHEST_AHEAD commits to land; requests for later commits have to
-wait. The state as of a requested commit is copied in these cases:
+can request one commit at a time, from the next FURTHEST_AHEAD commits to land; requests for later commits have to wait.
+The state as of a requested commit is copied if one of these holds:
 
     - another peer has requested the same commit
     - no other commit was requested or copied in the COPY_EVERY - 1 commits before it
     - its number is a multiple of COPY_EVERY. Every donor copies at these multiples if requested, so that no peer can
-      keep the donors copying at different commits
+      make the donors copy at different commits
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 FURTHEST_AHEAD = 2
-"""Maximum number of commits by which a requested commit may be ahead of the last one that landed at this donor."""
+"""Maximum number of commits that a requested commit may be ahead of the last commit landed at this donor."""
 COPY_EVERY = 4
-"""Out of this many consecutive commits, at most two states are copied, one of them at a multiple of the number."""
+"""Of this many consecutive commits, at most two have their states copied: one is a multiple of COPY_EVERY."""
 
 
 def next_common(number: int) -> int:
-    """Return the first commit from `number` on at which every donor copies its state if any peer requests it."""
+    """Return the first commit, not before `number`, at which every donor copies its state if any peer requests it."""
     return -(-number // COPY_EVERY) * COPY_EVERY
 
 
 class Donor(RpcService):
-    """The serving side of state transfer. Only `wants` may be called from the trainer's thread.
+    """The serving side of state transfer. Only `wants` may be called from the training thread.
 
-    `session`: returns the session id that the signatures of manifests cover.
+    `session`: returns the session id that manifest signatures cover.
     """
 
     service = "snapshot"
@@ -73,11 +73,11 @@ class Donor(RpcService):
         await super().serve()
 
     def wants(self, number: int) -> bool:
-        """Return whether a peer has requested the state as of this commit."""
+        """Return whether a peer has requested the state as of commit `number`."""
         return number in list(self._demands.values())
 
     def landed(self, number: int, *, copied: bool) -> None:
-        """Record that a commit has landed. If its state was not `copied`, later requests for it get an empty answer."""
+        """Record that commit `number` has landed. If its state was not `copied`, later requests for it are declined."""
         self._landed = number
         if copied:
             self._copied = self._hashing = number
@@ -85,25 +85,25 @@ class Donor(RpcService):
         self._wake_waiting()
 
     def hold(self, content: bytes, manifest: Manifest) -> None:
-        """Serve this state until no peer has requested it for STATE_KEPT_S."""
+        """Serve the state `content`. It is dropped once no peer has requested it for STATE_KEPT_S."""
         self._held.put(content, manifest)
         self._hashing = -1
         self._hold_on()
         self._wake_waiting()
 
     def holds(self, number: int) -> bool:
-        """Return whether the state as of this commit is being served."""
+        """Return whether the state as of commit `number` is being served."""
         return self._held.number == number
 
     def release(self, number: int) -> None:
-        """Stop serving the state as of this commit. Does nothing if another state is being served."""
+        """Stop serving the state as of commit `number`. Does nothing if another state is being served."""
         if self.holds(number):
             self._held.clear()
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if type(number) is not int or number < 0:
-            raise Unreadable("the request lacks the number of a commit")
+            raise Unreadable("the request does not contain a valid commit number")
         try:
             async with limit(POLL_S):
                 while self._held.number != number and (number > self._landed or number == self._hashing):
@@ -118,7 +118,7 @@ class Donor(RpcService):
         await stream.ended()
 
     def _demand(self, peer: str, number: int) -> None:
-        """Remember that `peer` requests the state as of commit `number`, if that state may be copied."""
+        """Record that `peer` requests the state as of commit `number`, if that state may be copied."""
         others = {other: wanted for other, wanted in self._demands.items() if other != peer}
         last = max([self._copied, *others.values()])
         rested = number - last >= COPY_EVERY or number in others.values() or number % COPY_EVERY == 0
@@ -126,7 +126,7 @@ class Donor(RpcService):
             self._demands = {**others, peer: number}
 
     def _signature(self, number: int) -> bytes:
-        """Return this peer's signature over the commit's number and the sha256 and size of the held manifest."""
+        """Return this peer's signature over the commit number and the held manifest's sha256 and size."""
         return self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *self._held.named)
 
     def _hold_on(self) -> None:
@@ -140,9 +140,9 @@ class Donor(RpcService):
 
 
 class _Held:
-    """One state: its manifest and its chunks, by sha256. `named`: sha256 and size of the manifest.
+    """The state being served: its manifest and its chunks, keyed by sha256.
 
-    `asked` is called whenever the manifest or a chunk is requested.
+    `named`: the manifest's sha256 and size in bytes. `asked` is called whenever the manifest or a chunk is requested.
     """
 
     def __init__(self, *, asked: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ class _Held:
         self._parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), self.named[0]: packed}
 
     def clear(self) -> None:
-        """Drop the state. Uploads that have started still finish."""
+        """Drop the state. Uploads in progress still finish."""
         self.number, self._parts = -1, {}
 
     def get(self, sha: bytes) -> Buffer | None:
@@ -167,10 +167,10 @@ class _Held:
 
 
 def protocol_of(run: str) -> str:
-    """Return the name of the protocol by which a joiner requests a manifest."""
+    """Return the name of the protocol for requesting a manifest from a donor."""
     return protocol_name(run, Donor.service)
 
 
 def content_of(run: str) -> str:
-    """Return the run name under which manifests and chunks are transferred in bulk."""
+    """Return the name used as the run name in bulk transfers of manifests and chunks."""
     return f"{run}/state"

@@ -1,10 +1,10 @@
-"""Download a state: its manifest, then its chunks from all donors that name this state, in parallel.
+"""Download a state: first its manifest, then its chunks, in parallel from all donors that offer this state.
 
-    more than half of all donors name one state    ->   download that state without waiting until it is certified
-    else                                           ->   wait until a state is certified (state_roots.py); download it
+    more than half of all donors offer one state   ->   download that state without waiting until it is certified
+    otherwise                                      ->   wait until a state is certified (state_roots.py); download it
 
-Chunks are kept on disk until all have arrived, so an interrupted download resumes where it stopped as long as the state
-is still the same.
+Chunks are kept on disk until all have arrived, so an interrupted download resumes where it stopped if the state is
+still the same.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from outerloop.swarm.validation import MalformedMessage, checked_int, digest
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 Named = tuple[bytes, int]
-"""sha256 and size in bytes of a manifest."""
+"""A manifest's sha256 and size in bytes, which identify a state."""
 
 
 class Download:
-    """The downloading side. `disk`: used for chunks only. `session`: returns the session id that donors sign."""
+    """Downloads states. `disk`: stores chunks only. `session`: returns the session id that donors sign."""
 
     def __init__(self, transport: Transport, *, run: str, session: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
@@ -58,12 +58,13 @@ class Download:
         at_most: int,
         certified: Callable[[], Awaitable[bytes]] | None = None,
     ) -> tuple[Manifest, bytes]:
-        """Return the manifest and the content of the state as of commit `number`, from the donors that offer it.
+        """Download the state as of commit `number` from the donors that offer it. Return its manifest and content.
 
         `donors` are peer ids. The content has at most `at_most` bytes. `progress` is called with the number of bytes
-        received and the size of the state. `certified` waits until a manifest is certified and returns its sha256. If
-        more than half of the donors name one state, `certified` is not called, so the caller must compare the result
-        with the certified manifest. If `certified` is None, more than half of the donors must name the same state.
+        received and the size of the state. `certified` waits until a manifest is certified, and returns its sha256. If
+        more than half of the donors offer the same state, `certified` is not called, so the caller must compare the
+        result with the certified manifest. If `certified` is None, more than half of the donors must offer the same
+        state.
 
         Raises ContentUnavailable if the donors do not deliver the state, and MalformedMessage if its manifest is
         malformed.
@@ -82,12 +83,13 @@ class Download:
         manifest = Manifest.from_bytes(packed)
         if manifest.number != number or manifest.size_bytes > at_most:
             raise ContentUnavailable(
-                f"donors named too large a state or another one: {manifest.size_bytes} bytes, commit {manifest.number}"
+                "the offered state is too large or for another commit:"
+                f" {manifest.size_bytes} bytes, commit {manifest.number}"
             )
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
-        """Return the manifest that a donor names, and the donor; None if the donor offers no valid manifest."""
+        """Return the manifest that a donor offers, and the donor, or None if it offers no valid manifest."""
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
@@ -100,23 +102,23 @@ class Download:
             return None
 
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
-        """Return whether the donor has signed the manifest that it names; log the rejection if not."""
+        """Return whether the donor has signed the manifest that it offers. If not, log the rejection."""
         trust = self._transport.trust
         valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not valid:
-            trust.refusals.note("manifests", donor, f"names a state as of commit {number} without a valid signature")
+            trust.refusals.note("manifests", donor, f"offers a state as of commit {number} without a valid signature")
         return valid
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
-        """Return the whole state. Equal chunks, e.g. of zeros, are downloaded only once."""
+        """Download all chunks and return the whole state. Equal chunks, e.g. of zeros, are downloaded only once."""
         kept, turns, received = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
-        content = io.BytesIO(bytes(manifest.size_bytes))  # uses memory only as it fills; getvalue() makes no copy
+        content = io.BytesIO(bytes(manifest.size_bytes))  # memory is used only as it fills; getvalue() does not copy
         chunks = cut(content.getbuffer())
 
         async def download(sha: bytes, places: list[int]) -> None:
             nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
-            async with turns:  # no more downloads than slots, because a waiting download takes the slot of a slow one
+            async with turns:  # at most one download per slot: a waiting one would end the turn of a slow one
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:
@@ -133,11 +135,11 @@ class Download:
         for name in self._disk.names():
             self._disk.remove(name)
         for chunk in chunks:
-            chunk.release()  # nothing writes to it any more
+            chunk.release()  # no task writes to it any more
         return content.getvalue()
 
     def _read(self, sha: bytes, chunk: memoryview) -> bool:
-        """Copy a chunk from disk into `chunk`. Return False if the chunk on disk is damaged."""
+        """Read the chunk with this sha256 from disk into `chunk`. Return False if the chunk on disk is damaged."""
         found = bytes(self._disk.read(sha.hex()))
         if valid := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
             chunk[:] = found
@@ -148,7 +150,7 @@ class Download:
         await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:
-        """Return the names of this state's chunks on disk. Delete the chunks of any other state."""
+        """Delete the chunks of other states from disk. Return the names of this state's chunks on disk."""
         held = set(self._disk.names())
         needed = {sha.hex() for sha in manifest.chunks}
         for name in held - needed:
@@ -157,14 +159,14 @@ class Download:
 
 
 class _Nothing:
-    """An empty content source: the downloading side serves nothing."""
+    """An empty content source, for a downloader that serves nothing."""
 
     def get(self, sha: bytes) -> Buffer | None:
         return None
 
 
 def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
-    """Return manifest -> the donors that name it."""
+    """Return manifest -> donors that offer it. Log a warning if the donors offer different manifests."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:
@@ -175,5 +177,5 @@ def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str
 
 
 def _named_by_most(offers: Mapping[Named, Sequence[str]], donors: int) -> Named | None:
-    """Return the manifest that more than half of the donors name, or None. `donors`: their number."""
+    """Return the manifest offered by more than half of the donors, or None. `donors`: number of donors asked."""
     return next((named for named, holders in offers.items() if 2 * len(holders) > donors), None)

@@ -2,13 +2,13 @@
 
     1. find the newest proven commit h, and ask its roster for the state as of commit n = h + 1 (donor.py)
     2. wait until the chain proves commit n; follow the chain from there, and keep the commits that arrive
-    3. wait until a majority of the donors has named the same state in the chain: it is the run's state (state_roots.py)
-    4. check that the downloaded state (download.py) is this state; the trainer resumes from it, and lands the commits
+    3. wait until a majority of the roster has named the same state in the chain: it is the run's state (state_roots.py)
+    4. check that the downloaded state (download.py) is this state; the trainer resumes from it and lands the commits
        kept meanwhile
 
 If no state as of commit n is available, the next n is a commit at which every donor copies its state. Before the first
-round, the run's initial state is transferred in a similar way to peers that hold a different state; more than half of
-the donors must name the same initial state.
+round, peers that hold a different initial state download the run's initial state in a similar way; more than half of
+the donors must offer the same one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
 START = MAX_NUMBER
-"""Number that denotes the run's initial state. No commit has this number."""
+"""The commit number that stands for the run's initial state. No commit has this number."""
 
 
 class StateTransfer:
-    """Both sides of state transfer.
+    """Both sides of state transfer: serving states and downloading them.
 
-    `own`: this peer's name. `session`: returns the session id that donors sign. `disk`: used for chunks only.
-    `limiter`: rate limit of uploads. `uploads` and `downloads` transfer the bytes and count them. `donor` serves
-    states. `chain` follows the commits of the other peers.
+    `own`: this peer's name. `session`: returns the session id that donors sign. `disk`: stores chunks only.
+    `limiter`: rate limit for uploads. `uploads` and `downloads` transfer the bytes and count them. `donor` serves
+    states. `chain` follows the other peers' commits.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class StateTransfer:
         await self.donor.serve()
 
     def wants(self, number: int) -> bool:
-        """Return whether a peer waits for the state as of this commit. The trainer's thread may call this."""
+        """Return whether a peer is waiting for the state as of commit `number`. The training thread may call this."""
         return self.donor.wants(number)
 
     async def serve_initial_state(self, content: bytes) -> None:
-        """Serve the run's initial state."""
+        """Serve the run's initial state `content` to the other peers."""
         self.donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
 
     async def fetch_initial_state(self, peers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
-        """Return the initial state, of at most `at_most` bytes, from these peers (names).
+        """Download the run's initial state from `peers` (names), and return it. It has at most `at_most` bytes.
 
-        Retries until it succeeds. The caller sets the time limit.
+        Retries until it succeeds; the caller sets the time limit.
         """
         ids = [id_of(peer) for peer in peers]
         while True:
@@ -91,13 +91,14 @@ class StateTransfer:
             await asyncio.sleep(RETRY_S[1])
 
     async def drop_initial_state(self) -> None:
-        """Drop the initial state once all peers have it."""
+        """Stop serving the run's initial state, because all peers have it."""
         self.donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
-        """Record that the trainer has landed a commit. Serve `content`, the copy of the state as of this commit.
+        """Record that the trainer has landed commit `number`, and serve the copied state.
 
-        This peer's next payload then names the state. `content` is None if the state was not copied.
+        `content`: the state as of this commit, or None if it was not copied. If it is served, this peer's next payload
+        names it.
         """
         head = self._rounds.head_of(number)
         self.donor.landed(number, copied=content is not None and head is not None)
@@ -108,9 +109,9 @@ class StateTransfer:
             self.donor.hold(content, manifest)
 
     def silent_s(self) -> float:
-        """Return the time in seconds since the last answer to a request about the run, or the last transfer of a state.
+        """Return the seconds since the last answer to a request about the run or the last transfer of state data.
 
-        A transfer is noticed by the first call of this method after it, and the time is then counted from that call.
+        A transfer is detected only by the next call of this method, which restarts the time from zero.
         """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
@@ -124,10 +125,11 @@ class StateTransfer:
     async def install_state(
         self, peers: Callable[[], Iterable[str]], *, session: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
-        """Return the number of the commit to resume after, and the state as of that commit, of at most `at_most` bytes.
+        """Download the run's state. Return the number of the commit to resume after, and the state as of that commit.
 
-        `peers` returns the names of the peers that may know the run. It is called before each attempt, because more
-        peers may have become known. Retries until it succeeds. The caller sets the time limit.
+        `peers` returns the names of the peers that may know the run; it is called before each attempt, to include
+        newly known peers. The state has at most `at_most` bytes. Retries until it succeeds; the caller sets the time
+        limit.
         """
         signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None

@@ -1,8 +1,8 @@
-"""The manifest of a snapshot of the run's state: the commit of the snapshot, and the sha256 of every chunk of 8 MiB.
+"""The manifest of a snapshot of the run's state: the commit of the snapshot, and the sha256 of every 8 MiB chunk.
 
 Peers that hold equal states have equal manifests, so the sha256 of the manifest's bytes identifies the state, and all
 of these peers are sources of the state. Each donor signs (session, commit, sha256 of the manifest, size of the manifest
-in bytes), so it can be proven that the donor named this state.
+in bytes), which proves that the donor offered this state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outerloop.swarm.validation import (
     unpacked,
 )
 
-CHUNK_BYTES = 8 << 20  # 4 MiB needs twice as many streams, which takes a fifth longer on loopback
+CHUNK_BYTES = 8 << 20  # 4 MiB chunks need twice as many streams and take a fifth longer on loopback
 CONTEXT = "manifest"
 """The context of a donor's signature."""
 FIELDS = ("number", "head", "size_bytes", "chunks")
@@ -31,7 +31,7 @@ FIELDS = ("number", "head", "size_bytes", "chunks")
 
 @dataclass(frozen=True)
 class Manifest:
-    """A state's manifest. `number`, `head`: number and digest of the last commit that landed before the copy.
+    """A state's manifest. `number`, `head`: number and digest of the last commit landed before the state was copied.
 
     `chunks`: sha256 of each chunk.
     """
@@ -48,11 +48,11 @@ class Manifest:
 
     @property
     def sha(self) -> bytes:
-        """The sha256 of the manifest's bytes, which names the state."""
+        """The sha256 of the manifest's bytes, which identifies the state."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     def places(self) -> dict[bytes, list[int]]:
-        """Return sha256 -> the indexes of the chunks with that hash, in order of first occurrence."""
+        """Return sha256 -> indices of the chunks with that hash. Keys are in order of first occurrence."""
         places: dict[bytes, list[int]] = {}
         for chunk, sha in enumerate(self.chunks):
             places.setdefault(sha, []).append(chunk)
@@ -82,7 +82,7 @@ class Manifest:
 
 
 def cut(content: bytes | memoryview) -> list[memoryview]:
-    """Return views of the content's chunks; the last one may be shorter."""
+    """Split `content` into views of CHUNK_BYTES each; the last one may be shorter."""
     view = memoryview(content)
     return [view[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
 

@@ -66,7 +66,7 @@ def test_a_key_that_others_may_read_is_refused_and_it_is_said_what_to_type(tmp_p
 def test_a_damaged_identity_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = ensure_identity(tmp_path / "identity")
     path.write_bytes(damage(path.read_bytes()) if damage is not bytes else b"")
-    with pytest.raises(UserError, match="holds no Ed25519 identity: remove it"):
+    with pytest.raises(UserError, match="does not contain an Ed25519 identity: remove it"):
         read_identity(path)
 
 

@@ -203,7 +203,7 @@ def test_a_file_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     path, said = ensure_identity(tmp_path / "identity.key"), list[str]()
     path.write_bytes(path.read_bytes()[:68])
     assert fit_to_vote(path, Folder, listed=True, on_status=said.append) == path
-    assert len(said) == 1 and "is from an earlier version and is kept in use" in said[0]
+    assert len(said) == 1 and "was created by an earlier version and stays in use" in said[0]
     Life.begin(path)
     assert fit_to_vote(path, Folder, listed=True, on_status=pytest.fail) == path
 
@@ -227,7 +227,7 @@ def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     path = voter(tmp_path, first)
     again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
-    with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: start it again as worker 1"):
+    with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: restart it as worker 1"):
         asyncio.run(file.write(again))
     assert HardStateFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, (
         "what it voted for is not forgotten"
@@ -259,5 +259,5 @@ def test_a_start_that_cannot_be_counted_is_told_in_one_line(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("outerloop.swarm.access.identity._replace", full)
-    with pytest.raises(UserError, match=r"count in .* cannot be increased \(No space left on device\): free some"):
+    with pytest.raises(UserError, match=r"cannot update the start count in .* \(No space left on device\): free some"):
         Life.begin(path)

@@ -305,7 +305,7 @@ def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pyte
         work.cancel()
 
     run(scene())
-    said = [record.getMessage() for record in caplog.records if "waits for the rounds after it" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "waiting for later rounds" in record.getMessage()]
     assert 1 <= len(said) <= 2 and "0 peers have named the same state in a commit" in said[0]
     assert said[0].endswith("If the run ends before the state is certified, it is not transferred")
 
