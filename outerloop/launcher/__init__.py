@@ -1,1 +1,1 @@
-"""Processes of a run: supervisor, worker processes, torchrun, sweeps."""
+"""Start and supervise the processes of a run: local workers, torchrun ranks and sweeps."""

@@ -1,11 +1,11 @@
 """Choose the number of CPU threads of a worker: its share of the available cores, limited to what its model can use.
 
-    share    cores that affinity and the cgroup's quota allow / (concurrent runs of a sweep x processes of a run)
+    share    cores that affinity and the cgroup quota allow / (concurrent runs of a sweep x processes of a run)
     threads  min(share, OMP_NUM_THREADS, parameters x tokens of a micro-batch / GRAIN), at least 1
 
-With a second thread, steps of a model with half a million parameters are 1.2 times as fast. But they are slower if
-another program uses the second core, because all threads wait for the slowest at the end of every operation. So small
-models use one thread.
+A second thread makes the steps of a model with half a million parameters 1.2 times as fast, but slower if another
+program uses the second core, because all threads wait for the slowest at the end of every operation. Small models
+therefore use one thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from outerloop.kernels.threads import set_threads
 
 GRAIN = 4e8
-"""Amount of work for each thread: parameters x tokens of a micro-batch.
+"""Amount of work that justifies one thread: parameters x tokens of a micro-batch.
 
 With the default settings, model=nano gets 1 thread and model=tiny 2.
 """
@@ -27,9 +27,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def core_share(processes: int) -> int:
-    """Return how many threads each process of a run may use, at least 1.
+    """Return the number of threads that each process of a run may use, at least 1.
 
-    processes: number of processes of the run on this machine.
+    `processes`: number of processes of the run on this machine.
     """
     return max(1, available_cores() // (concurrent_runs() * processes))
 
@@ -40,20 +40,20 @@ def threads_per_process(processes: int) -> int:
 
 
 def useful_threads(params: int, tokens: int) -> int:
-    """Return how many threads a model of `params` parameters with micro-batches of `tokens` tokens can use."""
+    """Return how many threads (at least 1) a model of `params` parameters can use on micro-batches of `tokens` tokens."""
     return max(1, int(params * tokens / GRAIN))
 
 
 def available_cores() -> int:
-    """Return how many cores affinity and the cgroup's quota allow this process to use."""
+    """Return the number of cores that CPU affinity and the cgroup quota allow this process to use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, cgroup_quota(CGROUP) or allowed)
 
 
 def cgroup_quota(folder: Path) -> int | None:
-    """Return how many cores a container may use: its cgroup's quota / period, rounded up, or None if unlimited.
+    """Return the number of cores that the cgroup in `folder` allows, or None if there is no limit.
 
-    Reads cgroup version 2 or 1.
+    The number is quota / period, rounded up. Supports cgroup v1 and v2.
     """
     try:
         if (folder / "cpu.max").exists():
@@ -67,12 +67,12 @@ def cgroup_quota(folder: Path) -> int | None:
 
 
 def concurrent_runs() -> int:
-    """Return how many runs of this sweep the launcher trains at the same time (its n_jobs), or 1 outside a sweep."""
+    """Return how many runs of a sweep hydra's launcher trains at the same time (its n_jobs), or 1 outside a sweep."""
     n_jobs = HydraConfig.get().launcher.get("n_jobs", 1) if HydraConfig.initialized() else 1
     cores = os.cpu_count() or 1
     return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)  # joblib: -1 is all cores, -2 all but one
 
 
 def limit_threads(params: int, tokens: int) -> None:
-    """Lower the number of torch threads of the calling thread to the number that its model can use."""
+    """Lower the calling thread's number of torch threads to the number that its model can use."""
     set_threads(min(torch.get_num_threads(), useful_threads(params, tokens)))

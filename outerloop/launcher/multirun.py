@@ -1,4 +1,4 @@
-"""Run `outerloop train -m`: one run for each combination of swept options, with any launcher and sweeper of hydra."""
+"""Run `outerloop train -m`: one run for each combination of swept options, with any hydra launcher and sweeper."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ SWEEP_DIR = "hydra.sweep.dir="
 
 
 def multirun(overrides: list[str]) -> int:
-    """Check every combination of options, then run the sweep. Print a table of the runs, and why failed runs died.
+    """Check every combination of options, run the sweep, and print a table of the runs and the reason for each failure.
 
-    Return exit code 1 if any run died, else 0.
-
-    Failed runs are found in the folders of the sweep, because launchers may run jobs in other processes or on other
-    machines.
+    Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
+    launchers may run jobs in other processes or on other machines.
     """
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
     configs = [load.load(combination) for combination in combinations(overrides)]
     if not configs:
-        raise UserError("one of the swept options has no value, so there is no run: give it at least one")
+        raise UserError("one of the swept options has no values, so there is nothing to run: set at least one value")
     if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
         raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     swept = {override.key_or_group for override in load.parse_overrides(overrides) if override.is_sweep_override()}
@@ -64,7 +62,7 @@ def multirun(overrides: list[str]) -> int:
 
 
 def print_report(folder: Path) -> None:
-    """Print the table that compares the runs of a sweep, if any has started."""
+    """Print the table that compares the runs of a sweep, if any run has started."""
     if paths := runs.runs_under(folder):
         print()
         terminal.print_comparison(Comparison([runs.read(path) for path in paths], baseline=None), terminal.console())
@@ -72,7 +70,7 @@ def print_report(folder: Path) -> None:
 
 
 def sweep_folder(overrides: list[str]) -> Path:
-    """Return the folder of the sweep: hydra.sweep.dir, or a new one whose name contains the current time."""
+    """Return the folder of the sweep: hydra.sweep.dir if it is set, else a new one named after the current time."""
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
     if not typed:
         return new_folder("sweep")
@@ -81,7 +79,7 @@ def sweep_folder(overrides: list[str]) -> Path:
 
 
 def not_swept(overrides: list[str]) -> str:
-    """Return the hydra override that excludes options with only one value from the names of the jobs (run_info.py)."""
+    """Return the hydra override that leaves options with only one value out of job names (run_info.py)."""
     constant = [o.key_or_group for o in load.parse_overrides(overrides) if not o.is_sweep_override()]
     return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"
 
@@ -94,7 +92,7 @@ def quoted(folder: Path) -> str:
 def failed_runs(folder: Path) -> list[Run]:
     """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
 
-    A job in the folder of a finished run fails if its configuration differs from that of the run.
+    A job also fails if its folder contains a finished run whose configuration differs from the job's.
     """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
     failed = [path for path in numbered if runs.read_results(path) is None or (path / DIED).exists()]
@@ -104,7 +102,7 @@ def failed_runs(folder: Path) -> list[Run]:
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
     """Return every combination of the swept overrides. A continuous interval is represented by its start.
 
-    Hydra's own settings are left out, except for the search path, which can add possible values of options.
+    Hydra's own settings are left out, except for the search path, which may add choices for options.
     """
     pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
     options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]
@@ -112,7 +110,7 @@ def combinations(overrides: list[str]) -> Iterator[list[str]]:
 
 
 def swept_values(text: str, override: Override) -> list[str]:
-    """Return the values of one override in a sweep, each as an override for one run."""
+    """Return one override for each value that the sweep gives to an option."""
     name, value = text.partition("=")[0], override.value()
     if isinstance(value, IntervalSweep):
         return [f"{name}={value.start}"]
@@ -124,7 +122,7 @@ def swept_values(text: str, override: Override) -> list[str]:
 def run_job(settings: DictConfig) -> float:
     """Train one run of the sweep in its numbered folder. Return its validation loss, or infinity if it died.
 
-    A UserError or a crashed worker ends only this run. Any other error is raised, which ends the sweep.
+    A UserError or a crashed worker ends only this run. Any other error is re-raised and ends the sweep.
     """
     runtime = HydraConfig.get()
     with open_dict(settings):
@@ -142,12 +140,12 @@ def run_job(settings: DictConfig) -> float:
 
 
 def typed_overrides(job: OverridesConf) -> list[str]:
-    """Return the overrides that determine the settings of a job: options, paths of user files, the search path."""
+    """Return the overrides that determine a job's settings, with paths of user files and the search path."""
     return [*with_file_paths(job.task), *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 
 def record_failure(settings: DictConfig, error: Exception) -> None:
-    """Write the reason why a run died into its folder, for the sweep and for `outerloop report`."""
+    """Write the reason for a run's failure to its folder, where the sweep and `outerloop report` read it."""
     folder, lines = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
     folder.mkdir(parents=True, exist_ok=True)
     record = {"why": lines[-1], "settings": OmegaConf.to_container(settings)}

@@ -20,23 +20,23 @@ from outerloop.launcher import cpu_share
 from outerloop.launcher.worker_pool import died_event, error_event
 
 LEAVE_S = 20
-"""Seconds after which a worker process that was asked to leave is killed."""
+"""Seconds that each worker process has to leave before it is killed."""
 
 
 def worker_pythonpath() -> str:
-    """Return the PYTHONPATH with which a worker imports this copy of outerloop.
+    """Return the PYTHONPATH that makes workers import this copy of outerloop.
 
-    This copy may be in the current folder, which workers do not search (python -P).
+    Workers do not search the current folder (python -P), which may be where this copy is.
     """
     package_parent, inherited = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [package_parent if package_parent not in sys.path else "", inherited]))
 
 
 class ProcessWorkerPool:
-    """Workers as processes, each of which is a peer (exchange=swarm_*).
+    """Runs workers as processes, each of which is a peer (exchange=swarm_*).
 
-    They write events as JSON lines to standard output. Each process has a separate session, so Ctrl-C reaches only the
-    parent. A worker leaves when its standard input ends, so no worker outlives a killed parent.
+    Workers write events to standard output as JSON lines. Each worker process has its own session, so Ctrl-C reaches
+    only the parent. A worker leaves when its standard input is closed, so no worker outlives a killed parent.
     """
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
@@ -48,7 +48,7 @@ class ProcessWorkerPool:
     def start(self) -> None:
         """Start all workers, and send them the configured initial peers.
 
-        If none are configured, the other workers receive the address of worker 0 once it is known.
+        If no initial peers are configured, worker 0's address is sent to the other workers once it is known.
         """
         self.processes = [self.spawn(index) for index in range(self.config.workers)]
         self.readers = [
@@ -60,7 +60,7 @@ class ProcessWorkerPool:
             self.send_initial_peers(peers, range(self.config.workers))
 
     def spawn(self, index: int) -> subprocess.Popen[str]:
-        """Start one worker process. Its output, except for events, goes to its log."""
+        """Start one worker process. All of its output except events goes to its log file."""
         threads = self.config.threads or cpu_share.threads_per_process(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,14 +78,14 @@ class ProcessWorkerPool:
             )
 
     def forward_events(self, index: int) -> None:
-        """Forward one worker's events. Convert any exception to an error event."""
+        """Forward one worker's events. Report any exception as an error event."""
         try:
             self.forward_until_end(index)
         except Exception as error:
             self.events.put(error_event(index, error))
 
     def forward_until_end(self, index: int) -> None:
-        """Forward a worker's events until its output ends. Add a "died" event if no event was "left" or "error"."""
+        """Forward a worker's events until its output ends. Add a "died" event unless it sent "left" or "error"."""
         process, has_left = self.processes[index], False
         assert process.stdout
         for line in process.stdout:
@@ -100,7 +100,7 @@ class ProcessWorkerPool:
             self.events.put(died_event(index, f"ended with code {code}, see {log}"))
 
     def send_initial_peers(self, addresses: list[str], indices: range) -> None:
-        """Send these workers the addresses of the peers that they are to join."""
+        """Send the workers in `indices` the addresses of the peers to join."""
         for index in indices:
             self.send(index, {"initial_peers": addresses})
 
@@ -115,12 +115,12 @@ class ProcessWorkerPool:
             pass
 
     def request_stop(self) -> None:
-        """Ask all workers to wait before their next inner step."""
+        """Ask all workers to wait for `stop_after` before their next inner step."""
         for index in range(self.config.workers):
             self.send(index, {"request_stop": True})
 
     def stop_after(self, step: int) -> None:
-        """Ask all workers to save and leave after this inner step."""
+        """Ask all workers to save and leave after inner step `step`."""
         for index in range(self.config.workers):
             self.send(index, {"stop_after": step})
 
@@ -134,7 +134,7 @@ class ProcessWorkerPool:
                 pass
 
     def join(self) -> None:
-        """Wait until all workers have left. Kill workers that do not leave within LEAVE_S, and remove their sockets."""
+        """Wait until all workers have left. Kill any that take longer than LEAVE_S, and remove leftover sockets."""
         from outerloop.swarm.p2p.socket_dir import remove_orphans  # already imported if the workers are peers
 
         for process in self.processes:

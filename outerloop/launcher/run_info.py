@@ -1,4 +1,4 @@
-"""Make the sinks of a run, and collect the facts about the run that they show: its name, group and tags."""
+"""Create the sinks (loggers) of a run, and collect the metadata that they show: name, group and tags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AXES = ("method", "compress", "feedback", "aggregate", "exchange", "schedule")
 
 
 def make_sinks(config: DictConfig) -> Sinks:
-    """Return the sinks that `log=` configures. Raises UserError on a wrong option or missing package."""
+    """Return the sinks that `log=` configures. Raises UserError if an option is invalid or a package is missing."""
     nodes = {str(name): node for name, node in (config.get("log") or {}).items() if node is not None}
     for name, node in nodes.items():
         if not OmegaConf.is_dict(node) or "_target_" not in node:
@@ -29,7 +29,7 @@ def make_sinks(config: DictConfig) -> Sinks:
 
 
 def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
-    """Return the facts about a run, with the name and group of its job if it is part of a sweep."""
+    """Return a run's metadata for its sinks. In a sweep, the job determines its name and group."""
     swept = swept_options()
     sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
     options = {key.rpartition(".")[2]: value for key, value in (swept or {}).items() if key != "recipe"}
@@ -51,7 +51,7 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
 def swept_options() -> dict[str, str] | None:
     """Return option -> value for the options that differ between the jobs of a sweep; None outside a sweep.
 
-    `multirun` excludes all other options from the names of the jobs.
+    `multirun` excludes all other options from job names.
     """
     if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
         return None

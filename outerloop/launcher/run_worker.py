@@ -56,7 +56,7 @@ def run_worker(
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> None:
-    """Run one worker to its last event. `exchange` must have joined its peers before (`join_exchange`)."""
+    """Train as one worker to the end of the run, then export the model. Call `join_exchange` first."""
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer
@@ -107,7 +107,7 @@ def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: 
 
 
 def export_while_training(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model. Random numbers drawn by the export do not affect training."""
+    """Write the slow weights as a Hugging Face model. The random state is restored, so training is not affected."""
     random_state = rng.get_state()
     export_model(config, corpus, outer, run_dir)
     rng.set_state(random_state)
@@ -123,7 +123,7 @@ def unsharded_model(config: DictConfig, corpus: Corpus, model: Module) -> Module
 
 
 def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Event:
-    """Return the status event with the memory that this rank will need for training."""
+    """Return a status event that states how much memory this rank will need for training."""
     memory = estimate(outer, trainer.optimizer)
     return {
         "event": "status",
@@ -136,7 +136,7 @@ def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Ev
 def worker_settings(
     config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int
 ) -> WorkerSettings:
-    """Return the settings of a worker of `ranks` ranks. A rank evaluates as many windows at a time as it trains on."""
+    """Return the settings of a worker with `ranks` ranks. Evaluation batches are as large as training micro-batches."""
     return WorkerSettings(
         index=index,
         local_workers=config.workers,
@@ -155,13 +155,13 @@ def worker_settings(
 
 @contextmanager
 def run_once(path: Path, what: str) -> Iterator[bool]:
-    """Enter the block in one process at a time, and yield whether this process has to do the task `what`.
+    """Let one process at a time enter the block, and yield whether this process must do the task `what`.
 
-    The file `path` contains the task that was completed last. If the block raises or the process is killed, the task
-    does not count as completed.
+    The file `path` stores the task that was completed last. If the block raises or the process is killed, the task does
+    not count as completed.
     """
     with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends at the latest
         file.seek(0)
         is_own = file.read() != what
         yield is_own

@@ -1,4 +1,4 @@
-"""Supervise the workers of a run: collect their events, seal checkpoints, stop the run if it cannot continue."""
+"""Supervise the workers of a run: collect their events, seal checkpoints, and stop the run if it cannot continue."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ Row = dict[str, Any]
 
 
 ANSWER_S = 10.0
-"""Maximum number of seconds for the workers of an interrupted run to say which inner step they have begun."""
+"""After an interrupt: seconds that the workers have to report which inner step they have begun."""
 SAVE_S = 120.0
-"""Maximum number of seconds for the workers of an interrupted run to reach a common inner step and save."""
+"""After these reports: seconds that the workers have to reach a common inner step and save."""
 
 
 class WorkerCrashed(Exception):
-    """A worker ended with an error that is not a UserError. The text is its traceback."""
+    """Raised if a failed worker ends the run. The message is one line or the worker's traceback."""
 
 
 class Supervisor:
-    """Processes the events of one run's workers until all workers have left.
+    """Processes the events of a run's workers until all workers have left.
 
-    The rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation
-    for which the shares of all workers have arrived.
+    It writes each event to metrics.jsonl with `wall_s` added, plus one "validation" row for each evaluation that is
+    complete.
 
     Args:
         config: configuration of the run.
         run: directory of the run.
         console: the terminal.
-        sinks: receive every row that is written to metrics.jsonl; already started.
+        sinks: loggers that receive every row of metrics.jsonl; already started.
     """
 
     def __init__(self, config: DictConfig, run: RunDir, console: Console, sinks: Sinks) -> None:
@@ -86,10 +86,10 @@ class Supervisor:
             raise WorkerCrashed(self.outvoted)
 
     def next_events(self, pool: WorkerPool) -> list[Event]:
-        """Return the next event, in a list.
+        """Return the next event, as a list of one.
 
-        Once a worker is done, the others have round_timeout_s to finish. After that, return a "died" event for each
-        worker that is still active.
+        Once a worker is done, the others have `round_timeout_s` seconds to finish. After this timeout, return a "died"
+        event for each worker that is still active.
         """
         if self.done_s is None:
             return [pool.events.get()]
@@ -100,9 +100,10 @@ class Supervisor:
             return [died_event(worker, "did not finish with the others") for worker in sorted(self.active)]
 
     def save_before_leaving(self, pool: WorkerPool) -> None:
-        """Let all workers train to a common inner step, save and leave, within ANSWER_S and SAVE_S.
+        """Let all workers train to a common inner step, save and leave.
 
-        Do nothing if the workers have not begun to train, or if one has died or finished.
+        They have ANSWER_S seconds to report the inner step that they have begun, then SAVE_S seconds to reach the
+        common step and save. Do nothing if the workers have not begun to train, or if one has died or finished.
         """
         if len(self.ready) < self.config.workers or self.died or self.done_s is not None:
             return
@@ -151,7 +152,7 @@ class Supervisor:
             self.write(row)
 
     def classify(self, event: Event) -> tuple[Event, str]:
-        """Return the event to record, and the kind of event that it is handled as.
+        """Return the event to record, and the kind of event to handle it as.
 
         An error that ends only one worker, not the run, is recorded as a "died" event.
         """
@@ -167,7 +168,7 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Drop the rows after `step`: all peers resume from that step, not from this machine's newest checkpoint."""
+        """Delete the rows after `step`, from which all peers resume instead of this machine's newest checkpoint."""
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
@@ -188,11 +189,11 @@ class Supervisor:
             )
 
     def on_saved(self, event: Event) -> None:
-        """Once every local worker has saved a checkpoint generation, write the rows to disk and seal the generation.
+        """Seal the checkpoint of an inner step once every local worker has saved its part of it.
 
-        Once a worker has died, its part of every later generation is missing. Such generations are dropped, because a
-        run cannot be resumed from them. The checkpoint that an interrupted run saves does not replace an older
-        one, because other machines may have no checkpoint of the same step.
+        The rows are written to disk first. After a worker has died, checkpoints lack its part and are deleted, because
+        a run cannot resume from them. The checkpoint that an interrupted run saves does not replace an older one,
+        because other machines may have no checkpoint of the same step.
         """
         workers = self.saved.setdefault(event["step"], set())
         workers.add(event["worker"])
@@ -206,7 +207,7 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
 
     def print_address(self, addresses: Sequence[str]) -> None:
-        """Print how other machines can join, if the run still needs peers or admits them at any time."""
+        """Print the options with which other machines join, if the run still needs peers or admits late joiners."""
         peers = self.config.exchange.peers
         if peers <= self.config.workers and not build.capabilities(self.config).replicated:
             return

@@ -1,4 +1,4 @@
-"""Run workers as threads of this process, which take turns."""
+"""Run workers as threads of this process that take turns."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from outerloop.types import Result
 
 
 class ComputeThread:
-    """A single thread that computes for all workers of a process, with `cores` torch threads.
+    """Computes for all workers of a process in a single thread, with `cores` torch threads.
 
-    A single thread is used because each computing thread has its own pool of OpenMP threads, and if all pools together
-    have more threads than there are cores, the threads sleep between operations.
+    Each thread that computes has its own pool of OpenMP threads. If all pools together had more threads than there are
+    cores, the threads would sleep between operations.
     """
 
     def __init__(self, cores: int) -> None:
@@ -45,7 +45,7 @@ class ComputeThread:
 
 
 class ThreadWorkerPool:
-    """Workers as threads that take turns (exchange=inprocess), and one thread that computes for the active worker."""
+    """Runs workers as threads that take turns (exchange=inprocess). One more thread computes for the active worker."""
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
         self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
@@ -66,7 +66,7 @@ class ThreadWorkerPool:
         self.events.put(run_to_end(index, partial(self.train, index)))
 
     def train(self, index: int) -> None:
-        """Join and train as one worker."""
+        """Join the exchange, and train as one worker."""
         with closing(make(self.config.exchange, hub=self.hub, rank=index)) as exchange:
             join_exchange(self.config, exchange, self.run_dir, self.resume_step, index)
             run_worker(
@@ -82,12 +82,12 @@ class ThreadWorkerPool:
             )
 
     def request_stop(self) -> None:
-        """Ask all workers to wait before their next inner step."""
+        """Ask all workers to wait for `stop_after` before their next inner step."""
         for index, stop_point in enumerate(self.stop_points):
             self.events.put(stopping_event(index, stop_point.request()))
 
     def stop_after(self, step: int) -> None:
-        """Ask all workers to save and leave after this inner step."""
+        """Ask all workers to save and leave after inner step `step`."""
         for stop_point in self.stop_points:
             stop_point.set_target(step)
 

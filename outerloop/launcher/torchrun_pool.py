@@ -1,11 +1,12 @@
 """Run workers as processes of torchrun: the worker pool of rank 0, and the code that runs in each process.
 
-A worker is one process, or the ranks of an island, of which only the first sends events (rank_layout.py).
+A worker is one process, or an island of several ranks, of which only the first sends events (rank_layout.py).
 
-Rank 0's own worker is a thread, so that the process can supervise all workers. The other ranks send their events
-through the store of torchrun's rendezvous. Events are numbered when they are sent, and read and removed in this order.
+Rank 0 runs its own worker in a thread, so that its process can supervise all workers. The other ranks send their events
+through the store of torchrun's rendezvous. Each event gets a number when it is sent; rank 0 reads and deletes events in
+this order.
 
-The run can end with a checkpoint of all ranks (torchrun_stop.py).
+An interrupted run can end with a checkpoint of all ranks (torchrun_stop.py).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ POLL_S = 0.05
 
 
 class TorchrunPool:
-    """The worker pool of rank 0.
+    """The worker pool on rank 0. It runs one worker, and collects the events of all.
 
     Args:
-        config, run_dir, resume_step: as for the other pools.
+        config, run_dir, resume_step: the settings, the run directory, and the inner step to resume from.
         store: the store through which the other ranks send their events.
     """
 
@@ -91,7 +92,7 @@ class TorchrunPool:
             self.events.put(error_event(0, error))
 
     def forward(self, event: Event) -> None:
-        """Forward an event. Forward "stopping" only once all ranks have sent it, because any rank may be ahead."""
+        """Forward an event. Hold back "stopping" events until all ranks have sent one: any rank may be ahead."""
         if event["event"] != "stopping":
             self.events.put(event)
             return
@@ -106,17 +107,17 @@ class TorchrunPool:
             raise Stopped("the run was stopped")
 
     def request_stop(self) -> None:
-        """Make all ranks wait before their next inner step."""
+        """Ask all ranks to wait for `stop_after` before their next inner step."""
         self.waiting = True
         self.store.set(STOP_REQUESTED, "")
 
     def stop_after(self, step: int) -> None:
-        """Let all ranks train up to inner step `step`, save and leave."""
+        """Ask all ranks to train up to inner step `step`, save and leave."""
         self.waiting = False
         self.store.set(STOP_AFTER, f"{step}")
 
     def stop(self) -> None:
-        """Ask rank 0's worker to leave at its next step, and ranks that wait for a stop to leave at once.
+        """Ask rank 0's worker to leave at its next step, and ranks that wait for `stop_after` to leave at once.
 
         torchrun ends the other ranks.
         """
@@ -141,7 +142,7 @@ def run_rank(
     stop_point: StopPoint,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run this rank's worker, or this rank's part of a worker, to its end."""
+    """Run this rank's worker, or its part of an island's worker, to the end of the run."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
             f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
@@ -170,7 +171,7 @@ def run_rank(
 def rank_exchange(
     config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
-    """Return the exchange of this rank's island, already joined, and the function that emits this rank's events."""
+    """Return this rank's exchange, already joined, and the function that emits this rank's events."""
     own_exchange = partial(join_islands, config, layout, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
     if layout.kind == "single" or (layout.kind == "sharded" and not in_swarm):
@@ -187,7 +188,7 @@ def rank_exchange(
 def join_islands(
     config: DictConfig, layout: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> Exchange:
-    """Return this rank's own exchange after all other islands have joined it. Raises UserError if they do not."""
+    """Create this rank's own exchange. Return it once all islands have joined. Raises UserError if they do not."""
     if config.workers_as == "ranks":
         exchange: Exchange = make(config.exchange, group=layout.lane_group)
     else:

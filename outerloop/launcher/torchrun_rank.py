@@ -5,10 +5,11 @@
 
 Rank 0 claims the run directory, supervises all workers and writes the results. The other ranks train, and write their
 checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run. torchrun
-then ends the other ranks, as it does when a rank is lost, and, if configured, restarts all from the last checkpoint.
+then ends the other ranks, as it does when a rank is lost. If configured to restart, it starts all ranks again, and they
+resume from the last checkpoint.
 
-torchrun passes SIGTERM and SIGINT on to all ranks, and kills those that are still there after 30 s. Within this time
-they train to a common inner step and save.
+torchrun forwards SIGTERM and SIGINT to all ranks, and kills those that still run after 30 s. Within this time, they
+train to a common inner step and save.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STOP_REQUEST_S = 10
 """Seconds after SIGTERM in which rank 0 may request a checkpoint."""
 LEAVE_S = 20
-"""Seconds for which a failed worker waits for rank 0 to report the reason, and for torchrun to end the worker."""
+"""Seconds that a failed worker waits before it exits, so that rank 0 can report the reason first."""
 
 
 def train(overrides: Sequence[str]) -> int:
@@ -132,7 +133,7 @@ def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store)
 
 
 def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, stop_point: StopPoint) -> bool:
-    """Train in the folder and from the step that rank 0 sends. Return whether the worker reached its end."""
+    """Train in the folder, and from the inner step, that rank 0 sends. Return whether the worker finished."""
     try:
         exchange_values(settings, world, shared_settings(settings))
         run, *_ = exchange_values(settings, world, None)
@@ -153,7 +154,7 @@ def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, sto
 
 
 def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
-    """Exchange JSON values between all ranks. Return the value of each rank.
+    """Exchange a JSON value between all ranks. Return the values in rank order.
 
     Raises RoundFailed if a rank is lost or too late.
     """
@@ -162,6 +163,6 @@ def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[
 
 
 def shared_settings(settings: DictConfig) -> dict[str, Any]:
-    """Return the settings that must be equal in all processes: those that determine training, except `data`."""
+    """Return the settings that must be equal on all ranks: those that determine training, except `data`."""
     shared = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
     return shared | {"island.ranks": settings.island.ranks}

@@ -1,8 +1,8 @@
-"""End a run of torchrun with a checkpoint: stop all ranks after the same inner step (stop_point.py).
+"""End a run under torchrun with a checkpoint: stop all ranks after the same inner step (stop_point.py).
 
-Rank 0 sets STOP_REQUESTED in the store of torchrun's rendezvous. Each rank then sends the number of inner steps that it
-has begun, as an event. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it. If a rank
-does not answer, because it was lost, rank 0 sets STOP_AFTER to LEAVE, and the other ranks leave without saving.
+Rank 0 sets STOP_REQUESTED in the store of torchrun's rendezvous. Each rank then sends an event with the number of inner
+steps that it has begun. Rank 0 sets STOP_AFTER to the largest of these numbers, and all ranks train up to it. If a lost
+rank does not answer, rank 0 sets STOP_AFTER to LEAVE, and the other ranks leave without saving.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAVE = "leave"
 
 @contextmanager
 def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
-    """Within the block, if rank 0 requests a stop, stop this rank's training at the step that rank 0 chooses."""
+    """Within the block, watch for a stop request from rank 0, and end training after the step that rank 0 chooses."""
     ended = threading.Event()
 
     def appears(key: str) -> bool:
@@ -60,7 +60,7 @@ def obey(answer: str, stop_point: StopPoint) -> None:
         stop_point.set_target(int(answer))
         return
     stop_point.cancel()
-    if dist.get_rank():  # the handler of the main thread raises Stopped; rank 0 is ended by its supervisor
+    if dist.get_rank():  # the main thread's handler raises Stopped; rank 0 is stopped by its supervisor
         os.kill(os.getpid(), signal.SIGALRM)
 
 

@@ -1,4 +1,4 @@
-"""`outerloop train`: check the settings, claim the run directory, start the workers, write the results."""
+"""`outerloop train`: check the settings, lock the run directory, start the workers, and write the results."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
-"""(settings, run directory, inner step to resume from) -> the worker pool, not started yet."""
+"""(settings, run directory, inner step to resume from) -> a worker pool that is not started yet."""
 POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessWorkerPool}
 
 
 def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: Sequence[str] = ()) -> Row:
     """Train one run to its end and return its summary. If the run is already finished, only return its summary.
 
-    `make_pool` creates the worker pool. By default the workers are threads or processes of this machine, depending on
-    the exchange. `overrides`: the options as typed, to be stored in the run directory.
+    `make_pool` creates the worker pool. By default, workers are threads or processes on this machine, depending on the
+    exchange. `overrides`: the options as typed on the command line, which are stored in the run directory.
 
     Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
     """
@@ -52,7 +52,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
 
 
 def refuse_missing_packages() -> None:
-    """Raise UserError unless the packages that write the model and the figure at the end of a run are installed."""
+    """Raise UserError if a package that is needed to write the model or the figure at the end is missing."""
     for package in ("transformers", "tokenizers", "matplotlib"):
         if find_spec(package) is None:
             raise UserError(f"{package} is not installed: run pip install 'outerloop-train[train]'")
@@ -97,7 +97,7 @@ def resume_hint(run_dir: Path) -> str:
 
 
 def write_summary(config: DictConfig, run_dir: Path) -> Row:
-    """Write summary.json, loss.png and the model card from the rows of the run. Return the summary."""
+    """Write summary.json, loss.png and the model card from the run's metrics.jsonl. Return the summary."""
     from outerloop.report.run_figure import draw_run
     from outerloop.report.summary import summarize
 

@@ -1,4 +1,4 @@
-"""Merge the workers' shares of an evaluation into one row. Each share covers a part of the validation windows."""
+"""Merge the workers' shares of an evaluation into one row. Each share covers some of the validation windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 class ValidationMerge:
-    """Collects shares of evaluations.
+    """Collects the workers' shares of each evaluation.
 
     An evaluation is complete once every worker has sent its share, reported a later round, left or died.
     """

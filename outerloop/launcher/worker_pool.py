@@ -1,11 +1,12 @@
-"""The interface of the pools that run the workers of a run on this machine.
+"""Define the interface of worker pools, which run a run's workers on this machine.
 
 A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. If a
 worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave at once,
 and `join` waits until all have ended.
 
 To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
-"stopping", "step": inner steps begun}. `stop_after` lets them train up to a given step, save and leave (stop_point.py).
+"stopping", "step": inner steps begun}. `stop_after` lets them train up to a common step, save and leave
+(stop_point.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from outerloop.types import LeaderFailed, Outvoted, QuorumLost, ReplicasDiverged
 
 
 class WorkerPool(Protocol):
-    """The workers of this machine."""
+    """Runs the workers of this machine; the module docstring explains the methods."""
 
     events: queue.SimpleQueue[Event]
 
@@ -41,7 +42,7 @@ def died_event(index: int, reason: str) -> Event:
 
 
 def stopping_event(index: int, begun: int) -> Event:
-    """Return the event of a worker that has begun `begun` inner steps and waits before it begins another one."""
+    """Return the "stopping" event of a worker that has begun `begun` inner steps and waits before the next one."""
     return {"event": "stopping", "worker": index, "step": begun}
 
 
@@ -51,7 +52,7 @@ def error_event(index: int, error: BaseException) -> Event:
     Its text is one line for a known error, and the full traceback otherwise.
 
     Its kind is "alone" if too few other peers were present for too long, "outvoted" if most peers ended with slow
-    weights that differ from this worker's, "user" for a UserError, and otherwise "crash".
+    weights that differ from this worker's, "user" for a UserError, and "crash" otherwise.
     """
     kinds = {UserError: "user", QuorumLost: "alone", Outvoted: "outvoted"}
     kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "crash")
@@ -63,7 +64,7 @@ def error_event(index: int, error: BaseException) -> Event:
 
 
 def run_to_end(index: int, work: Callable[[], None]) -> Event:
-    """Run a worker to its end. Return its last event: "left", or "error" if it failed."""
+    """Run a worker until it ends. Return its last event: "left", or "error" if it failed."""
     try:
         work()
     except Stopped:

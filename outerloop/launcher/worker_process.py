@@ -1,8 +1,9 @@
 """`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
 
-Standard input starts with a JSON line {"initial_peers": [...]}. Worker 0 gets this line only if initial peers are
-configured. To end with a checkpoint, {"request_stop": true} and {"stop_after": STEP} follow (stop_point.py). When
-standard input ends, the worker leaves at once. Standard output is one JSON line per event. Standard error is the log.
+The parent sends JSON lines on standard input: first {"initial_peers": [...]}, which worker 0 gets only if initial peers
+are configured. To end with a checkpoint, it sends {"request_stop": true} and {"stop_after": STEP} (stop_point.py). When
+standard input is closed, the worker leaves at once. It writes one JSON line per event to standard output, and its log
+to standard error.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
 REQUEST_S = 2
-"""Seconds after SIGTERM for the parent to request a checkpoint. Clusters send SIGTERM to all processes of a job."""
+"""Seconds that the parent has after SIGTERM to request a checkpoint; clusters send SIGTERM to the worker too."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run one worker until it is done, is stopped or fails. Return exit code 0, or 1 if it failed.
+    """Run one worker until it finishes, is stopped or fails. Return exit code 1 if it failed, else 0.
 
     Raises UserError if the arguments are not the three in the module docstring.
     """
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def take_standard_output() -> Emit:
-    """Return a function that writes events to standard output. Redirect all other output to the log."""
+    """Return a function that writes events to standard output. Redirect all other output to standard error."""
     events, lock = os.fdopen(os.dup(1), "w", buffering=1), threading.Lock()
     os.dup2(2, 1)
 
@@ -99,7 +100,7 @@ def join_and_train(
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, stop_point: StopPoint) -> Exchange:
-    """Create and return the exchange of this worker, and emit its addresses. Start following the parent's requests."""
+    """Return a new exchange for this worker, after emitting its addresses. Start following the parent's requests."""
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=follow_parent, args=(index, emit, stop_point), daemon=True).start()
@@ -109,11 +110,11 @@ def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, sto
 def agree_on_checkpoint(
     exchange: Exchange, run_dir: Path, resume_step: int | None, index: int, emit: Emit
 ) -> int | None:
-    """Wait for the other peers of a network. Return the inner step from which all peers resume.
+    """Agree with the other peers on a checkpoint. Return the inner step to resume from, or None to start from scratch.
 
-    If this step is not `resume_step`, emit a "back" event.
+    Emit a "back" event if this step is not `resume_step`. An exchange without a network returns `resume_step`.
 
-    Raises UserError if the peers do not join, or have no checkpoint in common.
+    Raises UserError if peers are missing, or if they have no checkpoint in common.
     """
     if not isinstance(exchange, NetworkPeer):
         return resume_step
@@ -126,7 +127,7 @@ def agree_on_checkpoint(
 def swarm_exchange(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Exchange:
-    """Create and return the exchange of a worker, and emit its addresses. `lanes`: number of shards of the island."""
+    """Return a new exchange for a worker, after emitting its addresses. `lanes`: number of shards of the island."""
     exchange = build.make_peer_exchange(
         config,
         run_dir,
@@ -141,7 +142,7 @@ def swarm_exchange(
 
 
 def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
-    """Return an `emit` that also publishes this peer's status, taken from the events, to the other peers."""
+    """Return an `emit` that also publishes this peer's status to other machines, based on the events."""
     if not isinstance(exchange, NetworkPeer):
         return emit
     status_sink = PeerStatusSink(exchange.publish_status)
@@ -154,14 +155,14 @@ def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
 
 
 def parse_initial_peers(line: str) -> list[str]:
-    """Return the addresses in a line from the parent. Raises Stopped if the line is empty, as the parent has ended."""
+    """Return the addresses in a line from the parent. Raises Stopped if it is empty: the parent has ended."""
     if not line:
         raise Stopped("the parent has ended")
     return list(json.loads(line)["initial_peers"])
 
 
 def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
-    """Follow the parent's requests on standard input. Leave when standard input ends."""
+    """Follow the parent's requests on standard input. Leave when standard input is closed."""
     for message in map(json.loads, sys.stdin):
         if "stop_after" in message:
             stop_point.set_target(message["stop_after"])
@@ -171,9 +172,9 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
 
 
 def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> None:
-    """Leave at once on SIGINT; on SIGTERM, after `request_s` seconds, unless a checkpoint was requested before.
+    """Install signal handlers that make the worker leave by raising Stopped in the main thread.
 
-    Raises Stopped in the main thread to leave.
+    On SIGINT it leaves at once. On SIGTERM it leaves after `request_s` seconds, unless a checkpoint has been requested.
     """
 
     def wait_for_request(number: int, frame: FrameType | None) -> None:
