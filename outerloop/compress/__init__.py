@@ -1,1 +1,1 @@
-"""AXIS compress: how one tensor is encoded for the network. One algorithm per file; codecs can be nested."""
+"""AXIS compress: how a tensor is encoded for the network. One algorithm per file; codecs can be nested."""

@@ -1,17 +1,18 @@
-"""Top-k that adapts k to the network: the largest k with which a chosen utilization is reached.
+"""Top-k that adapts k to the network: the largest k that reaches a target utilization.
 
     b = max(0, T (1 − u) / u − c) + h      time budget: seconds per round in which payloads may be in transit
     m(k') = s k',   s ← (s + m / k) / 2    predicted transit time with k', from the time m measured with k
     k decreases if m(k) > b: to the highest k' with m(k') <= b;      k increases by one rung if m(2 k) <= 0.8 b
 
-u is the utilization compute / (compute + exposed communication). T is the time of a round's inner steps, c the time of
-launching and landing, m the time in which payloads were in transit, and h the part of m that is hidden because the
-round lands with a delay, all in seconds. Waiting for other peers is not counted. Small tensors, the message's table of
-contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv 2305.12201) also adapts one
-compression factor for the whole model, but according to throughput and the kept share of the squared norm.
+u is the target utilization, compute / (compute + exposed communication). In seconds per round, T is the time of the
+inner steps, c the time of launching and landing, m the time in which payloads were in transit, and h the time of the
+inner steps between launch and landing, which hides part of m. Waiting for other peers is not counted. Small tensors,
+the message's table of contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv
+2305.12201) also adapts one compression factor for the whole model, but based on throughput and the kept share of the
+squared norm.
 
 Each peer uses its own measurements. Peers may use different values of k, because each payload states its k. If payloads
-spend no time in transit, as between workers in one process, k increases until it is k_max. Needs error feedback.
+spend no time in transit, as between workers in one process, k increases to k_max. Needs error feedback.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, RoundCost, UserError
 
 MARGIN = 0.8
-"""k increases only if m(2 k) is at most this fraction of b, so that 20 % noise in m does not make k oscillate."""
+"""k increases only if the predicted transit time is at most this fraction of the budget.
+
+This keeps 20 % measurement noise from making k oscillate.
+"""
 
 
 class Chosen(Ladder):
-    """Top-k with the k of rung `step` of the ladder, initially the lowest rung. Takes the arguments of Ladder."""
+    """Top-k with an adjustable k: rung `step` of the ladder, initially the lowest. Takes the arguments of `Ladder`."""
 
     step = 0
 
@@ -40,11 +44,11 @@ class Chosen(Ladder):
         return self.ladder[self.step].k
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to the parts of Ladder."""
+        """Encode x (any shape) with the current k. The parts are those of `Ladder`."""
         return self.encode_at(self.step, x, context)
 
     def highest(self, seconds_per_k: float, limit_s: float) -> int:
-        """Return the highest rung whose predicted transit time is at most `limit_s`; the lowest rung if none fits."""
+        """Return the highest rung whose predicted transit time is within `limit_s`, or the lowest rung if none fits."""
         fits = [step for step, topk in enumerate(self.ladder) if seconds_per_k * topk.k <= limit_s]
         return max(fits, default=0)
 
@@ -72,7 +76,7 @@ class Auto(BySize):
         self.seconds_per_k: float | None = None
 
     def observe(self, cost: RoundCost) -> str:
-        """Update s and k from the cost of a round (equations above). Return a log line, empty if k is unchanged."""
+        """Adapt k to the cost of a round. Return a log line that explains the change, or "" if k is unchanged."""
         now = cost.transfer_s / self.chosen.k
         self.seconds_per_k = now if self.seconds_per_k is None else (self.seconds_per_k + now) / 2
         before, limit_s = self.chosen.k, self.limit_s(cost)
@@ -80,12 +84,12 @@ class Auto(BySize):
         return "" if self.chosen.k == before else self.why(before, cost, limit_s)
 
     def limit_s(self, cost: RoundCost) -> float:
-        """Return b, the time budget for transfers, in seconds."""
+        """Return the time budget for transfers per round (b in the module docstring), in seconds."""
         exposed_s = cost.compute_s * (1 - self.utilization) / self.utilization
         return max(0.0, exposed_s - cost.codec_s) + cost.hidden_s
 
     def next_step(self, limit_s: float) -> int:
-        """Return the next rung: lower by as many rungs as needed, or higher by at most one."""
+        """Return the next rung: as many rungs lower as needed to stay within `limit_s`, or at most one rung higher."""
         assert self.seconds_per_k is not None
         fits = self.chosen.highest(self.seconds_per_k, limit_s)
         if fits < self.chosen.step:
@@ -99,14 +103,14 @@ class Auto(BySize):
         mbit = f" ({8e-6 * cost.bytes_sent / cost.transfer_s:.3g} Mbit/s)" if cost.transfer_s else ""
         return (
             f"compress: k {before} -> {self.chosen.k} per chunk: sending {cost.bytes_sent / 1e6:.3g} MB took"
-            f" {cost.transfer_s:.3g} s{mbit}; with {cost.compute_s:.3g} s of inner steps, {limit_s:.3g} s are allowed"
-            f" at utilization {self.utilization:g}"
+            f" {cost.transfer_s:.3g} s{mbit}; with {cost.compute_s:.3g} s of inner steps, the limit at utilization"
+            f" {self.utilization:g} is {limit_s:.3g} s"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current rung and s."""
+        """Return the current rung and the measured transit seconds per unit of k."""
         return {"step": self.chosen.step, "seconds_per_k": self.seconds_per_k}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.chosen.step, self.seconds_per_k = state["step"], state["seconds_per_k"]

@@ -18,8 +18,8 @@ class BySize:
     """Compressor that uses `small` for tensors of fewer than `below` values, and `large` for all others.
 
     Args:
-        below: a number of values; the size of one chunk of `large` is a natural choice.
-        small: compressor of small tensors; it should be cheap, and accurate enough to need no tuning, such as bfloat16.
+        below: size threshold, in values; the chunk size of `large` is a natural choice.
+        small: compressor of small tensors; it should be cheap and accurate without tuning, for example bfloat16.
         large: compressor of all other tensors.
     """
 
@@ -34,7 +34,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return the kernels' description of the compressor for this shape; None if that compressor has none."""
+        """Return the description for the kernels of the compressor for this shape, or None if it has none."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
@@ -42,24 +42,24 @@ class BySize:
         return self.of(x.shape).encode(x, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError if the compressor for this shape cannot decode them."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError if its compressor cannot decode them."""
         return self.of(shape).decode(parts, shape, context)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Pass this peer's landed parts to the compressor for this shape, if that compressor has a state."""
+        """Notify the compressor for this shape, if it is stateful, that this peer's parts have landed."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
             codec.landed(own, shape, context)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the compressors that have one."""
+        """Return the states of the stateful compressors, keyed by "small" and "large"."""
         return {size: codec.state_dict() for size, codec in self.stateful.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         for size, held in state.items():
             self.stateful[size].load_state_dict(held)
 
 
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
-    """Return the compressor for a tensor of this shape: `compress`, or, if it is a `BySize`, the one that it uses."""
+    """Return the compressor for a tensor of this shape: the choice of a `BySize`, or else `compress` itself."""
     return compress.of(shape) if isinstance(compress, BySize) else compress

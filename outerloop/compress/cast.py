@@ -1,4 +1,4 @@
-"""16-bit floats: bfloat16 (float32's range, 8 bits of precision) or float16 (11 bits, magnitudes 6e-8 .. 65504)."""
+"""Cast values to 16-bit floats: bfloat16 (8 bits of precision, range of float32) or float16 (11 bits, to 65504)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Cast:
-    """Compressor with 16 bits per value. `float16` clamps to its largest finite value instead of overflowing.
+    """Compressor with 16 bits per value. Values beyond the range of the dtype are clamped instead of overflowing.
 
     Args:
         dtype: "bfloat16" or "float16". Prefer float16, which is more accurate, if magnitudes are within 6e-8 .. 65504,
-            as those of pseudo-gradients usually are; prefer bfloat16 if their range is unknown.
+            as is usual for pseudo-gradients. Prefer bfloat16 if their range is unknown.
 
     Raises:
         UserError: for any other dtype.
@@ -30,12 +30,12 @@ class Cast:
         self.dtype = DTYPES[dtype]
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode floats (any shape) to "value" (N,) in the 16-bit dtype, rounded to nearest even."""
+        """Encode x (N values, any shape) to "value" (N,) in the 16-bit dtype, rounding to nearest even."""
         largest = torch.finfo(self.dtype).max
         return {"value": x.detach().reshape(-1).clamp(-largest, largest).to(self.dtype)}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode "value" (N,) to float32 of `shape`. Raises ValueError on a wrong count, dtype or non-finite value."""
+        """Decode "value" to a float32 tensor of `shape`. Raises ValueError on a wrong count or dtype, inf or NaN."""
         value = checked_dense(parts, shape)
         if value.dtype != self.dtype:
             raise ValueError(f"expected {self.dtype}, got {value.dtype}")

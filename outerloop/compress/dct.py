@@ -1,4 +1,4 @@
-"""Apply a cosine transform before another compressor, which then encodes frequencies (DeMo, arXiv 2411.19870).
+"""Apply a cosine transform before another compressor, which then encodes the coefficients (DeMo, arXiv 2411.19870).
 
     c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), other s_k = √(2/L)   orthonormal DCT-II of each chunk
     x̂_n = Σ_k ĉ_k s_k cos(π (2n + 1) k / 2L)
@@ -9,8 +9,8 @@ the 4096 coefficients of a block. Here a tensor is cut into chunks in memory ord
 one top-k chunk of 4096 values, so that the same fraction can be kept.
 
 Every multiplication and addition is rounded separately, in a fixed order, in float64. The last bits of a matmul would
-depend on the processor, but all peers must decode to equal bits. For even L, the transform is split into sums and
-differences of mirrored values, which takes a third of the work at L = 64.
+depend on the processor, but all peers must decode to the same bits. For even L, the transform is split into sums and
+differences of mirrored values, which reduces the work to a third at L = 64.
 
 Sizes: C chunks, L values per chunk, H = L / 2, K terms of a sum.
 """
@@ -38,7 +38,7 @@ class Dct:
     """Compressor that transforms x chunk by chunk and passes the coefficients to `of`. It is linear if `of` is linear.
 
     Args:
-        chunk: values per transform, 1 .. 1024. The work per value grows with this number. DeMo uses 64.
+        chunk: values per transform, 1 .. 1024. The work per value grows with the chunk size. DeMo uses 64.
         of: compressor of the coefficients, which it receives as a tensor of the same shape.
 
     Raises:
@@ -55,19 +55,19 @@ class Dct:
         return self.of.encode(self.by_chunk(dct_rows, x.detach()), context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError if `of` cannot decode them."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.inverse(self.coefficients(parts, shape, context), context)
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return the coefficients, float32 of `shape`. Raises ValueError if `of` cannot decode the parts."""
+        """Decode parts to coefficients, a float32 tensor of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.of.decode(parts, shape, context)
 
     def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
-        """Transform coefficients back to values, float32 of the same shape."""
+        """Transform coefficients back to values, a float32 tensor of the same shape."""
         return self.by_chunk(idct_rows, coefficients)
 
     def by_chunk(self, transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Transform every chunk and clamp the results to the range of float32. Return them in the shape of x."""
+        """Apply `transform` to every chunk, and clamp to the float32 range. Return float32 in the shape of x."""
         blocks = [block for row_CL in split_rows(x.reshape(-1), self.chunk) for block in row_CL.split(ROWS_AT_ONCE)]
         done = [transform(block_CL.double()).clamp(-LARGEST, LARGEST).float().view(-1) for block_CL in blocks]
         return torch.cat([x.new_zeros(0, dtype=torch.float32), *done]).view(x.shape)
@@ -86,7 +86,7 @@ def dct_rows(x_CL: Tensor) -> Tensor:
 
 
 def idct_rows(c_CL: Tensor) -> Tensor:
-    """Invert `dct_rows`."""
+    """Return the inverse transform of each row; inverts `dct_rows`."""
     length = c_CL.shape[1]
     if length % 2:
         return combine(c_CL, basis(length))
@@ -96,7 +96,7 @@ def idct_rows(c_CL: Tensor) -> Tensor:
 
 
 def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
-    """Return Σ_k x[:, k] * weight[k], added in the order of k."""
+    """Return Σ_k x[:, k] * weight[k], summed in order of k."""
     weight_KL = weight_KL.to(x_CK.device)
     out_CL = x_CK[:, :1] * weight_KL[0]
     for k in range(1, x_CK.shape[1]):
@@ -106,7 +106,10 @@ def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
 
 @cache
 def basis(length: int) -> Tensor:
-    """Return s_k cos(π (2n + 1) k / 2L) at [k, n], float64, with the same bits whatever the math library."""
+    """Return the orthonormal DCT-II matrix of size `length`, float64, with the same bits for every math library.
+
+    The entry [k, n] is s_k cos(π (2n + 1) k / 2L), where L is `length`, s_0 = √(1/L), and other s_k = √(2/L).
+    """
     turn = 4 * length
     cosines = torch.tensor([cosine(angle / (2 * length)) for angle in range(2 * length + 1)], dtype=torch.float64)
     angle_LL = torch.arange(length)[:, None] * (2 * torch.arange(length) + 1) % turn

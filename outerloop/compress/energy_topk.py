@@ -1,10 +1,10 @@
-"""Top-k with the smallest k per tensor that keeps enough energy (squared norm), after GraVAC (arXiv 2305.12201).
+"""Top-k with the smallest k per tensor that keeps enough energy (squared norm); based on GraVAC (arXiv 2305.12201).
 
     gain(k) = ‖kept(x, k)‖² / ‖x‖²;  k = the smallest of k_min, 2 k_min, 4 k_min, …, k_max with gain(k) >= target
 
-If the energy of a tensor is concentrated in few values, few values are sent. If it is spread out, up to k_max values
+If the energy of a tensor is concentrated in a few values, few values are sent. If it is spread out, up to k_max values
 per chunk are sent, and error feedback retains the rest. GraVAC adapts one compression factor for the whole model during
-training, according to gain and throughput. Here k is chosen separately for every tensor in every round, without state.
+training, based on gain and throughput. Here k is chosen separately for every tensor in every round, without state.
 The gain is computed from the kept values before they are quantized.
 
 Sizes: C chunks, L values per chunk, K of them kept.
@@ -27,9 +27,9 @@ class Adaptive(Ladder):
 
     Args:
         chunk, values, index: as for TopK.
-        k_min: smallest number kept per chunk.
-        k_max: largest number kept per chunk, 1 .. chunk.
-        target: share of the squared norm of x that the kept values must reach, 0 .. 1.
+        k_min: smallest number of values kept per chunk.
+        k_max: largest number of values kept per chunk, 1 .. chunk.
+        target: share of the squared norm of x that the kept values must contain, 0 .. 1.
 
     Raises:
         UserError: if a setting is out of range.
@@ -42,11 +42,11 @@ class Adaptive(Ladder):
         self.target = target
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to the parts of Ladder."""
+        """Encode x (any shape) with the smallest k that reaches the target. The parts are those of `Ladder`."""
         return self.encode_at(self.step(x.detach().reshape(-1)), x, context)
 
     def step(self, x_N: Tensor) -> int:
-        """Return the lowest rung of the ladder that reaches the target; the highest rung if none does.
+        """Return the index of the smallest k that keeps enough energy, or of the largest k if none does.
 
         Squares are computed in float64, where they do not overflow.
         """
@@ -62,5 +62,5 @@ class Adaptive(Ladder):
 
 
 def kept(length: int, topk: TopK) -> int:
-    """Return how many values a chunk of this length keeps after warm-up."""
+    """Return how many values `topk` keeps in a chunk of this length after warm-up."""
     return Rows(length, topk.chunk, topk.k).kept

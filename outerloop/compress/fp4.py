@@ -1,12 +1,12 @@
-"""4-bit floats, E3M0: a sign and three exponent bits (Streaming DiLoCo, arXiv 2501.18512).
+"""Quantize to 4-bit floats (E3M0: a sign and three exponent bits), as in Streaming DiLoCo (arXiv 2501.18512).
 
     x̂ = the nearest of 0 and ± scale * 2^(e - 7), e = 1 .. 7;  scale = max |x| of the group
 
 Exponent 0 means zero, as in the IEEE formats. "Nearest" is by distance, not by exponent: 1.4 becomes 1 and 1.6 becomes
 2. So no value has a larger error than if it were not sent. The levels span a factor of 64. This format is better than
 int4 if magnitudes within a group differ by orders of magnitude, and worse otherwise: at chunk 256 its relative error is
-0.19 for both Gaussian and Laplace values; for int4 it is 0.13 and 0.18. Streaming DiLoCo uses this format without error
-feedback.
+0.19 for both Gaussian and Laplace values, and that of int4 is 0.13 and 0.18. Streaming DiLoCo uses this format without
+error feedback.
 
 Sizes: N values, G groups.
 """
@@ -37,10 +37,10 @@ class Fp4:
         self.chunk = checked_chunk("fp4", chunk)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "code" ceil(N / 2) uint8 and "scale" (G,) bfloat16."""
+        """Encode x (N values, any shape) to "code", ceil(N / 2) uint8, and "scale", one bfloat16 per group."""
         return group_scaled.encode(x, group_length(self.chunk, x.numel(), context), 4, fp4_rows)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or invalid scales."""
         length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, 4, fp4_rows_decode)

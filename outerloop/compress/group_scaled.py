@@ -2,9 +2,9 @@
 
 A group is `length` consecutive values; the last group may be shorter.
 
-Scales are bfloat16 instead of float32, which has the same range in twice the bytes. Rounding a scale costs almost no
-accuracy if codes are computed with the rounded scale. If the rounded scale is too small by a factor of 1 - 2^-9, the
-level 127 · scale misses the largest value by a quarter of a step.
+Scales are bfloat16, which has the range of float32 in half the bytes. Rounding a scale costs almost no accuracy if
+codes are computed with the rounded scale. If the rounded scale is too small by a factor of 1 - 2^-9, the highest level,
+127 · scale, is a quarter of a step below the largest value.
 
 Sizes: N values, G groups, L values per group.
 """
@@ -34,9 +34,9 @@ def group_length(chunk: int | None, count: int, context: CodecContext) -> int:
 
 
 def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Parts:
-    """Encode (N values, any shape) to "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16.
+    """Encode x (N values, any shape) to "code", ceil(N * bits / 8) uint8, and "scale", one bfloat16 per group.
 
-    `quantize` maps (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
+    `quantize` maps G groups of L values, (G, L), to codes (G, L) uint8 and scales (G,) bfloat16.
     """
     coded = [quantize(row_GL) for row_GL in split_rows(x.detach().reshape(-1), length)]
     code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])
@@ -45,9 +45,9 @@ def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple
 
 
 def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a scale that is negative or not finite.
+    """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale.
 
-    `dequantize` maps code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32.
+    `dequantize` maps the codes (G, L) uint8 and scales (G,) bfloat16 of G groups of L values to (G, L) float32.
     """
     count, scale_G = shape.numel(), parts["scale"]
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:

@@ -9,23 +9,23 @@ from outerloop.types import CodecContext, Parts
 
 
 class Identity:
-    """Compressor that sends every value unchanged (float32: 32 bits per value): a baseline, not for slow links."""
+    """Compressor that sends every value unchanged. Use it as a baseline, not on slow links."""
 
     linear = True
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (any shape) to "value" (N,) of x's dtype."""
+        """Encode x (N values, any shape) to "value" (N,), in the dtype of x."""
         return {"value": x.detach().reshape(-1).clone()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode "value" (N,) to a tensor of `shape`. Raises ValueError on a wrong count or a non-finite value."""
+        """Decode "value" to a tensor of `shape`. Raises ValueError on a wrong count or a non-finite value."""
         return checked_dense(parts, shape)
 
 
 def checked_dense(parts: Parts, shape: Size) -> Tensor:
     """Return the part "value" as a tensor of `shape`.
 
-    Raises ValueError unless it is the only part, has the right number of floats and is finite.
+    Raises ValueError unless it is the only part, has the right number of floats, and contains only finite values.
     """
     value = parts.get("value")
     if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():

@@ -2,7 +2,7 @@
 
     k = k_min, 2 k_min, 4 k_min, …, k_max
 
-With this byte, every peer can choose k without coordination, and decoding does not depend on how k was chosen.
+Because of this byte, each peer can choose k without coordination, and decoding does not depend on how k was chosen.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Ladder:
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
-        k_min: smallest number kept per chunk.
-        k_max: largest number kept per chunk, 1 .. chunk.
+        k_min: smallest number of values kept per chunk.
+        k_max: largest number of values kept per chunk, 1 .. chunk.
         values: compressor of the kept values. It receives them in order, one group per chunk.
         index: encoding of the kept positions.
 
@@ -41,14 +41,15 @@ class Ladder:
         self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
     def encode_at(self, step: int, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to the parts of TopK and "step" (1,) uint8, the index of k on the ladder."""
+        """Encode x (any shape) to the parts of TopK, plus "step" (1,) uint8, the index of the chosen k."""
         return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step or invalid parts of TopK."""
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError on an unknown step or invalid parts."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
             raise ValueError(
-                f"'step' of shape {tuple(step.shape)}, {step.dtype}, is not one uint8 from 0 to {len(self.ladder) - 1}"
+                f"'step' has shape {tuple(step.shape)} and dtype {step.dtype}, expected one uint8 value from 0 to"
+                f" {len(self.ladder) - 1}"
             )
         return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, context)

@@ -1,11 +1,11 @@
-"""Approximate a matrix by a product of two thin matrices, by one power iteration (PowerSGD, arXiv 1905.13727).
+"""Approximate a matrix by a product of two thin matrices, with one power iteration (PowerSGD, arXiv 1905.13727).
 
     P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed
 
 M̂ projects the columns of M onto the span of P, so the norm of the error never exceeds the norm of M. Both factors are
 sent in bfloat16. Q is computed with the rounded P, so rounding costs only the last bits of the projection. The paper
 sums P over the workers before it computes Q, which takes two exchanges per round. Here each worker factors its own M,
-so that one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
+so one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
 
 Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
 the paper, Q₀ is the mean of all workers' Q, equal on all of them; here it is this peer's Q in its last landed round.
@@ -34,7 +34,7 @@ class PowerSgd:
     Args:
         rank: r, 1 or more. The paper uses 1 .. 4.
         small: compressor of tensors that have fewer than two dimensions or would not shrink: r * (n + m) >= n * m.
-        warm_start: start from the tensor's Q in its last landed round, instead of from a new random Q₀.
+        warm_start: start from the tensor's Q of its last landed round instead of a new random Q₀.
 
     Raises:
         UserError: if `rank` is not positive.
@@ -49,11 +49,11 @@ class PowerSgd:
         self.last: Tensors = {}
 
     def is_small(self, shape: Size) -> bool:
-        """Return whether a tensor of this shape is left to `small`."""
+        """Return whether a tensor of this shape is encoded with `small`."""
         return len(shape) < 2 or self.rank * (shape[0] + shape[1:].numel()) >= shape.numel()
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (n, ...) to "p" (n, r) and "q" (m, r) bfloat16, or the parts of `small`."""
+        """Encode x as an (n, m) matrix to "p" (n, r) and "q" (m, r), both bfloat16, or encode it with `small`."""
         if self.is_small(x.shape):
             return self.small.encode(x, context)
         x_nm = x.detach().reshape(x.shape[0], -1).double()
@@ -62,9 +62,9 @@ class PowerSgd:
         return {"p": p_nr.contiguous(), "q": q_mr.to(torch.bfloat16).contiguous()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or factors out of range.
 
-        The product is a sum over the rank, in order, because the last bits of a matmul would depend on the processor.
+        The product is summed over the rank in order, because the last bits of a matmul would depend on the processor.
         """
         if self.is_small(shape):
             return self.small.decode(parts, shape, context)
@@ -76,14 +76,14 @@ class PowerSgd:
         return x_nm.view(shape)
 
     def start(self, columns: int, context: CodecContext) -> Tensor:
-        """Return Q₀ (m, r): the last Q of this tensor if it has this shape and no column of zeros, else a random Q₀."""
+        """Return Q₀ (columns, rank): the last Q of this tensor if it fits and has no zero column, else a random one."""
         last_mr = self.last.get(context.name)
         if last_mr is not None and last_mr.shape == (columns, self.rank) and last_mr.any(dim=0).all():
             return last_mr
         return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(context.seed))
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Store Q for the warm start of the next round."""
+        """Store the Q that this peer sent, for the warm start of the next round."""
         if self.warm_start and not self.is_small(shape):
             self.last[context.name] = own["q"]
 
@@ -92,19 +92,19 @@ class PowerSgd:
         return dict(self.last)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.last = dict(state)
 
     @property
     def largest(self) -> float:
-        """Bound on |Q|: representable in bfloat16, and low enough for finite float32 sums over the rank."""
+        """Upper bound on |Q|: representable in bfloat16, and low enough to keep float32 sums over the rank finite."""
         return torch.finfo(torch.bfloat16).max / (1 << self.rank.bit_length())
 
 
 def checked(factor: Tensor, shape: tuple[int, int], largest: float) -> Tensor:
-    """Return the factor. Raises ValueError unless it is bfloat16 of this shape within -largest .. largest."""
+    """Return `factor`. Raises ValueError unless it is bfloat16, of this shape, and within -largest .. largest."""
     if factor.shape != shape or factor.dtype != torch.bfloat16 or not (factor.abs().double() <= largest).all():
         raise ValueError(
-            f"a factor of shape {tuple(factor.shape)} is not bfloat16 of shape {shape} within ±{largest:g}"
+            f"a factor of shape {tuple(factor.shape)} must be bfloat16, of shape {shape}, and within ±{largest:g}"
         )
     return factor

@@ -1,6 +1,6 @@
-"""Random-k: keep k of every `chunk` consecutive values, at positions drawn from the seed (arXiv 1809.07599).
+"""Random-k: keep k of every `chunk` consecutive values, at positions drawn from a shared seed (arXiv 1809.07599).
 
-    kept = k positions of each chunk, uniform without repetition;  x̂ = values(x[kept]), 0 elsewhere
+    kept = k uniformly random positions in each chunk, without replacement;  x̂ = values(x[kept]), 0 elsewhere
 
 The positions are not sent, because every peer draws the same ones. At chunk 4096, this saves the 12 bits per value that
 fixed-width positions of top-k take. All peers keep the same positions, so parts can be added, even by switches in the
@@ -43,24 +43,24 @@ class RandomK:
         self.linear = values.linear
 
     def rows_of(self, count: int) -> Rows:
-        """Return how a tensor of `count` values is cut into chunks."""
+        """Return how a tensor of `count` values is split into chunks, and how many values each keeps."""
         return Rows(count, self.chunk, self.k)
 
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
-        """Return the kept positions, (M,) int32, ascending inside their chunks.
+        """Return the kept positions, (M,) int32, in ascending order within each chunk.
 
         They are drawn on the CPU, so that they are the same on all devices.
         """
         return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(context.seed)), rows)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to the parts of `values` for the kept values (M,)."""
+        """Encode the kept values of x (any shape) with the compressor `values`."""
         rows = self.rows_of(x.numel())
         at_M = absolute(self.positions(rows, context).to(x.device), rows)
         return self.values.encode(x.detach().reshape(-1)[at_M], replace(context, group=self.k))
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them."""
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `values` cannot decode them."""
         rows = self.rows_of(shape.numel())
         dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))
         at_M = absolute(self.positions(rows, context).to(dense_N.device), rows)

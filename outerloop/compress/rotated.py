@@ -1,11 +1,11 @@
-"""Rotate each chunk at random before another compressor, so that no coordinate is much larger than the others.
+"""Apply a random rotation to each chunk before another compressor, so that no coordinate is much larger than others.
 
     y = R x, x̂ = Rᵀ ŷ       R: random signs, then an orthonormal Walsh-Hadamard transform (kernels/rotation.py)
 
 ŷ is what `of` decodes. R is orthonormal, so the error of x̂ has the same norm as the error of ŷ. The signs are drawn
 from the seed of the round and tensor, equal on all peers. The rotated values of a chunk are nearly Gaussian with equal
 variance, whatever the distribution of x (DRIVE, arXiv 2105.08339; QuIP#, 2402.04396).
-A top-k codec then sends some of the energy of every value of x, instead of all of the energy of a few; the decoded
+A top-k codec then sends part of the energy of every value of x, instead of all the energy of a few; the decoded
 tensor is dense. This lowers the loss if all coordinates have updates of similar size (Muon), and raises it if a few
 coordinates dominate (AdamW).
 
@@ -43,7 +43,7 @@ class Rotated:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def sparse_codec(self, shape: Size) -> RotatedSparse | None:
-        """Return the description of this codec for the kernels, which rotate once; None if they do not support `of`."""
+        """Return the description of this codec for the kernels, or None if they do not support it with this `of`."""
         sparse = sparse_codec(self.of, shape)
         if sparse is None or sparse.chunk != self.chunk or isinstance(sparse, RotatedSparse):
             return None
@@ -54,31 +54,31 @@ class Rotated:
         return self.of.encode(self.rotate(x.detach().float(), context, back=False), context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if `of` cannot decode them."""
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.inverse(self.coefficients(parts, shape, context), context)
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to rotated values, float32 of `shape`. Raises ValueError if `of` cannot decode them."""
+        """Decode parts to rotated values, a float32 tensor of `shape`. Raises ValueError if `of` cannot decode them."""
         return self.of.decode(parts, shape, context).float()
 
     def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
-        """Rotate values back, float32 of the same shape."""
+        """Undo the rotation. Return a float32 tensor of the same shape."""
         return self.rotate(coefficients, context, back=True)
 
     def rotate(self, x: Tensor, context: CodecContext, *, back: bool) -> Tensor:
-        """Rotate a tensor with the signs of this round and tensor, or rotate it back."""
+        """Rotate x with the random signs of this round and tensor, or undo that rotation if `back` is true."""
         negative = random_signs(x.numel(), context.seed).to(x.device)
         return rotate(x.reshape(-1), negative, self.chunk, back).view(x.shape)
 
 
 class RotatedSparse:
-    """Description of a rotated sparse codec for the kernels (specs.py): `of`, and the signs of the rotation."""
+    """Description of a rotated sparse codec for the kernels: the codec `of`, plus the random signs of the rotation."""
 
     def __init__(self, of: SparseCodec) -> None:
         self.of, self.chunk, self.k = of, of.chunk, of.k
 
     def rows_at(self, count: int, context: CodecContext) -> Rows:
-        """Return how a tensor of `count` values is cut into chunks in this round."""
+        """Return how a tensor of `count` values is split into chunks in this round, and how many values each keeps."""
         return self.of.rows_at(count, context)
 
     def signs(self, count: int, context: CodecContext) -> Tensor:
@@ -86,9 +86,9 @@ class RotatedSparse:
         return random_signs(count, context.seed)
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
-        """Encode kept positions and values as `of` does."""
+        """Encode kept positions and rotated values with `of`."""
         return self.of.pack(position_M, value_M, rows, context)
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
-        """Decode the rotated values of P peers as `of` does."""
+        """Decode the kept positions and rotated values of P peers with `of`."""
         return self.of.unpack(parts_P, rows, context)

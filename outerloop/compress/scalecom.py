@@ -1,19 +1,18 @@
-"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): peers take turns to choose the positions that all peers keep.
+"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): peers take turns choosing the positions that all peers keep.
 
     leader of round r + 1: peer (r + 1) mod P.  With its payload of round r it announces, from its residual,
     next = the k largest of |x − x̂| in each chunk;   in round r + 1, on every peer:  x̂ = values(x[next]), 0 elsewhere
 
 In the paper, the leader chooses from its x of the same round and sends its choice before the others send. Here an
-exchange is a single message, so the leader chooses one round ahead: from the residual with which it enters the next
+exchange is a single message, so the leader chooses one round ahead, from the residual that it carries into the next
 round, before the Δ of that round is added. In the first round, and after a round that failed or had no announcement,
-positions are drawn from the seed (random-k). The low-pass filter that the paper applies to the residual belongs to the
-axis "feedback".
+positions are drawn from the seed (random-k). The paper's low-pass filter of the residual belongs to the feedback axis.
 
-All peers keep the same positions. So their parts can be added, unlike those of top-k, and a mean of P peers is as
+All peers keep the same positions. So their parts can be added, unlike those of top-k, and the mean over P peers is as
 sparse as one payload. Only the leader sends "next". It must not be added: a network that computes the sum must forward
-"next" in addition to the sum. "next" takes 12 bits per kept value at chunk 4096, but only from one peer per round, so
-12 / P bits on average. Needs error feedback. Not suitable for peers with very different data, because the leader's
-residual is then a poor estimate of theirs.
+"next" in addition to the sum. "next" takes 12 bits per kept value at chunk 4096, but only one peer per round sends it,
+so it costs 12 / P bits on average. Needs error feedback. Not suitable for peers with very different data, because the
+leader's residual is then a poor estimate of theirs.
 
 Sizes: N values, M kept values in total, P peers.
 """
@@ -31,7 +30,7 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class ScaleCom(RandomK):
-    """Random-k that uses the positions announced by the leader once an announcement has landed.
+    """Compressor that keeps the positions announced by the previous round's leader, or random ones if there are none.
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
@@ -50,36 +49,36 @@ class ScaleCom(RandomK):
         super().__init__(chunk=chunk, k=k, values=values)
 
     def positions(self, rows: Rows, context: CodecContext) -> Tensor:
-        """Return the kept positions, (M,) int32, ascending inside their chunks: the announced ones, or random ones.
+        """Return the kept positions, (M,) int32: the announced ones, or random ones if none were announced.
 
-        Raises ValueError unless there are M announced positions, ascending inside their chunks.
+        They ascend within each chunk. Raises ValueError if the announced positions are invalid.
         """
         if context.agreed is None:
             return super().positions(rows, context)
         return Fixed().decode([context.agreed], rows)[0]
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
-        """Check that `agreed` consists of packed positions for a tensor of this shape. Raises ValueError if not."""
+        """Check that `agreed` contains valid packed positions for a tensor of this shape. Raises ValueError if not."""
         if agreed.dtype != torch.uint8 or agreed.dim() != 1:
-            raise ValueError(f"positions are {agreed.dtype} of shape {tuple(agreed.shape)}, expected one row of uint8")
+            raise ValueError(f"positions are {agreed.dtype} of shape {tuple(agreed.shape)}, expected a uint8 vector")
         Fixed().decode([agreed], self.rows_of(shape.numel()))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to the parts of `values`. The leader adds "next": see `announced`."""
+        """Encode the kept values of x (any shape). The leader adds "next", the positions for the next round."""
         parts = super().encode(x, context)
         if context.leads:
             parts["next"] = self.announced(x.detach() - self.decode(parts, x.shape, context))
         return parts
 
     def announced(self, held: Tensor) -> Tensor:
-        """Return the positions of the largest magnitudes of the residual (N values, any shape), packed to uint8."""
+        """Return the positions of the largest magnitudes in each chunk of the residual `held`, packed to uint8."""
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them.
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` are invalid.
 
-        An invalid "next" raises ValueError in the round in which it is sent, so that no later round depends on it.
+        This includes "next", which is checked in the round in which it is sent, so that no later round depends on it.
         """
         if "next" in parts:
             self.check_agreed(parts["next"], shape)

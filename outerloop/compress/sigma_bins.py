@@ -1,10 +1,10 @@
-"""Four bins for the whole tensor, as in the source code of SparseLoCo's authors (arXiv 2508.15706), for comparison.
+"""Quantize a whole tensor to four bins, as the code of SparseLoCo's authors does (arXiv 2508.15706), for comparison.
 
     shift = mean x;  scale = 6 σ / 4;  code = round((x − shift) / scale + 2) in 0 .. 3;  x̂ = mean of the x in its bin
 
 σ² is the sum of (x − shift)² divided by N − 1. The chunks of a tensor differ by orders of magnitude but share one
-scale: of a real residual, 93 % of the sent values fall into the bin around zero, and the relative error is 0.51. With
-`two_bit` it is 0.010. The authors send one byte per value; two bits are sent here. Prefer `two_bit`. Needs error
+scale: in a real residual, 93 % of the sent values fall into the bin around zero, and the relative error is 0.51. With
+`two_bit` it is 0.010. The authors send one byte per value; here two bits are sent. Prefer `two_bit`. Needs error
 feedback.
 
 N is the number of values.
@@ -27,7 +27,7 @@ class SigmaBins:
     linear = False
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "code" ceil(N / 4) uint8 and "level" (4,) float32."""
+        """Encode x (N values, any shape) to "code", ceil(N / 4) uint8, and "level" (4,) float32, the bin means."""
         x_N = x.detach().reshape(-1).double()
         shift = x_N.mean() if x_N.numel() else x_N.sum()
         centered_N = x_N - shift
@@ -38,7 +38,7 @@ class SigmaBins:
         return {"code": pack_codes(code_N, 2), "level": level_4.float()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a level that is not finite."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or non-finite levels."""
         level_4 = parts["level"]
         if level_4.shape != (BINS,) or level_4.dtype != torch.float32 or not level_4.isfinite().all():
             raise ValueError(

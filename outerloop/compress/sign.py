@@ -1,10 +1,10 @@
-"""One bit per value: its sign, with the mean magnitude of its group (scaled signSGD, arXiv 1802.04434, 1901.09847).
+"""Encode each value as its sign, with one mean magnitude per group (scaled signSGD, arXiv 1802.04434, 1901.09847).
 
     x̂ = sign(x) * mean |x| of the group,  sign(0) = 1
 
 The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x‖² − L (mean |x|)², at most ‖x‖². Error feedback
-makes the magnitudes within a chunk more equal. So inside `topk`, one bit per value and one mean contain almost all
-information: for equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
+makes the magnitudes within a chunk more equal. So inside `topk`, one bit per value and one mean carry almost all
+information: for the same size, more one-bit values are better than fewer two-bit values. Needs error feedback.
 
 Sizes: N values, G groups, L values per group.
 """
@@ -35,10 +35,10 @@ class Sign:
         self.chunk = checked_chunk("sign", chunk)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "code" ceil(N / 8) uint8 and "scale" (G,) bfloat16."""
+        """Encode x (N values, any shape) to "code", ceil(N / 8) uint8, and "scale", one bfloat16 per group."""
         return group_scaled.encode(x, group_length(self.chunk, x.numel(), context), 1, sign_rows)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or invalid scales."""
         length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, 1, sign_rows_decode)

@@ -3,14 +3,14 @@
     |x| is modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
     in stages: the |x| above η_s are exponential too, η_{s+1} = η_s + (their mean − η_s) ln(1 / share_s), share_s ≥ 1/4
 
-If the number of values above the fitted threshold differs from the wanted number by more than a fifth, the threshold is
-corrected by bisection. This is needed because error feedback makes magnitudes more equal, so they are not exponential.
-SIDCo instead adapts the number of stages over the iterations, which needs state. No tensor sends more than 1.2 times
-its share; if too many magnitudes are equal, the first values are sent.
+If the number of values above the fitted threshold is off target by more than a factor of 1.2, the threshold is
+corrected by bisection. This is needed because error feedback makes magnitudes more equal, so that they are no longer
+exponential. SIDCo instead adapts the number of stages over the iterations, which requires state. At most 1.2 times a
+tensor's share is sent. If too many magnitudes are equal, the values that come first in memory are sent.
 
-All chunks of a tensor have the same threshold, so, unlike with `topk`, more values are sent from chunks of large values
-than from chunks of small values. The number of kept values varies, so the gaps between their positions are sent, about
-one byte each at a share of 1/32. Needs error feedback.
+A tensor has a single threshold, so, unlike with `topk`, chunks of large values send more values than chunks of small
+values. The number of kept values varies, so the gaps between their positions are sent, about one byte each at a share
+of 1/32. Needs error feedback.
 
 Sizes: N values, M kept values, S values left in a stage.
 """
@@ -32,10 +32,10 @@ MAX_STAGES, MAX_CORRECTIONS = 20, 20
 
 
 class Threshold:
-    """Compressor that keeps about `share` of a tensor: the values of largest magnitude.
+    """Compressor that keeps approximately the fraction `share` of a tensor, the values of largest magnitude.
 
     Args:
-        share: share of the values to send, above 0 and at most 1.
+        share: fraction of the values to send, above 0 and at most 1.
         values: compressor of the kept values. It receives them in order, without groups, so its `chunk` must be set.
 
     Raises:
@@ -50,11 +50,11 @@ class Threshold:
         self.share, self.values = share, values
 
     def max_kept(self, count: int) -> int:
-        """Return the maximum number of values that are sent from a tensor of `count` values."""
+        """Return the maximum number of values that are sent for a tensor of `count` values."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to "values.*" and "gap" uint8, the gaps around the kept positions."""
+        """Encode x (any shape) to "values.*" (the encoded kept values) and "gap" (uint8, the gaps between them)."""
         x_N = x.detach().reshape(-1)
         threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
@@ -62,7 +62,7 @@ class Threshold:
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if the gaps do not fit the tensor."""
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if the gaps do not fit the tensor."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
@@ -72,9 +72,9 @@ class Threshold:
 
 
 def fitted(size_N: Tensor, wanted: int) -> float:
-    """Return a threshold that at least one magnitude reaches, and about `wanted` of them if not too many are equal.
+    """Return a threshold that about `wanted` of the magnitudes reach, and at least one.
 
-    The threshold is fitted, then corrected by bisection.
+    The exponential fit is corrected by bisection. If many magnitudes are equal, the count may differ from `wanted`.
     """
     if not size_N.numel():
         return 0.0
@@ -90,7 +90,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """Return the threshold η, computed in stages. Each stage keeps at least a quarter of its input."""
+    """Fit an exponential to the magnitudes in stages, each of which aims to keep at least 1/4. Return the threshold."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

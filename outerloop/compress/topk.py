@@ -3,10 +3,11 @@
     kept = the k largest of |x| in each chunk, ties to the lowest position;  x̂ = values(x[kept]), 0 elsewhere
 
 A chunk is `chunk` consecutive values in memory order. A shorter last chunk is not padded and keeps the same share,
-rounded up. A code of compress/index encodes the positions, and another compressor encodes the kept values. Needs error
-feedback.
+rounded up. A code from compress/index encodes the positions, and another compressor encodes the kept values. Needs
+error feedback.
 
-The payloads of several peers are decoded together if the compressor of the kept values supports it, else one by one.
+The payloads of several peers are decoded together if the compressor of the kept values supports it, otherwise one by
+one.
 
 Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total, P peers.
 """
@@ -29,15 +30,15 @@ from outerloop.types import CodecContext, Parts, UserError
 
 @runtime_checkable
 class BatchDecoder(Protocol):
-    """A compressor that decodes the payloads of P peers for one tensor together, faster than one by one."""
+    """A compressor that can decode one tensor's payloads from P peers together, which is faster than one by one."""
 
     def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-        """Return (P, *shape) float32. Raises ValueError if the parts of any peer cannot be decoded."""
+        """Return the decoded tensors of P peers, (P, *shape) float32. Raises ValueError if any parts are invalid."""
         ...
 
 
 def decode_all(codec: Compressor, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-    """Decode the parts of P >= 1 peers to (P, *shape) float32 with any codec. Raises ValueError if the codec cannot."""
+    """Decode the parts of P >= 1 peers to (P, *shape) float32, with any codec. Raises ValueError on invalid parts."""
     if isinstance(codec, BatchDecoder):
         return codec.decode_all(parts_P, shape, context)
     return torch.stack([codec.decode(parts, shape, context).float() for parts in parts_P])
@@ -51,7 +52,7 @@ class TopK:
         k: number of values kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
         values: compressor of the kept values. It receives them in order, one group per chunk.
         index: encoding of the kept positions.
-        warmup_rounds: rounds over which the kept share decreases geometrically from 1 to k / chunk; 0: no warm-up.
+        warmup_rounds: rounds over which the kept share decreases geometrically from 1 to k / chunk; 0 for no warm-up.
 
     Raises:
         UserError: if `chunk`, `k` or `warmup_rounds` is out of range.
@@ -70,7 +71,7 @@ class TopK:
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def sparse_codec(self, shape: Size) -> TopK:
-        """Return this codec as its own description for the kernels, which select the same values (kernels/specs.py)."""
+        """Return self: this codec is its own description for the kernels, which select the same values."""
         return self
 
     def k_at(self, number: int) -> int:
@@ -83,21 +84,21 @@ class TopK:
         return geometric(self.chunk, self.k, number, self.warmup_rounds)
 
     def rows_at(self, count: int, context: CodecContext) -> Rows:
-        """Return how a tensor of `count` values is cut into chunks in this round."""
+        """Return how a tensor of `count` values is split into chunks in this round, and how many values each keeps."""
         return Rows(count, self.chunk, self.k_at(context.round))
 
     def signs(self, count: int, context: CodecContext) -> None:
-        """Return None: the values are not rotated."""
+        """Return None, because this codec does not rotate values."""
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (N values, any shape) to "index" uint8 (positions in their chunks) and "values.*"."""
+        """Encode x (any shape) to "index" (uint8, the kept positions) and "values.*" (the encoded kept values)."""
         rows = self.rows_at(x.numel(), context)
         dense, how = x.detach().float().contiguous(), Selection(0.0, rows.chunk, rows.k)
         position_M, value_M, _ = select(dense, None, None, None, None, how)
         return self.pack(position_M, value_M, rows, context)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to dense float32 of `shape`. Raises ValueError if `index` or `values` cannot decode them."""
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` are invalid."""
         rows = self.rows_at(shape.numel(), context)
         position_1M, value_1M = self.unpack([parts], rows, context)
         dense_N = torch.zeros(shape.numel(), device=value_1M.device)
@@ -105,12 +106,12 @@ class TopK:
         return dense_N.view(shape)
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
-        """Encode kept positions (M,) int32 and values (M,) float32, ordered by chunk, to parts."""
+        """Encode M kept positions (int32) and values (float32), ordered by chunk, to parts."""
         values = self.values.encode(value_M, replace(context, group=rows.k))
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
-        """Invert `pack` for P peers: return positions and values, (P, M) each. Raises ValueError on invalid parts."""
+        """Invert `pack` for P peers. Return positions and values, (P, M) each. Raises ValueError on invalid parts."""
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
         values = [
             {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P

@@ -1,10 +1,10 @@
-"""Two-bit values: a sign bit and a magnitude bit, with two magnitudes per group ("mean split").
+"""Quantize to two bits per value: a sign bit and a magnitude bit, with two magnitudes per group ("mean split").
 
     m = mean |x|;  x̂ = sign(x) * (mean of the |x| above m  if |x| > m  else  mean of the |x| at or below m)
 
 Each group has its own magnitudes: chunks differ in scale by orders of magnitude, and one scale for a whole tensor would
-map most values to zero. The relative L2 error of the kept values of a real residual at k = 64 is 0.010, against 0.51
-with the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
+map most values to zero. For the kept values of a real residual at k = 64, the relative L2 error is 0.010, compared with
+0.51 for the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
 
 Sizes: N values, G groups, L values per group; the last group may be shorter.
 """
@@ -38,16 +38,16 @@ class TwoBit:
         self.chunk = checked_chunk("two_bit", chunk)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
+        """Encode x (N values, any shape) to "code", ceil(N / 4) uint8, and "level", two bfloat16 values per group."""
         code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), context))
         return {"code": code, "level": level_G2}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or negative or non-finite levels."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or invalid levels."""
         return self.decode_all([parts], shape, context)[0]
 
     def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-        """Decode the parts of P peers together: see `BatchDecoder`."""
+        """Decode the parts of P peers together to (P, *shape) float32. Raises ValueError if any parts are invalid."""
         count = shape.numel()
         group = group_length(self.chunk, count, context)
         for parts in parts_P:
@@ -57,7 +57,7 @@ class TwoBit:
 
 
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
-    """Raise ValueError unless there are `count` codes, and two magnitudes for each group of `group` values."""
+    """Raise ValueError unless there are `count` codes, and two valid magnitudes per group of `group` values."""
     if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
         raise ValueError(f"levels of shape {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
     if not all_magnitudes(level_G2):
@@ -67,9 +67,9 @@ def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
 
 
 def all_magnitudes(level_G2: Tensor) -> bool:
-    """Return whether all bfloat16 values are finite and not negative.
+    """Return whether all bfloat16 values are finite and not negative (-0 counts as negative).
 
-    The bits of such values, read as int16, are at least 0 and below 0x7F80, which is infinity.
+    Read as int16, the bits of such values are at least 0 and below 0x7F80, the bits of infinity.
     """
     if not level_G2.numel():
         return True

@@ -1,11 +1,11 @@
-"""Evenly spaced levels, symmetric around zero: int8, int4 and ternary values, rounded to nearest.
+"""Quantize to evenly spaced levels, symmetric around zero (int8, int4 or ternary), rounding to nearest.
 
     top = 2^(bits-1) - 1;  scale = max |x| / top;  code = round(x / scale) in -top .. top;  x̂ = code * scale
 
 The scale is set by the largest magnitude of a group, not of the tensor, so a large value makes the levels coarser only
 in its own group. Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it
-were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits: its relative error is 0.35,
-that of this codec 0.81 (Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of
+were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits: its relative error is 0.35, and
+that of this codec is 0.81 (Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of
 error feedback (feedback/loco.py).
 
 Sizes: N values, G groups.
@@ -42,11 +42,11 @@ class Uniform:
         self.bits, self.chunk = bits, checked_chunk("uniform", chunk)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode (N values, any shape) to "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16."""
+        """Encode x (N values, any shape) to "code", ceil(N * bits / 8) uint8, and "scale", one bfloat16 per group."""
         length = group_length(self.chunk, x.numel(), context)
         return group_scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes, an invalid scale or an invalid code."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes, invalid scales or codes."""
         length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))

@@ -46,7 +46,7 @@ def test_it_comes_down_at_once():
     one.load_state_dict({"step": 3, "seconds_per_k": 0.1})
     why = one.observe(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
     assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB took 94.4 s (0.847 Mbit/s)" in why
-    assert "with 36 s of inner steps, 8 s are allowed at utilization 0.8" in why
+    assert "with 36 s of inner steps, the limit at utilization 0.8 is 8 s" in why
 
 
 def test_transfer_hidden_by_a_delay_is_free_and_codec_time_is_not():

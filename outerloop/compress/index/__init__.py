@@ -17,9 +17,10 @@ from outerloop.kernels.select import Rows
 def decoded(
     decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
 ) -> Tensor:
-    """Decode (B,) uint8 of P peers to (P, M) int32. Raises ValueError if the bytes of a peer are invalid.
+    """Decode the bytes of P peers to kept positions, (P, M) int32. Raises ValueError if any peer's bytes are invalid.
 
-    `decode`: function that returns the positions, and whether each peer's bytes are valid.
+    `decode`: called with (bytes_P, count, chunk, k) of `rows`. Returns the positions, and per peer whether the bytes
+    are valid.
     """
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
@@ -38,17 +39,17 @@ def decoded(
 
 
 class Index(Protocol):
-    """A code for the kept positions of every chunk.
+    """A binary code for the kept positions of every chunk.
 
     It must be canonical: equal positions give equal bytes, and different valid bytes decode to different positions.
     """
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
+        """Encode M kept positions (int32) to bytes (uint8). Raises ValueError unless they ascend within each chunk."""
         ...
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
-        """Decode the bytes of P peers, (B,) uint8 each, to (P, M) int32.
+        """Decode the bytes of P peers, (B,) uint8 each, to M kept positions per peer, (P, M) int32.
 
         Raises ValueError on bytes that `encode` never returns.
         """

@@ -1,10 +1,10 @@
-"""Elias-Fano code of kept positions: 8 bits per position if 64 of 4096 are kept, with sizes known in advance.
+"""Elias-Fano code for kept positions: 8 bits per position if 64 of 4096 are kept, and a size known in advance.
 
     low = floor(log2(chunk / k));  the `low` lowest bits of every position;  then the gaps between the high parts:
     (position >> low) - (position before >> low) zeros, a one;  then zeros, up to k + ((chunk - 1) >> low) bits of gaps
 
-A row takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of 4096 are
-kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in
+A row (one chunk) takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of
+4096 are kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in
 kernels/positions.py (Elias 1974; Fano 1971).
 """
 
@@ -20,12 +20,12 @@ from outerloop.kernels.select import Rows
 
 
 class EliasFano:
-    """Elias-Fano index: half a bit more per position than Rice, but sizes do not depend on the positions."""
+    """Elias-Fano index: half a bit more per position than Rice, but the size does not depend on the positions."""
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
+        """Encode M kept positions (int32) to bytes (uint8). Raises ValueError unless they ascend within each chunk."""
         return elias_fano_encode(position_M, rows.count, rows.chunk, rows.k)
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
-        """Decode (B,) uint8 of P peers to (P, M) int32. Raises ValueError on bytes that `encode` never returns."""
+        """Decode the bytes of P peers to kept positions, (P, M) int32. Raises ValueError on invalid bytes."""
         return decoded(elias_fano_decode, bytes_P, rows)

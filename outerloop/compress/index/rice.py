@@ -1,4 +1,4 @@
-"""Golomb-Rice code of the gaps between kept positions: 7.52 bits each if 64 of 4096 are kept, 2 % above the entropy.
+"""Golomb-Rice code for the gaps between kept positions: 7.52 bits each if 64 of 4096 are kept, 2 % above entropy.
 
     gap = position - position before - 1  ->  gap >> b zeros, a one, the b low bits of gap
 
@@ -26,15 +26,15 @@ from outerloop.kernels.select import Rows
 
 
 class Rice:
-    """Rice index, the smallest of the codes if at most half of the values are kept.
+    """Rice index, the most compact code if at most half of the values are kept.
 
-    If 38 % or more of the values are kept, the code of a row is a bit mask with a one for each kept value.
+    If 38 % or more of the values are kept, each chunk is encoded as a bit mask with a one for each kept value.
     """
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
+        """Encode M kept positions (int32) to bytes (uint8). Raises ValueError unless they ascend within each chunk."""
         return rice_encode(position_M, rows.count, rows.chunk, rows.k)
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
-        """Decode (B,) uint8 of P peers to (P, M) int32. Raises ValueError on bytes that `encode` never returns."""
+        """Decode the bytes of P peers to kept positions, (P, M) int32. Raises ValueError on invalid bytes."""
         return decoded(rice_decode, bytes_P, rows)
