@@ -1,1 +1,1 @@
-"""Consensus on the commits of a run (Paxos), as pure state machines without network or clock."""
+"""Paxos consensus on the commits of a run, as pure state machines without network or clock."""

@@ -1,8 +1,8 @@
 """Consensus on the commit of each round: a chain of Paxos decisions, as a state machine without clock or network.
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
-raises an error because of data that a peer sent, and no method waits. Round r is decided by a majority of its roster
-M_r, which commit r - 1 names (paxos.py). A peer that learns of a commit that follows its head applies the commit.
+raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
+names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
 commit X in view v, the leader of a later view needs the promises of a majority. The two majorities share a peer, and
@@ -21,18 +21,18 @@ Fault model. Peers may stop, lag, lose messages and restart from their disks; no
 a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
 
 If roster peers lie, in any way, while the honest roster peers that are up form a majority by themselves:
-    progress        Rounds continue if at most (n - 1) // 3 of n peers lie: the liars cannot change a view, lead only
-                    in turn, and lead last once a view of theirs has failed (commit.py).
-    rosters         No roster of the liars' choice is decided if they are fewer than half: they cannot admit a peer
+    progress        Rounds continue if at most (n - 1) // 3 of n peers lie: the liars cannot force a view change, lead
+                    only in turn, and lead last once one of their views has failed (commit.py).
+    rosters         Liars that are fewer than half of the roster cannot choose the next one: they cannot admit a peer
                     without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
                     an honest leader in time (roster_change.py).
     commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
     forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
                     are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
                     peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
-                    if the two groups exchange no messages meanwhile. Both groups then follow signed commits. The two
-                    decided commits of the round contain two statements of one peer that contradict each other
-                    (view_change.py), which identify the liar to all peers.
+                    while the two groups exchange no messages. Both groups then follow signed commits. The two decided
+                    commits of the round contain two contradictory statements of one peer (view_change.py), which
+                    identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 
@@ -59,12 +59,12 @@ from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 class CommitChain(PaxosInstance):
     """One peer's state machine for the chain of commits.
 
-    The following arguments must be equal on all peers: `gather_policy`, `absent_rounds` (a peer is dropped after
-    missing this many commits in a row) and `max_bytes` (size limit of one payload). `allowed` returns whether this peer
+    Three arguments must be equal on all peers: `gather_policy`, `absent_rounds` (a peer that misses this many commits
+    in a row leaves the roster) and `max_bytes` (maximum size of a payload). `allowed` returns whether this peer
     currently allows the named peer to take part.
 
-    The caller must read `number` and `view` after every event: each timer belongs to a round and a view, and the event
-    of an outdated timer has no effect. `explain.waiting_for` describes what the round waits for.
+    The caller must read `number` and `view` after every event, because each timer belongs to one round and view.
+    Events of outdated timers have no effect. `explain.waiting_for` describes what the round is waiting for.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CommitChain(PaxosInstance):
         max_bytes: int = MAX_AMOUNT,
         allowed: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """Start from `hard_state`, which must be on disk: HardState.first, HardState.joining, or the last saved one."""
+        """Start from `hard_state`, which must be on disk: HardState.first, HardState.joining, or the saved state."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds must be 1 to {ROUNDS_KEPT}; got {absent_rounds}")
         super().__init__(
@@ -90,13 +90,13 @@ class CommitChain(PaxosInstance):
         )
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
-        """Process a message from `sender`, a name that the network has authenticated."""
+        """Process a message from `sender`, a peer name that the network layer has authenticated."""
         if isinstance(message, CommitCertificate):
             self._learn(sender, message)
         elif message.number > self.number:
             self._effects.append(CatchUp(message.number, sender))
         elif message.number < self.number:
-            if not isinstance(message, Accept):  # a late accept: its sender will get the certificate anyway
+            if not isinstance(message, Accept):  # the sender of a late accept will get the certificate anyway
                 self._save_and_send([sender], self._own_view_change())
             if digests(self.hard_state.log).get(message.number - 1, message.head) != message.head:
                 self._reject_other_chain(sender, message.number)
@@ -105,31 +105,31 @@ class CommitChain(PaxosInstance):
         elif isinstance(message, JoinRequest):
             self._record_join_request(sender, message)
         elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
-            self._reject(sender, f"is not another peer of the roster of round {self.number}")
+            self._reject(sender, f"is not another peer in the roster of round {self.number}")
         elif self.votes:
             self._receive_vote(sender, message)
         return self._step()
 
     def payload_stored(self, number: int, participant: Participant) -> list[Effect]:
-        """Record that a payload of a round is on disk. After a restart, call this again for every stored payload."""
+        """Record that a payload of round `number` is on disk. After a restart, call this for every stored payload."""
         if number >= self.number:
             self.stored = {**self.stored, number: self.stored.get(number, frozenset()) | {participant}}
         return self._step()
 
     def grace(self, number: int) -> list[Effect]:
-        """Process the end of a round's grace period."""
+        """Record that the grace period of round `number` has ended."""
         if number == self.number:
             self.soft_state = replace(self.soft_state, grace=True)
         return self._step()
 
     def deadline(self, number: int) -> list[Effect]:
-        """Process the deadline of a round's gather."""
+        """Record that the gather deadline of round `number` has passed."""
         if number == self.number:
             self.soft_state = replace(self.soft_state, deadline=True)
         return self._step()
 
     def reconsider(self) -> list[Effect]:
-        """Check again which steps are possible: once a peer is disallowed, the remaining peers may be enough."""
+        """Check again which steps are possible, e.g. because the peers that remain after an expulsion are enough."""
         return self._step()
 
     def timeout(self, number: int, view: int) -> list[Effect]:
@@ -142,9 +142,9 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer's payload as that of a learner. Does not ask if this peer has a vote.
+        """Ask the roster to count this peer's payload although this peer is not in it. A peer that votes does not ask.
 
-        The peer must hold the run's state as of the head. The caller must repeat the request in each round, and
+        This peer must hold the run's state as of the head. The caller must repeat the request in each round, and
         periodically within a round.
         """
         if not self.votes:
@@ -154,19 +154,19 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def install_snapshot(self, decided: CommitCertificate) -> list[Effect]:
-        """Move the head to a later commit, because no log reaches back to the current head.
+        """Move the head to a later commit. Use this if no peer's log reaches back to the current head.
 
-        The caller downloads the state as of the later commit.
+        The caller must download the run's state as of that commit.
         """
         if decided.commit.number >= self.number:
             self._begin(self.hard_state.moved_to(decided))
         return self._step()
 
     def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
-        """Compare a peer's untrusted log with this peer's log; switch to the other chain if it is better (forks.py).
+        """Compare a peer's untrusted log with this peer's log. Switch to the other chain if it is better (forks.py).
 
-        If the log belongs to the same chain and reaches further back, extend this peer's log backwards, so that it
-        shows which peers were absent.
+        If both logs belong to the same chain, and the peer's log reaches further back, prepend its earlier commits to
+        this peer's log, so that it shows which peers were absent.
         """
         if not linked(log):
             self._reject(sender, "sends commits that do not follow one another")
@@ -175,15 +175,15 @@ class CommitChain(PaxosInstance):
         elif forked_earlier(self.hard_state.log, log):
             first = max(self.hard_state.log[0].commit.number, log[0].commit.number)
             reason = f"its history diverged before commit {first}, earlier than the logs reach: these are two runs"
-            self._reject(sender, f"{reason}. To join one run, restart the workers of the other as new peers")
+            self._reject(sender, f"{reason}. To merge them, restart the workers of one run as new peers of the other")
         else:
             self._extend_log_back(log)
         return self._step()
 
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
-        """Return the commits after `number`, oldest first, or None if the log does not reach back that far.
+        """Return the commits after commit `number`, oldest first, or None if the log does not reach back that far.
 
-        In the latter case the peer that lacks these commits must download the state.
+        If the result is None, a peer that lacks these commits must download the run's state.
         """
         if number < self.hard_state.log[0].commit.number - 1:
             return None
@@ -219,7 +219,7 @@ class CommitChain(PaxosInstance):
     def _decide(self) -> bool:
         """Apply this peer's proposal if a majority has accepted it. Return whether it was applied.
 
-        The certificate is sent to the old and the new roster and to the learners.
+        Send the certificate to the old roster, the new roster, and the peers that asked to be counted.
         """
         decided = self._decided()
         if decided is None:
@@ -242,7 +242,7 @@ class CommitChain(PaxosInstance):
         self._effects.append(Reject(sender, reason, compare_logs=True))
 
     def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
-        """Choose between two commits of one round. Verify both certificates, to detect peers that signed both."""
+        """Switch to the other chain if it is better. Verify both certificates to detect peers that signed both."""
         base, own, other = found
         errors = [certificate_error(base.commit, decided, self.signer) for decided in (own, other)]
         if errors[1]:
@@ -251,7 +251,7 @@ class CommitChain(PaxosInstance):
             self._switch_chain(sender, base, [decided for decided in log if decided.commit.number > base.commit.number])
 
     def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
-        """Go back to the last common commit and switch to the other chain, whose first commit has been verified."""
+        """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified."""
         ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
         if reason := self._commit_error(log[0].commit):
             self.hard_state = ours
@@ -262,7 +262,7 @@ class CommitChain(PaxosInstance):
             self._learn(sender, decided)
 
     def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
-        """Prepend commits that precede this peer's log, if their digests and certificates prove them."""
+        """Prepend the commits that precede this peer's log, if their digests and certificates prove them."""
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
         unsigned = (certificate_error(before.commit, decided, self.signer) for before, decided in pairwise(earlier))
@@ -270,12 +270,12 @@ class CommitChain(PaxosInstance):
             self.hard_state = self.hard_state.with_earlier_commits(earlier)
 
     def _begin(self, hard_state: HardState) -> None:
-        """Start the round after the head of `hard_state`: the next round, or a later one."""
+        """Replace the hard state, and start the round after its head with an empty soft state."""
         self.hard_state, self.soft_state = hard_state, SoftState()
         self.stored = {number: payloads for number, payloads in self.stored.items() if number >= self.number}
 
     def _record_join_request(self, sender: str, asking: JoinRequest) -> None:
-        """Record a learner's request to be counted, unless its key is already used by a roster peer or a learner."""
+        """Record a peer's request to be counted, unless a roster peer or another requester already uses its key."""
         taken = {id_of(peer) for peer in self.soft_state.asked.union(self.hard_state.roster)}
         if id_of(sender) in taken or not self._allowed(sender) or len(self.soft_state.asks) == MAX_PEERS:
             return

@@ -4,8 +4,8 @@
     parent of commit r = digest of commit r - 1, so one digest identifies the whole history
 
 The chain begins with genesis, the commit before the first round. Genesis has no participants and names the first
-roster; its parent is a hash that identifies the run. A run that was resumed as a whole begins another chain, at the
-round where it resumes.
+roster; its parent is a hash that identifies the run. If all peers resume a run, they begin another chain at the round
+where the run resumes.
 
 All peers lead views in turn, but those whose views have failed (the demoted peers) lead last:
 
@@ -18,10 +18,10 @@ All peers lead views in turn, but those whose views have failed (the demoted pee
     limit                only the latest (n - 1) // 2 demotions are kept, so at any time more than half of the roster is
                          not demoted
 
-So a silent leader costs one timeout, not one in every round that it would lead. The list of demoted peers is part of
-each commit, and every acceptor recomputes it (validity.py). So all peers, including a newcomer that holds one commit,
-derive the same leaders from the head of the chain alone. A view fails only if a majority wants the next one, so a
-minority of liars cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
+So a silent leader costs a single timeout, not one timeout in every round that it would lead. Each commit contains the
+list of demoted peers, and every acceptor recomputes it (validity.py). So all peers, even a late joiner that holds only
+one commit, derive the same leaders from the head of the chain. A view fails only if a majority wants the next view, so
+a minority of liars cannot demote a peer. A demoted honest peer loses nothing: it only leads less often.
 
 This is the leader reputation of Carousel (Cohen et al., "Be Aware of Your Leaders", FC 2022, arXiv 2110.00960) with
 failed views in place of missing votes.
@@ -62,14 +62,14 @@ MOST_LETTERS = 64
 peer's name and the state (round_store.py), and is limited to 255 characters.
 """
 State = tuple[int, bytes]
-"""The number of a commit, and the sha256 of the manifest of the run's state as of that commit."""
+"""(number of a commit, sha256 of the manifest that describes the run's state as of that commit)."""
 
 
 @dataclass(frozen=True)
 class Participant:
     """One payload of a round: its owner, sha256 and size. Participants are sorted by these fields.
 
-    `state`: identifies the copy of the run's state that the owner names (state_roots.py); None: it names no state.
+    `state`: the state of the run that the payload names (state_roots.py), or None if it names no state.
     """
 
     peer: str
@@ -89,7 +89,7 @@ class Participant:
 
     @staticmethod
     def of(peer: str, content: bytes | memoryview, *, state: State | None = None) -> Participant:
-        """Return the participant that describes this payload."""
+        """Return the participant that describes the payload `content` of `peer`."""
         return Participant(peer, hashlib.sha256(content).digest(), len(content), state)
 
     @staticmethod
@@ -122,10 +122,14 @@ def _state(number: Any, sha256: Any) -> State:
 class Commit:
     """A proposed or decided commit of one round.
 
-    `view`: the view in which the commit was first proposed, even if it is proposed again in later views.
-    `participants`: the counted payloads, sorted by peer. `roster`: the peers that decide the next round, sorted.
-    `asks`: the peers that take part but are not in the roster of this round, sorted, each with its signed request to be
-    counted. `demoted`: the peers of the next roster whose views failed, the latest failure last; they lead last.
+    number          the round
+    parent          digest of the previous commit
+    view            the view in which the commit was first proposed, even if it is proposed again in later views
+    participants    the counted payloads, sorted by peer
+    roster          the peers that decide the next round, sorted
+    asks            (peer, signature of its request to be counted) for each participant that is not in this round's
+                    roster, sorted
+    demoted         the peers of the next roster that lead last, because their views failed; the latest failure last
     """
 
     number: int
@@ -183,9 +187,9 @@ def _demoted(value: Any) -> tuple[str, ...]:
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
-    """Return the genesis of a chain whose first round is `first`, decided by `roster`.
+    """Return the genesis commit of a chain whose first round, `first`, is decided by `roster`.
 
-    Raises MalformedMessage for an invalid roster.
+    Raises MalformedMessage if the roster is invalid.
     """
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
     names = peer_ids(sorted(set(roster)), "the first roster's peers", minimum=1)
@@ -195,12 +199,12 @@ def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
 
 
 def majority(roster: tuple[str, ...]) -> int:
-    """Return the smallest number of peers that is more than half: any two majorities of a roster share a peer."""
+    """Return the smallest number of peers that is more than half of the roster. Two majorities always share a peer."""
     return len(roster) // 2 + 1
 
 
 def max_faulty(roster: tuple[str, ...]) -> int:
-    """Return f = (n - 1) // 3, the largest number of lying peers with which rounds still continue, e.g. 1 of 4.
+    """Return f = (n - 1) // 3 for a roster of n peers, e.g. 1 of 4: rounds continue if at most f peers lie.
 
     If at most f peers lie, any f + 1 peers include an honest one.
     """
@@ -210,13 +214,13 @@ def max_faulty(roster: tuple[str, ...]) -> int:
 def minority(roster: tuple[str, ...]) -> int:
     """Return the largest number of peers that is less than half of the roster, e.g. 2 of 5.
 
-    If at most this number of peers lie, they cannot decide a roster.
+    If at most this many peers lie, they cannot choose the next roster.
     """
     return (len(roster) - 1) // 2
 
 
 def leader(run: str, head: Commit, view: int) -> str:
-    """Return the leader of a view of the round after `head`."""
+    """Return the peer that leads view `view` of the round after commit `head`."""
     order = turns(run, head.number + 1, head.roster, head.demoted)
     return order[view % len(order)]
 
@@ -233,7 +237,7 @@ def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ..
 
 
 def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the `demoted` list of a commit that follows `head`, is first proposed in `view`, and names `roster`."""
+    """Return the `demoted` list of the commit after `head` that is first proposed in `view`. `roster`: the next one."""
     order = turns(run, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed

@@ -1,4 +1,4 @@
-"""Effects that the consensus asks its caller to carry out, in the given order."""
+"""Effects that the consensus returns to its caller, which must carry them out in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outerloop.swarm.consensus.state import HardState
 class Persist:
     """Write `hard_state.to_bytes()` to disk and sync it before any later effect, because other peers rely on it.
 
-    A commit, however, is applied and passed on before it is saved: the accepts of a majority are already on disk.
+    A decided commit may be applied and sent before it is saved: a majority of the roster has its accepts on disk.
     """
 
     hard_state: HardState
@@ -21,7 +21,7 @@ class Persist:
 
 @dataclass(frozen=True)
 class Send:
-    """Send `message` to the peer `to`, at most once. The next view makes up for a lost message."""
+    """Send `message` to the peer `to`, at most once. If it is lost, the peers send again in the next view."""
 
     to: str
     message: Message
@@ -36,7 +36,10 @@ class ApplyCommit:
 
 @dataclass(frozen=True)
 class FetchPayloads:
-    """Fetch these proposed payloads of the round from `holder` or another peer, and call `payload_stored` for each."""
+    """Fetch these payloads of round `number`, which a proposal names, from `holder` or another peer.
+
+    Call `payload_stored` for each payload once it is stored.
+    """
 
     number: int
     participants: tuple[Participant, ...]
@@ -45,7 +48,10 @@ class FetchPayloads:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Fetch later commits from the log of `peer`; pass them to `receive` in order. `number`: the round of `peer`."""
+    """Fetch the commits that this peer lacks from the log of `peer`, and pass them to `receive` in order.
+
+    `number`: the round or commit that the message of `peer` was about.
+    """
 
     number: int
     peer: str
@@ -53,9 +59,9 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class ChainLeft:
-    """Roll back: this peer switched to a better chain (forks.py), which replaces all commits from round `number` on.
+    """Roll back all commits from round `number` on, because this peer switched to a better chain (forks.py).
 
-    The commits of the better chain are applied next.
+    The next effects apply the commits of the better chain.
     """
 
     number: int
@@ -63,10 +69,10 @@ class ChainLeft:
 
 @dataclass(frozen=True)
 class Reject:
-    """Log that a message was rejected, and the reason.
+    """Log that a message from `sender` was rejected, and why.
 
-    `compare_logs`: fetch the sender's log and call `compare_log`, because the sender is on another chain, or its log
-    may reach further back.
+    If `compare_logs` is True, also fetch the sender's log and call `compare_log`: the sender may be on another chain,
+    or its log may reach further back.
     """
 
     sender: str

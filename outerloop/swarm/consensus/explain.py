@@ -8,7 +8,7 @@ from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Participant, majority
 from outerloop.swarm.consensus.proposer import candidates
 
-NAMED = 5  # number of peers named in a line; further ones are only counted
+NAMED = 5  # maximum number of peers that a line names; the others are only counted
 
 
 def waiting_for(agreement: CommitChain) -> str:
@@ -25,7 +25,7 @@ def _as_follower(agreement: CommitChain) -> str:
         missing = set(proposal.commit.participants) - agreement.payloads
         return f"{leader} proposes; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
-        return f"this peer has accepted; {leader} needs a majority of {len(hard_state.roster)} peers"
+        return f"this peer has accepted the proposal; {leader} needs a majority of {len(hard_state.roster)} peers"
     return f"{leader} has to propose"
 
 
@@ -56,7 +56,7 @@ def _owners(payloads: Iterable[Participant]) -> str:
 
 
 def names(peers: Iterable[str]) -> str:
-    """Return the first NAMED names and the number of further ones, as text."""
+    """Return up to NAMED of the sorted names as text, followed by the number of remaining ones."""
     known = sorted(set(peers))
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     return ", ".join(known[:NAMED]) + more

@@ -6,10 +6,10 @@ signatures are recorded as evidence (equivocation.py), and the peer that lied is
 chain that is better in the first round in which the chains differ: the commit that was first proposed in the lower view
 is better; if the views are equal, the commit with the smaller digest. The length of the chains is irrelevant.
 
-View and digest belong to the commit itself, not to one of its possible certificates. So this is a strict order of the
-commits of a round and, by the first round that differs, of chains: all peers choose the same chain, and no peer returns
-to a chain that it has left. The choice requires logs that reach back to the fork. `forked_earlier` detects logs that do
-not reach back: they show that two chains exist, but neither which chain is better nor which peer lied.
+View and digest are part of the commit, and do not depend on its certificate. So the rule strictly orders the commits of
+a round and, by the first round that differs, the chains: all peers choose the same chain, and no peer returns to a
+chain that it has left. The choice requires logs that reach back to the fork. `forked_earlier` detects logs that do not:
+they show that two chains exist, but neither which chain is better nor which peer lied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outerloop.swarm.consensus.votes import CommitCertificate
 
 
 class ForkPoint(NamedTuple):
-    """The last common commit, `base`, and the commit of the next round on each of the two chains."""
+    """The last common commit, `base`, and the next round's commit on this peer's chain and on the other chain."""
 
     base: CommitCertificate
     own: CommitCertificate
@@ -31,7 +31,7 @@ class ForkPoint(NamedTuple):
 
 
 def linked(log: Sequence[CommitCertificate]) -> bool:
-    """Return whether a log is a contiguous part of a chain: not empty, and each commit follows the previous one."""
+    """Return whether a log is a contiguous part of a chain: it is not empty, and each commit follows the one before."""
     follows = (
         (later.commit.number, later.commit.parent) == (decided.commit.number + 1, decided.commit.digest)
         for decided, later in pairwise(log)
@@ -42,7 +42,8 @@ def linked(log: Sequence[CommitCertificate]) -> bool:
 def fork_point(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
     """Return the point at which two linked logs diverge.
 
-    Return None if the logs do not show it: their common rounds agree, or neither contains the last common commit.
+    Return None if the logs do not show that point, because they agree on all common rounds, or because neither log
+    contains the last common commit.
     """
     left = {decided.commit.number: decided for decided in ours}
     right = {decided.commit.number: decided for decided in theirs}
@@ -62,11 +63,11 @@ def forked_earlier(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCer
 
 
 def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
-    """Return number -> digest for the commits of a linked log and for the commit before them."""
+    """Return the digests of the commits in a linked log and of the commit before them, keyed by commit number."""
     first = log[0].commit
     return {first.number - 1: first.parent} | {decided.commit.number: decided.commit.digest for decided in log}
 
 
 def is_better(commit: Commit, other: Commit) -> bool:
-    """Return whether all peers continue with `commit`, not `other`. Both have the same round and the same parent."""
+    """Return whether peers must prefer `commit` to `other`, a commit of the same round with the same parent."""
     return (commit.view, commit.digest) < (other.view, other.digest)

@@ -1,18 +1,20 @@
-"""Messages between peers about a round, as msgpack maps.
+"""Consensus messages that peers exchange about a round, encoded as msgpack maps.
 
-All messages except CommitCertificate name the round and the sender's head. The kinds on the wire are:
+All messages except CommitCertificate name the round and the sender's head, the last commit that it applied. The kinds
+on the wire are:
 
     here      to all peers: the sender wants to be in this view (signed)
-    wishes    the signed wishes of several peers; those of a majority prove that the view may be entered
+    wishes    signed wishes of several peers; the wishes of a majority prove that the view may be entered
     promise   to the leader of a view: the sender no longer accepts a proposal of an earlier view, and reports the
               proposal that it accepted last
     propose   from the leader to all peers: the leader proposes this commit and has accepted it; from view 1 on, with
               the justification of the proposal
     accept    to the leader: the sender holds the commit's payloads and has accepted the commit
     decided   a commit that a majority of the roster has accepted, with the names and signatures of these peers
-    ask       from a peer outside the roster: the sender has the head's state and asks to be counted and admitted
+    ask       from a peer outside the roster: the sender holds the run's state as of the head, and asks to be counted
+              and admitted
 
-The stream authenticates the sender, so messages have no sender field. Content that is forwarded to third peers is
+The stream authenticates the sender, so messages have no sender field. Content that peers forward to other peers is
 signed (statements.py).
 """
 
@@ -35,13 +37,13 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Size limit of any message as msgpack. It suffices for a commit that was proposed in 8 views (view_change.py), its
-roster and accepts, and 1024 participants that have the longest ids and all asked to be counted."""
+"""Maximum size of a packed message. Large enough for a commit that was proposed in 8 views (view_change.py), with its
+roster, its accepts, and 1,024 participants that have ids of maximum length and have all asked to be counted."""
 
 
 @dataclass(frozen=True)
 class ViewChange:
-    """A peer's wish for a view. `view`: the view that the peer wants to be in, its current view or the next one."""
+    """A peer's signed wish for a view. `view`: the wanted view, which is the peer's current view or the next one."""
 
     number: int
     head: bytes
@@ -71,7 +73,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Propose:
-    """A leader's proposal. `accepted`: the proposal as accepted by the leader itself, in the view of the proposal."""
+    """A leader's proposal. `accepted`: the proposed commit, which the leader itself has accepted in this view."""
 
     accepted: Accepted
 
@@ -90,7 +92,10 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """A vote for a proposal. `digest`: the accepted commit's. `signature`: the sender's, forwarded to all peers."""
+    """A vote for a proposal.
+
+    `digest`: digest of the accepted commit. `signature`: the sender's signature, which the leader sends to all peers.
+    """
 
     number: int
     head: bytes
@@ -116,7 +121,7 @@ KINDS: dict[type[Message], str] = {
     CommitCertificate: "decided",
     JoinRequest: "ask",
 }
-"""Class of a message -> its kind on the wire, which must not change even if the class is renamed."""
+"""Message class -> its kind on the wire, which must stay the same even if the class is renamed."""
 FIELDS = {
     "here": ("number", "head", "view", "signature"),
     "wishes": ("number", "head", "wishes"),
@@ -129,7 +134,7 @@ FIELDS = {
 
 
 def to_map(message: Message) -> dict[str, Any]:
-    """Return a message as a map for msgpack, including the kind of the message."""
+    """Return a message as a map for msgpack, including its kind."""
     kind = {"kind": KINDS[type(message)]}
     if isinstance(message, CommitCertificate):
         return {**kind, "decided": message.to_map()}
@@ -150,7 +155,7 @@ def to_map(message: Message) -> dict[str, Any]:
 
 
 def from_map(value: Any) -> Message:
-    """Parse a message from an untrusted map. Raises MalformedMessage if the map is malformed."""
+    """Parse an untrusted map as a message. Raises MalformedMessage if the map is malformed."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in FIELDS:
         raise MalformedMessage(f"a message must be a map whose kind is one of {', '.join(FIELDS)}; got {quote(value)}")
@@ -175,7 +180,9 @@ def from_map(value: Any) -> Message:
 
 
 def _decree(commit: Commit) -> Commit:
-    checked_int(commit.number, "a decided round's number", maximum=MAX_NUMBER)  # at least 0: only genesis has number -1
+    checked_int(
+        commit.number, "a decided round's number", maximum=MAX_NUMBER
+    )  # not -1, which is the number of the genesis commit
     return commit
 
 
@@ -192,7 +199,10 @@ def _proposal(value: Any) -> Accepted:
 
 
 def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None:
-    """Parse the accepted proposal that a promise reports. It must be of the same round and head, in an earlier view."""
+    """Parse the proposal that a promise reports as accepted; None if it reports none.
+
+    Raises MalformedMessage unless the proposal is for the promise's round and head, and from an earlier view.
+    """
     if value is None:
         return None
     accepted = _proposal(value)

@@ -1,17 +1,17 @@
-"""Single-decree Paxos over the roster of one round, as run by one peer with its durable and volatile state.
+"""Single-decree Paxos among the peers of a round's roster: one peer's part, with its durable and volatile state.
 
-    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and sends the proposal to all
+    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and sends it to all peers
     accept       a peer accepts the proposal of its current view if the commit follows the peer's head, the next roster
                  obeys the rules (validity.py), and the peer holds every payload that the commit names
     decided      a commit is decided once the leader of the view has the accepts of a majority (continued in chain.py)
-    view v > 0   a peer enters view v when a majority wants it (view_change.py), and promises v to leader(v). With the
-                 promises of a majority, the leader proposes the commit that they report as accepted in the highest
-                 view, or a commit that it chooses if they report none. Before the leader sends the proposal, it must
+    view v > 0   a peer enters view v when a majority wants it (view_change.py), and sends a promise for v to leader(v).
+                 With the promises of a majority, the leader proposes the commit that they report as accepted in the
+                 highest view, or a commit of its own if they report none. Before the leader sends the proposal, it must
                  hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal, and
                  every peer checks them (view_change.py); they also prove that the view may be entered
 
-A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and is found there
-after a crash. For this reason, and because no view precedes view 0, view 0 needs no promises.
+A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and survives a crash.
+For this reason, and because no view precedes view 0, view 0 needs no promises.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertifica
 
 
 class PaxosInstance(Pacemaker):
-    """One peer's part in deciding the current round. `stored`: the payloads on disk, by round."""
+    """One peer's part in deciding the current round. `stored`: round -> the payloads of that round on disk."""
 
     def __init__(
         self,
@@ -54,29 +54,29 @@ class PaxosInstance(Pacemaker):
 
     @property
     def proposed(self) -> Accepted | None:
-        """The proposal that this peer has made as the leader of the current view, or None. It survives a crash."""
+        """The proposal that this peer has made as leader of the current view, or None. It survives a crash."""
         accepted = self.hard_state.accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 
     @property
     def payloads(self) -> frozenset[Participant]:
-        """The payloads of the round that are on disk."""
+        """The payloads of the current round that are on disk."""
         return self.stored.get(self.number, frozenset())
 
     @property
     def countable(self) -> frozenset[Participant]:
-        """The stored payloads that this peer may count in a commit of its own choice."""
+        """The stored payloads of the round that this peer may count in its own commit: those of allowed peers."""
         return frozenset(participant for participant in self.payloads if self._allowed(participant.peer))
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The roster peers whose payloads this peer may count. Expelled peers are not among them."""
+        """The roster peers whose payloads this peer may count, which excludes expelled peers."""
         return frozenset(filter(self._allowed, self.hard_state.roster))
 
     def _receive_vote(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
         """Process a message about this round from another roster peer.
 
-        A message of a later view does not by itself change this peer's view.
+        A message from a later view changes this peer's view only if it contains the proof for that view.
         """
         if isinstance(message, ViewChange):
             self._receive_view_change(sender, message)
@@ -97,11 +97,11 @@ class PaxosInstance(Pacemaker):
     def _receive_promise(self, sender: str, promise: Promise) -> None:
         """Check and record a promise. If the promise is for a later view, ask its sender for the proof of that view."""
         if self.hard_state.leader(promise.view) != self.hard_state.peer:
-            self._reject(sender, f"promises view {promise.view} to a peer that does not lead it")
+            self._reject(sender, f"sent a promise for view {promise.view} to a peer that does not lead it")
             return
         statement = statements.promise(self.number, self.hard_state.head.digest, promise.view, promise.vote)
         if not self.signer.verify(sender, statement, promise.signature):
-            self._reject(sender, f"promises view {promise.view} without a valid signature")
+            self._reject(sender, f"sent a promise for view {promise.view} without a valid signature")
             return
         if promise.accepted and (reason := self._proposal_error(promise.accepted)):
             self._reject(sender, f"has accepted a commit that no peer may accept: {reason}")
@@ -113,7 +113,7 @@ class PaxosInstance(Pacemaker):
             self._send([sender], self._own_view_change())
 
     def _propose(self) -> bool:
-        """Propose a commit if this peer leads the view and can propose now. Return whether it has proposed."""
+        """Propose a commit if this peer leads the view and can propose now. Return whether it proposed one."""
         if not self.leads or self.proposed:
             return False
         chosen = choice(
@@ -139,7 +139,7 @@ class PaxosInstance(Pacemaker):
         return True
 
     def _receive_accept(self, sender: str, accept: Accept) -> None:
-        """Count an accept of this peer's proposal. Verify any other accept too: it may prove that the sender lied."""
+        """Count an accept of this peer's proposal. Also verify other accepts: they may prove that the sender lied."""
         statement = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.signer.verify(sender, statement, accept.signature):
             self._reject(sender, f"accepts in view {accept.view} without a valid signature")
@@ -162,9 +162,9 @@ class PaxosInstance(Pacemaker):
     # as a follower
 
     def _receive_proposal(self, sender: str, proposal: Accepted) -> None:
-        """Check a proposal and keep it. If the promises in the proposal prove a later view, enter that view.
+        """Check a proposal and keep it if it is valid. If its promises prove a later view, enter that view.
 
-        If the leader proposes a commit that no peer may accept, this peer asks for the next view at once.
+        If the leader proposes a commit that no peer may accept, ask for the next view at once.
         """
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         if reason := self._turn_error(sender, proposal):
@@ -179,13 +179,13 @@ class PaxosInstance(Pacemaker):
             self._wait_for_payloads(proposal)
 
     def _wait_for_payloads(self, proposal: Accepted) -> None:
-        """Keep a proposal, to be accepted once all payloads that it counts are stored."""
+        """Keep a proposal, which `_accept` accepts once all payloads that it counts are stored."""
         if proposal.view > self.view:
             self._enter_view(proposal.view)
         self.soft_state = replace(self.soft_state, proposal=proposal)
 
     def _accept(self) -> bool:
-        """Accept the waiting proposal if its payloads are stored. Return whether it was accepted."""
+        """Accept the pending proposal if all of its payloads are stored. Return whether it was accepted."""
         proposal, leader = self.soft_state.proposal, self.hard_state.leader(self.view)
         if proposal is None or not self._has_payloads(proposal.commit, leader):
             return False
@@ -199,7 +199,7 @@ class PaxosInstance(Pacemaker):
     # both roles
 
     def _turn_error(self, sender: str, proposal: Accepted) -> str:
-        """Return why the sender may not make this proposal, e.g. because it does not lead the view; empty if it may."""
+        """Return why `sender` may not make this proposal, e.g. because it does not lead the view, or "" if it may."""
         if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = (self.hard_state.accepted, self.soft_state.proposal)
@@ -210,14 +210,14 @@ class PaxosInstance(Pacemaker):
         return f"proposes two commits in view {proposal.view}"
 
     def _proposal_error(self, proposal: Accepted) -> str:
-        """Return why no peer may accept a proposal, or an empty string. A known proposal is not checked again."""
+        """Return why no peer may accept a proposal, or "" if peers may. A known proposal is not checked again."""
         reported = [promise.accepted for _, promise in self.soft_state.promises]
         if proposal in (self.hard_state.accepted, self.soft_state.proposal, *reported):
             return ""
         return self._commit_error(proposal.commit) or justification_error(self.hard_state.head, proposal, self.signer)
 
     def _commit_error(self, commit: Commit) -> str:
-        """Return why this cannot be the commit of the round, or an empty string. All peers come to the same result."""
+        """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
         return commit_error(
             self.hard_state,
             commit,
@@ -228,10 +228,10 @@ class PaxosInstance(Pacemaker):
         )
 
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
-        """Return why this peer does not vote for a commit for which other peers may vote, or an empty string.
+        """Return why this peer does not vote for a commit although other peers may, or "" if it votes for it.
 
-        Once f + 1 peers report that they have accepted the commit, at least one of them is honest. Then this peer votes
-        for the commit in any case.
+        If more than `max_faulty` peers report that they have accepted the commit, at least one of them is honest, so
+        this peer votes for it in any case.
         """
         accepting = [pledge for pledge in pledges if pledge.accepted and pledge.accepted[1] == commit.digest]
         if len(accepting) > max_faulty(self.hard_state.roster):
@@ -241,16 +241,16 @@ class PaxosInstance(Pacemaker):
         )
 
     def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
-        """Reject a commit. If the local log is too short to show which peers were absent, ask for the sender's log."""
+        """Reject a commit. If the local log is too short to show which peers were absent, request the sender's log."""
         short = not shows_absences(self.hard_state, commit.view, self._absent_rounds)
         self._effects.append(Reject(sender, reason, compare_logs=short))
 
     def _can_repropose(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
-        """Return whether this peer can propose a commit again."""
+        """Return whether this peer can propose the commit again: it holds the payloads and would vote for it."""
         return set(commit.participants) <= self.payloads and not self._vote_refusal(commit, pledges, first=False)
 
     def _has_payloads(self, commit: Commit, holder: str) -> bool:
-        """Return whether every payload of a commit is stored. Request missing payloads, once per view."""
+        """Return whether every payload of a commit is stored. Request missing payloads from `holder`, once per view."""
         missing = tuple(participant for participant in commit.participants if participant not in self.payloads)
         if not self.soft_state.wanted.issuperset(missing):
             self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))

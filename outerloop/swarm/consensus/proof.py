@@ -1,4 +1,4 @@
-"""Proof that the run is ahead of this peer, from the logs of other peers.
+"""Prove from the logs of other peers that the run is ahead of this peer.
 
 A commit in a log counts only if enough voters agree on it or signatures prove it.
 
@@ -10,23 +10,23 @@ A commit in a log counts only if enough voters agree on it or signatures prove i
     newest     the last commit to which the logs lead from the anchor. Each commit on the way is signed by a majority of
                the roster that the previous commit names (signatures.py)
     behind     this peer must download the other peers' state if three conditions hold: more than half of the voters
-               are shown to be past this peer's round, by their own answer or by their signed accept of a later
-               commit; no log reaches back to this peer's head; and at most half of this peer's roster is in its round
+               are past this peer's round, as shown by their own answers or their signed accepts of later commits; no
+               log reaches back to this peer's head; and at most half of this peer's roster is still in its round
 
 Logs reach back only ROUNDS_KEPT commits (state.py), so one assumption is needed: more than half of the voters are
 honest. Everything after the anchor is proven by signatures. Each peer id has one vote. This peer itself is not a voter.
 
 If fewer than half of the voters lie, they
-    cannot    present another roster, another history, or a round that is not decided, and cannot convince an up-to-date
-              peer that it is behind. Their forgeries are rejected, and their names logged
-    can       withhold their logs or send old ones: a newcomer may then start at an earlier commit, and catches up
-    can       delay a newcomer while so many other voters are silent that at most half of each group answers
+    cannot    present another roster, another history, or an undecided round as decided, and cannot convince an
+              up-to-date peer that it is behind. Forgeries are rejected, and the sender's name is logged
+    can       withhold their logs or send old ones: a late joiner may then start at an earlier commit, and catches up
+    can       delay a late joiner while so many other voters are silent that at most half of each group answers
 
 The same rule decides which list of members a peer believes (formation.py).
 
-In a run without an allow-list, a newcomer can only count the peers that answer, and any machine can create many
-identities. More than half of the peers that answer can present any history. If only one peer answers, its log is the
-anchor.
+In a run without an allow-list, a late joiner can only count the peers that answer, and any machine can create many
+identities. So more than half of the peers that answer can present any history. If only one peer answers, the highest
+commit in its log is the anchor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from outerloop.swarm.validation import id_of
 Logs = Mapping[str, Sequence[CommitCertificate]]
 """Peer id -> the last commits of its log, at least one, as the peer sent them."""
 Voters = Sequence[frozenset[str]]
-"""Non-empty groups of peer ids. It is enough if more than half of any one group agree."""
+"""Non-empty groups of peer ids. Agreement of more than half of any one group is enough."""
 
 
 def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
@@ -55,7 +55,7 @@ def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
 
 
 def has_majority(peers: Collection[str], voters: Voters) -> bool:
-    """Return whether these peers (ids) are more than half of one of the groups."""
+    """Return whether these peers (ids) include more than half of at least one group."""
     return any(2 * len(group.intersection(peers)) > len(group) for group in voters)
 
 
@@ -64,8 +64,8 @@ def newest_provable_commit(
 ) -> Commit | None:
     """Return the newest proven commit: `known` itself or a later one.
 
-    Return None if `known` is None and there is no commit that most voters hold. If `voters` is empty, the peers that
-    answered are the voters.
+    Return None if `known` is None and no commit is held by most voters. If `voters` is empty, the peers that sent a log
+    are the voters.
     """
     found = majority_anchor(logs, voters or [frozenset(logs)])
     head = max((commit for commit in (found, known) if commit), key=lambda commit: commit.number, default=None)
@@ -75,7 +75,7 @@ def newest_provable_commit(
 
 
 def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
-    """Return peer -> one-line reason, for the peers whose logs contradict `head`, the newest commit found."""
+    """Return a one-line reason for each peer whose log contradicts `head`, the newest proven commit; keyed by peer."""
     heads = {peer: max(log, key=lambda decided: decided.commit.number).commit for peer, log in logs.items()}
     return {
         peer: f"sent commit {other.number}, which contradicts the commits that most voters hold"
@@ -85,7 +85,7 @@ def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
 
 
 def proof_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
-    """Return why `decided` does not prove that its commit is the decided one after `head`; empty if it does."""
+    """Return why `decided` does not prove that its commit was decided right after `head`, or "" if it does."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
         return f"commit {decided.commit.number} does not follow the local commit {head.number}"
     return certificate_error(head, decided, signer)
@@ -95,8 +95,8 @@ def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters
     """Return the voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
 
     An accept counts because an honest peer accepts a commit of round r only once it knows all earlier commits. The
-    check stops once the voters found are a majority. At most one signature of each voter is checked per log, so that a
-    log with many forged signatures does not cause more work.
+    search stops once it has found a majority. It checks at most one signature of each voter per log, so that a log with
+    many forged signatures does not cause more work.
     """
     later = {peer: [decided for decided in log if decided.commit.number > number] for peer, log in logs.items()}
     counted = frozenset[str]().union(*voters)
@@ -117,7 +117,7 @@ def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signe
 
 
 def majority_anchor(logs: Logs, voters: Voters) -> Commit | None:
-    """Return the highest commit that most voters hold in their logs, or None if no commit qualifies."""
+    """Return the highest commit that most voters have in their logs, or None if there is no such commit."""
     commits = {decided.commit for log in logs.values() for decided in log}
     holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
     for peer, log in logs.items():

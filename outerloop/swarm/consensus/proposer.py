@@ -1,9 +1,9 @@
-"""The leader's choice of a proposal: a commit that a majority may already have accepted, or else one of its own.
+"""Choose the leader's proposal: a commit that a majority may already have accepted, or else a commit of its own.
 
 Of the commits that the promises of a majority report, only the one accepted in the highest view can have been accepted
 by a majority. The leader is free to choose the majority whose promises it uses. So a peer that has accepted a commit
 with unavailable payloads does not block the round: the leader can use the promises of other peers, if they are a
-majority. The promises behind the choice are sent with the proposal, and each acceptor checks them (view_change.py).
+majority. The leader sends the promises that it used with the proposal, and each acceptor checks them (view_change.py).
 
 If the choice is free, the leader proposes a commit of its own once the gather of the round closes. Peers whose payloads
 have arrived take part in this round; the others continue with the next one. The gather closes by this rule:
@@ -17,8 +17,8 @@ have arrived take part in this round; the others continue with the next one. The
                                               expelled
     after the deadline     min_peers payloads have arrived; with "all", the payloads of all roster peers
 
-Grace and deadline are events from the leader's own clock. With fewer than min_peers payloads the gather never closes.
-These rules concern payloads only: the commit itself is always decided by a majority of the roster.
+The leader's own clock determines the grace period and the deadline. With fewer than min_peers payloads the gather never
+closes. These rules concern payloads only: a majority of the roster always decides the commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from outerloop.swarm.validation import MAX_PEERS
 
 @dataclass(frozen=True)
 class GatherPolicy:
-    """The settings of the closing rule (see the module). `min_fraction`: a fraction of the roster, 0 to 1."""
+    """Settings that decide when a gather closes (see the module docstring). `min_fraction`: of the roster, 0 to 1."""
 
     min_peers: int
     min_fraction: float
@@ -51,12 +51,13 @@ class GatherPolicy:
     def closes(self, stored: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
         """Return whether `stored` payloads are enough to close the gather now.
 
-        `roster`: number of peers in the roster. `awaited`: number of these peers that may be counted.
+        `roster`: number of peers in the roster. `awaited`: number of roster peers whose payloads may be counted.
+        `grace`, `deadline`: whether the grace period has ended and the deadline has passed.
         """
         return stored >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
     def needed(self, roster: int, *, awaited: int, grace: bool, deadline: bool) -> int:
-        """Return the number of payloads needed now. It exceeds the roster's size if that size is below min_peers."""
+        """Return the number of payloads needed to close the gather now, at least min_peers. It may exceed `roster`."""
         if self.quorum == "all" or not (grace or deadline):
             return max(self.min_peers, awaited)
         if deadline:
@@ -73,7 +74,7 @@ CanRepropose = Callable[[Commit, tuple[Pledge, ...]], bool]
 class ProposalChoice:
     """The commit to propose, and a peer that holds its payloads.
 
-    `links`: the links of the views in which the commit was proposed before. `pledges`: the promises that justify the
+    `links`: one link per earlier view in which the commit was proposed. `pledges`: the promises that justify the
     proposal in the current view.
     """
 
@@ -98,7 +99,7 @@ def choice(
 
     `promises`: the promises for the current view, including this peer's; empty in view 0. `countable`: the round's
     payloads that are stored and may be counted. `awaited`: the roster peers whose payloads may be counted.
-    `can_repropose`: returns whether a commit that these promises report can be proposed again.
+    `can_repropose`: returns whether this peer can propose a commit again, given the promises that report it.
     """
     if hard_state.promised > 0:
         if len(promises) < majority(hard_state.roster):
@@ -135,7 +136,7 @@ def _own_commit(
 
 
 def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: CanRepropose) -> Promises:
-    """Drop promises that report a commit that cannot be proposed again, while a majority remains. Return the rest."""
+    """Return the promises without those for a commit that cannot be proposed again, as long as a majority remains."""
     holder = _latest_acceptor(promises)
     latest = promises[holder].accepted if holder else None
     if latest is None or can_repropose(latest.commit, _as_pledges(promises)):
@@ -155,7 +156,7 @@ def _as_pledges(promises: Promises) -> tuple[Pledge, ...]:
 
 
 def _latest_acceptor(promises: Promises) -> str:
-    """Return the peer that reports an accept in the highest view; empty if no peer reports one."""
+    """Return the peer that reports an accept in the highest view, or "" if no peer reports an accept."""
     accepted = [(promise.accepted.view, peer) for peer, promise in promises.items() if promise.accepted]
     return max(accepted)[1] if accepted else ""
 
@@ -170,8 +171,8 @@ def closes(
 ) -> bool:
     """Return whether the stored payloads are enough to close the gather now.
 
-    Only the payloads of roster peers count. Learners that asked to be counted are awaited until the grace period ends.
-    Without this wait, a learner only slightly slower than the others would never be counted.
+    Only the payloads of roster peers count. Until the grace period ends, the gather also waits for peers outside the
+    roster that asked to be counted. Without this wait, such a peer would never be counted if it is slightly slower.
     """
     voters = {participant.peer for participant in candidates(hard_state, stored)}
     grace, deadline = soft_state.grace, soft_state.deadline
@@ -185,7 +186,7 @@ def closes(
 def candidates(
     hard_state: HardState, stored: Collection[Participant], learners: Collection[str] = ()
 ) -> tuple[Participant, ...]:
-    """Return one stored payload per roster peer and per learner, at most MAX_PEERS of them, sorted by peer."""
+    """Return one stored payload per roster peer and learner, sorted by peer, for at most MAX_PEERS peers."""
     by_peer = {participant.peer: participant for participant in sorted(stored)}
     peers = [peer for peer in dict.fromkeys([*hard_state.roster, *sorted(learners)]) if peer in by_peer]
     return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

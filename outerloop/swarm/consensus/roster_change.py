@@ -1,21 +1,21 @@
-"""The roster of the next round: it is proposed with the commit and fixed when the commit is decided.
+"""Determine the next round's roster, which is proposed with the commit and fixed when the commit is decided.
 
     leave     A peer leaves the roster if it was in the rosters of the last commits, including this one, but took part
               in none of them. These must be at least `absent_rounds` commits, proposed by so many different leaders
               that one of them is honest if fewer than half of the roster lie.
-    learn     A peer that sent a signed request after the head of this round is a learner. It is asked for its payload,
-              which is counted if it has arrived, but it has no vote and does not lead (proposer.py, chain.py).
+    learn     A peer outside the roster that sent a signed request for this round is a learner. The other peers ask for
+              its payload and count it if it arrives, but a learner neither votes nor leads (proposer.py, chain.py).
     enter     A learner enters the roster if this commit counts its payload, as long as the roster peers that take part
-              in this commit remain more than half of the next roster. These peers are alive, so newcomers that vanish
+              in this commit remain more than half of the next roster. These peers are alive, so learners that vanish
               later cannot stop them.
 
 If all peers are honest, safety does not need these rules: a round is decided by whatever roster the previous commit
 names. Progress needs them, because a dead peer that stays in the roster counts against the majority. The rules also
-prevent liars from naming a roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence
-is decided by the leaders: an honest leader leaves out only peers whose payloads are late, and a leader with a short log
-keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers, ROUNDS_KEPT leaders
-are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop honest peers. A roster peer that takes
-part never leaves, so no roster is smaller than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging
+prevent liars from naming a roster of their choice, so every acceptor recomputes the roster (validity.py). The leaders
+decide only which peers were absent: an honest leader leaves out only peers whose payloads are late, and a leader with a
+short log keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers, ROUNDS_KEPT
+leaders are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop honest peers. A roster peer that
+takes part never leaves, so no roster is smaller than min_peers. Learners are as in Raft (Ongaro, "Consensus: Bridging
 Theory and Practice", 2014, section 4.2.1).
 """
 
@@ -32,10 +32,10 @@ from outerloop.swarm.validation import MAX_PEERS
 def next_roster(
     history: Sequence[Commit], participants: Iterable[Participant], *, run: str, view: int, absent_rounds: int
 ) -> tuple[str, ...]:
-    """Return the peers that decide the next round, sorted.
+    """Return the roster of the next round, sorted.
 
-    `history`: the last commits, oldest first; the last of them names this round's roster. `view`: the view of the
-    proposal.
+    `history`: the last commits, oldest first; the last one names the roster of this round. `view`: the view in which
+    this round's commit is proposed.
     """
     present = {participant.peer for participant in participants}
     missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
@@ -43,9 +43,10 @@ def next_roster(
 
 
 def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
-    """Return the roster peers that stay and the learners that enter, sorted.
+    """Return the next roster, sorted: the roster peers that stay, and the learners that enter.
 
-    At most room = 2 |present voters| - 1 - |stay| learners enter. If only one peer stays, room is at least 1, because
+    `present`: the peers whose payloads are counted. At most 2 |present roster peers| - 1 - |stay| learners enter, so
+    that the present roster peers remain a majority. If only one peer stays, one learner may enter in any case, because
     otherwise no peer could ever join it.
     """
     room = max(int(len(stay) == 1), 2 * len(present.intersection(roster)) - 1 - len(stay))
@@ -54,10 +55,11 @@ def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -
 
 
 def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
-    """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
+    """Return the peers to drop if they are absent from the current commit too, and whether the history is long enough.
 
-    These roster peers were absent from at least the `absent_rounds - 1` previous commits. The history suffices if the
-    proposers of these commits and of the current one are at least half of the roster, or ROUNDS_KEPT of its peers.
+    These roster peers were absent from at least the last `absent_rounds - 1` commits. The history is long enough if the
+    peers that proposed these commits and the current one are at least half of the roster, or ROUNDS_KEPT of its peers.
+    If it is too short, the returned set is empty.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1], view)}
@@ -74,9 +76,9 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
 
 
 def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool:
-    """Return whether this log shows the same absences as every other log.
+    """Return whether this peer's log shows the same absences as every other peer's log.
 
-    That is so if this log reaches back far enough, or if no other log reaches further back, because this log has
+    It does if it reaches back far enough, or if no other log reaches further back. The latter is true if the log has
     ROUNDS_KEPT commits or begins with genesis, the only commit without participants.
     """
     history = [decided.commit for decided in hard_state.log]

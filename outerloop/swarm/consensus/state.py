@@ -1,10 +1,11 @@
-"""The state of one peer in the consensus.
+"""The consensus state of one peer.
 
 Hard state: the last commits, the peer's last promise, and the proposal that it accepted last. It is stored next to the
-peer's identity, and both are kept or lost together: a peer that lost its hard state might vote twice, so it returns
-with a new identity. The payloads that an accepted commit names must survive a crash as well (chain.py).
+peer's identity, and both are kept or lost together: a peer that lost its hard state might vote twice, so it must return
+under a new identity. The payloads that an accepted commit names must survive a crash as well (chain.py).
 
-Soft state: the peer's knowledge of the current round. It may be lost in a crash, because the next view makes up for it.
+Soft state: the peer's knowledge of the current round. It may be lost in a crash, because the peers exchange this
+information again in the next view.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ from outerloop.swarm.validation import (
 
 @dataclass(frozen=True)
 class SoftState:
-    """Immutable volatile state: every event that changes it creates a new instance.
+    """One peer's volatile knowledge of the current round. It is immutable: every change creates a new instance.
 
     The first five fields belong to the round, the others to the current view.
 
-    grace, deadline    whether the grace period, or the deadline, is over
-    asks               the learners of the round with their signed requests
+    grace              whether the grace period has ended
+    deadline           whether the deadline has passed
+    asks               (peer, signature) of each peer outside the roster that asked to be counted in this round
     wishes             each peer's last wish for a view (view_change.py)
-    promises           each peer's last promise to this peer as the leader, for any view
-    accepts            on the leader: the signed accepts of other peers for its proposal
-    proposal           on a follower: the proposal that waits for its payloads
-    wanted             the payloads that were requested
+    promises           the last promise that each peer sent to this peer as a leader, for any view
+    accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
+    proposal           on a follower: the proposal to accept once all of its payloads are stored
+    wanted             the missing payloads that have been requested
     """
 
     grace: bool = False
@@ -66,7 +68,7 @@ class SoftState:
         return {peer for peer, _ in self.accepts}
 
     def promises_of(self, view: int) -> dict[str, Promise]:
-        """Return peer -> its promise for this view."""
+        """Return the promises for this view, keyed by peer."""
         return {peer: promise for peer, promise in self.promises if promise.view == view}
 
     def with_promise(self, sender: str, promise: Promise) -> SoftState:
@@ -74,7 +76,7 @@ class SoftState:
         return replace(self, promises=others | {(sender, promise)})
 
     def with_wishes(self, wishes: Iterable[ViewWish]) -> SoftState:
-        """Return the state with these wishes, each replacing the previous wish of its peer."""
+        """Return a copy in which each of these wishes replaces the earlier wish of the same peer."""
         new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
         return replace(self, wishes=frozenset(new.values()))
 
@@ -84,17 +86,20 @@ class SoftState:
 
 VERSION = 5
 ROUNDS_KEPT = 8
-"""Maximum number of commits by which a peer can be behind and still catch up by replay."""
+"""Number of commits in a log. A peer that is further behind cannot replay commits: it must download the state."""
 
 
 @dataclass(frozen=True)
 class HardState:
-    """Immutable durable state of one peer: every event that changes it creates a new instance.
+    """One peer's durable consensus state. It is immutable: every change creates a new instance.
 
-    `log`: the last commits, ending with the head. `promised`: the current view; proposals of earlier views are no
-    longer accepted. `accepted`: the proposal accepted last. `promised` and `accepted` refer to the round after the
-    head. `left`: the commits (number, digest) that this peer has rolled back (forks.py) and that may become its head
-    again. The peer does not vote after such a commit, because it no longer knows how it voted then.
+    log         the last commits; the last one is the head
+    promised    the current view; proposals of earlier views are no longer accepted
+    accepted    the last proposal that this peer has accepted, or None
+    left        (number, digest) of each commit that this peer has rolled back (forks.py) and that may become its head
+                again. The peer does not vote in the round after such a commit, because it no longer knows its votes
+
+    `promised` and `accepted` refer to the round after the head.
     """
 
     run: str
@@ -106,14 +111,14 @@ class HardState:
 
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
-        """Return the state of a peer that takes part from the first round of the chain, `number`."""
+        """Return the initial state of a peer that takes part from the first round of a chain, round `number`."""
         return HardState(run, peer, (CommitCertificate(genesis(run, roster, first=number), 0, ()),))
 
     @staticmethod
     def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
-        """Return the state of a newcomer that starts from the run's state as of `head`.
+        """Return the initial state of a late joiner that downloads the run's state as of `head`.
 
-        Raises ValueError if the peer is already in the roster, because it may have voted.
+        Raises ValueError if the peer is already in the roster, because it may already have voted.
         """
         if peer in head.commit.roster:
             raise ValueError(
@@ -127,7 +132,7 @@ class HardState:
 
     @property
     def number(self) -> int:
-        """The round to be decided."""
+        """The round that is to be decided next."""
         return self.head.number + 1
 
     @property
@@ -137,19 +142,19 @@ class HardState:
 
     @property
     def votes(self) -> bool:
-        """Return whether this peer votes in the round: it is in the roster and has not lost the record of its votes."""
+        """Return whether this peer votes in the round: it must be in the roster and still know its earlier votes."""
         return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
 
     def leader(self, view: int) -> str:
         return leader(self.run, self.head, view)
 
     def learned(self, decided: CommitCertificate) -> HardState:
-        """Return the state after learning the next commit, which becomes the head."""
+        """Return the state with the next commit, `decided`, appended to the log as the new head."""
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
         return self._after((*self.log, decided)[-ROUNDS_KEPT:])
 
     def rolled_back_to(self, base: CommitCertificate) -> HardState:
-        """Return the state with `base`, a commit of this chain, as the head. Votes and later commits are dropped."""
+        """Return the state rolled back to `base`, a commit in the log. Drop later commits and this round's votes."""
         kept = tuple(decided for decided in self.log if decided.commit.number < base.commit.number)
         after = {
             (decided.commit.number, decided.commit.digest)
@@ -159,16 +164,16 @@ class HardState:
         return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
 
     def moved_to(self, decided: CommitCertificate) -> HardState:
-        """Return the hard state of a peer that downloads the run's state as of a later commit and continues there."""
+        """Return the state with a later commit as the head. The peer downloads the run's state as of that commit."""
         assert decided.commit.number >= self.number
         return self._after((decided,))
 
     def with_earlier_commits(self, log: Iterable[CommitCertificate]) -> HardState:
-        """Return the same state with earlier commits prepended to the log, which keeps at most ROUNDS_KEPT commits."""
+        """Return the state with earlier commits prepended to the log. The log keeps its last ROUNDS_KEPT commits."""
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the state with another log. Drop entries of `left` below its head: they cannot be the head again."""
+        """Return the state with another log. Drop the entries of `left` below its head: they cannot become the head."""
         left = frozenset((number, sha256) for number, sha256 in self.left if number >= log[-1].commit.number)
         return HardState(self.run, self.peer, log, left=left)
 
@@ -187,16 +192,16 @@ class HardState:
 
     @staticmethod
     def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
-        """Parse the bytes of a saved state.
+        """Parse a saved state.
 
-        Raises MalformedMessage if the bytes are damaged, have another version, or belong to another run or peer.
+        Raises MalformedMessage if it is damaged, has another format version, or belongs to another run or peer.
         """
         value = unpacked(content, "the hard state")
         found = fields(value, "the hard state", ("version", "run", "peer", "log", "promised", "accepted", "left"))
         checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
         if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (run, peer):
             raise MalformedMessage(
-                f"this hard state is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}"
+                f"this hard state belongs to peer {found['peer']} in run {found['run']}, not to {peer} in {run}"
             )
         accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
         promised = view_number(found["promised"], "the promised view")
@@ -208,7 +213,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
     for item in items(value, "the log", minimum=1):
         decided = CommitCertificate.from_map(item)
         if log and decided.commit.parent != log[-1].commit.digest:
-            raise MalformedMessage(f"commit {decided.commit.number} does not follow the previous one of the log")
+            raise MalformedMessage(f"commit {decided.commit.number} does not follow the previous commit in the log")
         log.append(decided)
     return tuple(log)
 

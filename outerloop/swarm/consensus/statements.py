@@ -1,4 +1,4 @@
-"""The statements that peers sign in the consensus, so that any third party can verify them.
+"""Statements that peers sign in the consensus, so that any peer can verify them.
 
     accept     the signer accepts the commit with this digest in this view
     promise    the signer no longer accepts a proposal of an earlier view; it reports the view and the digest of the
@@ -7,9 +7,10 @@
     ask        the signer holds the state and asks to be counted
 
 Each statement names a round and a head. Its signature also covers the session and the signer's name (signatures.py),
-so it is valid for one run, round and name. It names the head because a peer that switches to another chain (forks.py)
-votes again in rounds in which it has already voted. After a given head, no honest peer accepts two commits in one view,
-or omits an earlier accept from a later promise: two statements that show the contrary prove that the signer lied.
+so it is valid for one run, round and name. The head is named because a peer that switches to another chain (forks.py)
+votes again in rounds in which it has already voted. After a given head, an honest peer never accepts two commits in one
+view and never omits an earlier accept from a later promise. Two statements that show otherwise prove that the signer
+lied.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from __future__ import annotations
 from typing import Protocol
 
 Statement = tuple[str | int | bytes, ...]
-"""The kind of the statement, which is also the context of its signature, followed by the content."""
+"""The kind of the statement, which is also the context of its signature, followed by its fields."""
 
 
 class AcceptSigner(Protocol):
-    """The signing interface of the consensus, which has no access to keys. `session`: the session id."""
+    """Signs and verifies statements for the consensus code, which never handles keys. `session`: id of the session."""
 
     @property
     def session(self) -> str: ...
 
     def sign(self, statement: Statement) -> bytes:
-        """Return this peer's signature of the statement: 64 bytes, always the same for the same statement."""
+        """Return this peer's 64-byte signature of a statement. The same statement always gets the same signature."""
         ...
 
     def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
-        """Return whether the peer of this name has signed the statement."""
+        """Return whether `signature` is a valid signature of the statement by the peer named `peer`."""
         ...
 
 

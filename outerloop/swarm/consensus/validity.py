@@ -1,12 +1,12 @@
-"""Reasons why a peer rejects a commit that it receives. An empty string means that there is no reason.
+"""Check a commit that another peer sent. Each check returns the reason to reject it, or "" if there is none.
 
     commit_error        the commit cannot be the result of the round, regardless of which peer reports it. All peers
-                        whose logs reach equally far back come to the same result. The check is applied to
-                        proposals, promises and decided commits
-    vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may. A
-                        commit that an honest peer has accepted gets the vote nevertheless (paxos.py), because the round
-                        could not end otherwise
-    certificate_error   it is not proven that the commit was decided
+                        whose logs reach equally far back get the same result. The check is applied to proposals,
+                        promises and decided commits
+    vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may vote
+                        for it. This peer still votes for a commit that an honest peer has accepted (paxos.py), because
+                        the round could not end otherwise
+    certificate_error   the certificate does not prove that the commit was decided
 
 Votes are counted by peer id: one key has one vote, regardless of the names under which it votes.
 """
@@ -33,15 +33,15 @@ def commit_error(
     absent_rounds: int,
     max_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why this cannot be the commit of the current round; empty if it can. `max_bytes`: payload size limit."""
+    """Return why this cannot be the commit of the current round, or "" if it can. `max_bytes`: payload size limit."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
         return f"commit {commit.number} follows another head: its history differs from this peer's"
     if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # counts the same peers as proposer.closes
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [participant for participant in commit.participants if participant.size_bytes > max_bytes]:
-        sizes = ", ".join(f"{payload.size_bytes} bytes of {payload.peer}" for payload in large)
-        return f"commit {commit.number} has too large a payload: {sizes}, where {max_bytes} are allowed"
+        sizes = ", ".join(f"{payload.size_bytes} bytes from {payload.peer}" for payload in large)
+        return f"commit {commit.number} counts payloads that are too large: {sizes}; at most {max_bytes} are allowed"
     return (
         _join_request_error(hard_state, commit, present, signer)
         or _roster_error(hard_state, commit, present, absent_rounds)
@@ -52,7 +52,7 @@ def commit_error(
 def vote_refusal(
     hard_state: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
 ) -> str:
-    """Return why this peer does not vote for a commit. `first`: the commit is proposed for the first time."""
+    """Return why this peer does not vote for a commit, or "". `first`: whether it is proposed for the first time."""
     counted = {participant.peer for participant in commit.participants} if first else set()
     if outside := [
         peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
@@ -65,20 +65,23 @@ def vote_refusal(
 
 
 def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
-    """Return why a commit after `head` is not proven to be decided: too few valid accepts, or invalid links."""
+    """Return why `decided` does not prove that its commit was decided after `head`, or "" if it does.
+
+    Possible reasons are too few valid accepts, and links that do not justify the proposal.
+    """
     roster = head.roster
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
     statement = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
     acceptors = {id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)}
     if len(acceptors) < majority(roster):
         return (
-            f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, not of a majority"
+            f"commit {decided.commit.number} has accepts from {len(acceptors)} of {len(roster)} peers, not a majority"
         )
     return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
-    """Return an error if a counted learner has not asked to be counted, or if a key is counted under two names."""
+    """Return an error if the commit counts a learner that did not ask for it, or one key under two names; else ""."""
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
         return f"commit {commit.number} counts {duplicate} under another name as well"
@@ -91,7 +94,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
 
 
 def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Return an error unless all leaving peers were absent and the rule admits all entering ones (roster_change.py)."""
+    """Return "" if all leaving peers were absent and all entering peers may enter (roster_change.py), else an error."""
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
     if leaving & present:
@@ -101,7 +104,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
     if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
-        return f"commit {commit.number} lets in {min(unknown)}, whose payload it does not count"
+        return f"commit {commit.number} admits {min(unknown)}, whose payload it does not count"
     if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
         return (
             f"commit {commit.number} names a next roster of {len(commit.roster)} peers,"
@@ -111,7 +114,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
 
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
-    """Return an error unless the demoted peers, which lead last, are those whose views failed (commit.py)."""
+    """Return "" if the commit demotes, i.e. lets lead last, the peers whose views failed (commit.py), else an error."""
     expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""
@@ -120,6 +123,6 @@ def _demoted_error(hard_state: HardState, commit: Commit) -> str:
 
 
 def _duplicate_id(names: Iterable[str]) -> str:
-    """Return a name that shares its peer id with another name, or an empty string."""
+    """Return a name that has the same peer id as another of the names, or "" if there is none."""
     seen: dict[str, str] = {}
     return next((name for name in sorted(names) if seen.setdefault(id_of(name), name) != name), "")

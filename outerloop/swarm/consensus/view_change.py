@@ -2,14 +2,14 @@
 
     wish           a peer notifies all peers that it wants the next view, because its timeout for the leader has expired
                    or the leader has proposed a commit that no peer may accept
-    certificate    the wishes of a majority for a view or later ones: a peer that receives it enters the view and sends
-                   its promise
+    certificate    the wishes of a majority for this view or a later one: a peer that receives it enters the view and
+                   sends its promise
     overdue        f + 1 other peers, at least one of them honest, want a later view: this peer starts its own timeout
+                   (f: the number of lying peers that is tolerated, commit.max_faulty)
 
 An honest peer never wants a view later than the one after its own, so no view is entered unless a majority is at most
-one view behind it. Liars alone cannot move a peer to another view, in particular not out of a view whose leader works.
-A peer that is behind receives the certificate. Wishes are not saved across a crash: timeouts make up for missing
-wishes, one view after the other.
+one view behind it. Liars alone cannot move a peer to another view, and so cannot end a view whose leader works. A peer
+that is behind receives the certificate. Wishes are lost in a crash; timeouts then renew them, one view at a time.
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
 (Gelashvili et al., FC 2022, arXiv 2106.10362), but with majorities in place of two thirds. As in Jolteon and PBFT
@@ -21,13 +21,14 @@ checks. The justification has one link for every view in which the commit was pr
 signed accept and, from view 1 on, the signed promises of a majority for that view, each with the commit that its peer
 had accepted.
 
-    first link     is of the view of the first proposal; none of its promises reports a commit, so the choice was free
+    first link     belongs to the view of the first proposal; none of its promises reports a commit, so the leader was
+                   free to choose
     later links    the latest commit that the promises report is this commit, in the view of the previous link
 
-If the promises report two commits in the latest view, the leader of that view has proposed both. Then its own promise
-does not count, the other promises must be a majority without it, and the commit that most of them report is chosen. So
-one liar of four peers cannot cause a fork: two of the three other peers have accepted the decided commit, and both
-report it.
+If the promises report two commits in the latest view, the leader of that view has proposed both. In that case its
+promise does not count, the other promises must be a majority without it, and the commit that most of them report is
+chosen. So one liar of four peers cannot cause a fork: two of the three other peers have accepted the decided commit,
+and both report it.
 
 Accountability. Two decided commits X and Y of one round identify a peer that lied, regardless of how many peers lied.
 Let a majority accept X in view v and Y in view w. If v = w, a peer is in both majorities and has accepted two commits
@@ -56,7 +57,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge, ViewWis
 
 
 def justification_error(head: Commit, proposal: Accepted, signer: AcceptSigner) -> str:
-    """Return why the signatures of a proposal after `head` do not justify it, or an empty string if they do."""
+    """Return why the signed links of a proposal do not justify it after commit `head`, or "" if they do."""
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
@@ -83,12 +84,12 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
     pledges = credible(signer.session, head, link.pledges)
     if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
         return (
-            f"{len(promised)} of its {len(link.pledges)} promises are signed by roster peers;"
-            f" all must be, and more than half of {len(roster)} must count"
+            f"{len(promised)} of its {len(link.pledges)} promises are signed by roster peers, but all must be, and"
+            f" promises from more than half of the {len(roster)} roster peers must count"
         )
     view, commits = binding(pledges)
     if before is None:
-        return f"the promises report another commit, accepted in view {view}" if commits else ""
+        return f"the promises report a commit that was accepted in view {view}" if commits else ""
     if view != before.view or commit.digest not in commits:
         return f"the promises do not report this commit as the last accepted one, in view {before.view}"
     return ""
@@ -97,7 +98,8 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
 def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
     """Return the promises that count.
 
-    If the promises report two commits in the latest reported view, the promise of that view's leader does not count.
+    If the promises report two commits for the latest view that they report, drop the promise of that view's leader: it
+    has proposed both commits.
     """
     reported = {pledge.accepted for pledge in pledges if pledge.accepted}
     latest = max((view for view, _ in reported), default=0)
@@ -118,9 +120,9 @@ def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
 
 
 class Pacemaker:
-    """The part of a peer that tracks its current view.
+    """Tracks one peer's current view: sends and receives wishes and promises.
 
-    `hard_state` and `soft_state` are immutable; events replace them.
+    `hard_state` and `soft_state` are immutable; each event replaces them.
     """
 
     def __init__(self, hard_state: HardState, signer: AcceptSigner) -> None:
@@ -132,7 +134,7 @@ class Pacemaker:
 
     @property
     def number(self) -> int:
-        """The round to be decided."""
+        """The round that is to be decided next."""
         return self.hard_state.number
 
     @property
@@ -141,7 +143,7 @@ class Pacemaker:
 
     @property
     def votes(self) -> bool:
-        """Return whether this peer votes in the round."""
+        """Return whether this peer votes in the current round."""
         return self.hard_state.votes
 
     @property
@@ -155,12 +157,12 @@ class Pacemaker:
 
     @property
     def overdue(self) -> bool:
-        """Return whether so many other peers want a later view that this peer should start its timeout as well."""
+        """Return whether enough other peers want a later view for this peer to start its own timeout."""
         later = [wish for wish in self.soft_state.wishes if wish.view > self.view and wish.peer != self.hard_state.peer]
         return len(later) > max_faulty(self.hard_state.roster)
 
     def _receive_view_change(self, sender: str, message: ViewChange) -> None:
-        """Process a wish. If the sender is behind, prove this peer's view to it; if it is ahead, ask it for a proof."""
+        """Process a wish. If the sender is behind, send it this peer's proof. If it is ahead, ask it for its proof."""
         wish = ViewWish(sender, message.view, message.signature)
         repeated = wish in self.soft_state.wishes
         self._receive_wishes(sender, (wish,))
@@ -170,7 +172,7 @@ class Pacemaker:
             self._send([sender], self._own_view_change())
 
     def _receive_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
-        """Record the wishes of peers, whichever peer sent them, and enter the view that a majority now wants."""
+        """Record signed wishes, whichever peer forwarded them. If a majority now wants a later view, enter it."""
         known = {wish.peer: wish.view for wish in self.soft_state.wishes}
         voters, head = self.hard_state.roster, self.hard_state.head.digest
         later = [wish for wish in wishes if wish.peer in voters and wish.view > known.get(wish.peer, -1)]
@@ -202,7 +204,7 @@ class Pacemaker:
             self._save_and_send([self.hard_state.leader(self.view)], self._own_promise())
 
     def _own_promise(self) -> Promise:
-        """Return this peer's promise for the current view, in which it has not accepted a commit yet."""
+        """Return this peer's signed promise for the current view. It must not have accepted a commit in this view."""
         number, head, accepted = self.number, self.hard_state.head.digest, self.hard_state.accepted
         statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
         return Promise(number, head, self.view, accepted, self.signer.sign(statement))
@@ -213,12 +215,12 @@ class Pacemaker:
         return ViewChange(number, head, view, self.signer.sign(statements.wish(number, head, view)))
 
     def _view_proof(self) -> list[ViewWishes]:
-        """Return proof that a majority wants the current view; empty in view 0, or if the proof was lost in a crash."""
+        """Return the proof that a majority wants the current view. Empty in view 0, or if a crash lost the wishes."""
         wishes = certificate(self.hard_state.roster, self.soft_state.wishes, self.view) if self.view else ()
         return [ViewWishes(self.number, self.hard_state.head.digest, wishes)] if wishes else []
 
     def _save_and_send(self, peers: Iterable[str], *messages: Message) -> None:
-        """Save, then send messages, so that promises and accepts are on disk before any peer receives them."""
+        """Save the hard state, then send, so that promises and accepts are on disk before any peer receives them."""
         self._save()
         self._send(peers, *messages)
 
@@ -235,7 +237,7 @@ class Pacemaker:
 
 
 def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
-    """Return the latest view such that a majority wants it or a later one; 0 if no majority has sent wishes.
+    """Return the latest view v such that a majority wants v or a later view; 0 if no majority has sent wishes.
 
     `wishes`: the last wish of each peer, with verified signatures.
     """
@@ -244,6 +246,6 @@ def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
 
 
 def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
-    """Return the wishes for this view or later ones, sorted; empty if they are not from a majority."""
+    """Return the sorted wishes for this view or later ones, or () if fewer than a majority wish for them."""
     proving = tuple(sorted(wish for wish in wishes if wish.view >= view))
     return proving if len(proving) >= majority(roster) else ()

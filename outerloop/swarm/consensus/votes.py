@@ -1,9 +1,9 @@
-"""Signed votes, and the records built from them: a justified proposal, and the certificate of a commit.
+"""Signed votes, and the records built from them: justified proposals and certificates of commits.
 
     wish           a peer wants to be in a view of the round
     pledge         a promise, in the form that is forwarded to other peers
-    link           a view in which a commit was proposed, and the proof that its leader could propose it in that view
-    accepted       a proposal that was accepted: the commit, with a link for each view in which it was proposed
+    link           a view in which a commit was proposed, with the proof that its leader was allowed to propose it then
+    accepted       an accepted proposal: the commit, with one link for each view in which it was proposed
     certificate    a decided commit, with the accepts of a majority
 
 These records are parts of messages (messages.py) and of the hard state (state.py), whose log consists of certificates.
@@ -33,7 +33,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class ViewWish(NamedTuple):
-    """A signed statement of a peer that it wants to be in a view of the round."""
+    """A peer's signed statement that it wants to be in this view of the round."""
 
     peer: str
     view: int
@@ -49,7 +49,7 @@ class ViewWish(NamedTuple):
 class Pledge(NamedTuple):
     """A promise in the form that is forwarded to other peers.
 
-    `accepted`: view and digest of the commit that the peer had accepted last; None if it had accepted none.
+    `accepted`: view and digest of the last commit that the peer had accepted, or None if there was none.
     """
 
     peer: str
@@ -70,7 +70,7 @@ class ChainLink(NamedTuple):
     """A view in which a commit was proposed, with the justification of this proposal.
 
     `pledges`: the promises of a majority that justify the proposal in this view; empty in view 0. `signature`: the
-    signature of the leader's accept.
+    leader's signature of its own accept.
     """
 
     view: int
@@ -87,7 +87,7 @@ class ChainLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Accepted:
-    """A proposal that was accepted: the commit, and its links, one per view in which it was proposed, ascending."""
+    """An accepted proposal. `links`: one per view in which the commit was proposed, in ascending order of views."""
 
     commit: Commit
     links: tuple[ChainLink, ...]
@@ -117,8 +117,8 @@ class CommitCertificate:
     """A decided commit with its proof.
 
     `view`: the view in which a majority accepted the commit. `accepts`: the accepting peers, sorted, each with its
-    signature. `links`: the links of the views in which the commit was proposed, ending with `view`; empty if `view` is
-    0. The links of two decided commits of one round reveal which peer lied (view_change.py).
+    signature. `links`: one link per view in which the commit was proposed, up to `view`; empty if `view` is 0. If two
+    commits of one round are decided, their links reveal which peer lied (view_change.py).
     """
 
     commit: Commit
@@ -138,25 +138,25 @@ class CommitCertificate:
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
             raise MalformedMessage(
-                f"links of a decided commit must end in its view {view}; got {quote(found['links'])}"
+                f"links of a decided commit must end with its view {view}; got {quote(found['links'])}"
             )
         return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", _accept), links)
 
 
 def rows_by_peer(value: Any, what: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Parse rows that begin with a peer. Raises MalformedMessage unless the peers are unique and sorted."""
+    """Parse a list of rows that start with a peer. Raises MalformedMessage unless the peers are unique and sorted."""
     rows = tuple(parse(item) for item in items(value, what))
     ascending([row[0] for row in rows], what)
     return rows
 
 
 def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink, ...]:
-    """Parse links. Raises MalformedMessage unless their views ascend from the view of the first proposal."""
+    """Parse links. Raises MalformedMessage unless their views are in ascending order, starting with `first_view`."""
     links = tuple(ChainLink.from_list(item) for item in items(value, "links", minimum=minimum))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
         raise MalformedMessage(
-            f"links must be in the order of views, from view {first_view} on; got views {quote(views)}"
+            f"links must be in ascending order of views, starting with view {first_view}; got views {quote(views)}"
         )
     return links
 

@@ -83,7 +83,7 @@ def voted(machine: CommitChain, commit: Commit) -> bool:
 # rosters
 
 ROSTERS: list[tuple[str, list[str], list[str], list[str], str]] = [
-    ("nobody it knows", [*FOUR], [*FOUR, "004-e"], [], "lets in 004-e, whose payload it does not count"),
+    ("nobody it knows", [*FOUR], [*FOUR, "004-e"], [], "admits 004-e, whose payload it does not count"),
     ("a thousand dead ids", [*FOUR], [*FOUR, *(f"{i}-x{i}" for i in range(100, 999))], [], "whose payload it does not"),
     ("more names of its key", [*FOUR], [*FOUR, "100-d", "101-d"], [], "whose payload it does not count"),
     ("its key twice, both counted", [*FOUR, "100-d"], [*FOUR, "100-d"], ["100-d"], "under another name"),

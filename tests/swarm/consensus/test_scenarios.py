@@ -479,7 +479,7 @@ def test_a_learner_has_no_say() -> None:
     world[leader].receive("d", ask("d", head))
     for message in (here("d", head, 1), promise("d", head, 1)):
         refused, *_ = world[leader].receive("d", message)
-        assert isinstance(refused, Reject) and "not another peer of the roster" in refused.reason
+        assert isinstance(refused, Reject) and "not another peer in the roster" in refused.reason
     assert world["d"].timeout(0, 0) == [] and world["d"].payload_stored(0, payload("d", 0)) == []
 
 
@@ -543,7 +543,7 @@ def another(commit: Commit) -> Commit:
 BENT: list[tuple[Callable[[Commit], Commit], str]] = [
     (fork, "another head"),
     (tiny, "1 participants, fewer than min_peers=2"),
-    (strange, "lets in z, whose payload it does not count"),
+    (strange, "admits z, whose payload it does not count"),
     (dropping, "drops peers that take part in it"),
 ]
 
@@ -590,8 +590,8 @@ def test_messages_of_another_chain_are_refused_by_name() -> None:
     wrong = third if right == follower else follower
     scenes = [
         (follower, third, Propose(proposed), "does not lead"),
-        (follower, "d", Propose(proposed), "not another peer of the roster"),
-        (follower, follower, here(follower, head, 1), "not another peer of the roster"),
+        (follower, "d", Propose(proposed), "not another peer in the roster"),
+        (follower, follower, here(follower, head, 1), "not another peer in the roster"),
         (follower, third, here(third, bytes(32), 1), "another head"),
         (follower, third, here(leader, head, 1), "without a valid signature"),
         (follower, third, ViewWishes(0, head, (ViewWish(leader, 1, bytes(64)),)), "without a valid signature"),
@@ -599,10 +599,10 @@ def test_messages_of_another_chain_are_refused_by_name() -> None:
             follower,
             leader,
             decided_by((leader, "x", "y"), proposed.commit),
-            "accepts of 1 of 3 peers, not of a majority",
+            "accepts from 1 of 3 peers, not a majority",
         ),
-        (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, not of a majority"),
-        (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, not of a majority"),
+        (follower, leader, forged(proposed.commit, leader, third), "accepts from 1 of 3 peers, not a majority"),
+        (follower, leader, of_two_views(proposed.commit, leader, third), "accepts from 1 of 3 peers, not a majority"),
         (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without a valid signature"),
         (wrong, leader, promise(leader, head, 1), "does not lead"),
         (right, wrong, promise(leader, head, 1), "without a valid signature"),
