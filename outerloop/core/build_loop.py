@@ -1,4 +1,4 @@
-"""Build the loop of one replica from the parts that launch, verify and land its rounds."""
+"""Build one replica's loop from the parts that launch, verify and land its rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_loop(
     timeout_s: float,
     rounds: int | None,
 ) -> RoundLoop:
-    """Return the loop of a replica. The arguments are the checked arguments of OuterLoop, or parts built from them."""
+    """Build the RoundLoop of one replica from OuterLoop's validated arguments and the parts built from them."""
     concurrent = is_concurrent(exchange.info, schedule, method)
     pipeline = RoundPipeline(
         replica.island,

@@ -1,4 +1,4 @@
-"""Convert the tensors of a fragment to messages and back, with the compressor and the wire format."""
+"""Encode the tensors of a fragment as wire messages, and decode them again."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from outerloop.protocols import Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
-"""Maximum number of characters of the reason why a message is invalid. The reason may quote the message."""
+"""Maximum length, in characters, of the reason for rejecting a message. The reason may quote untrusted content."""
 
 
 class UpdateCodec:
-    """Encodes this peer's updates, decodes those of all peers, and stores what peers agreed on for the next round.
+    """Encodes this peer's updates, decodes all peers' updates, and stores the tensors agreed on for the next round.
 
     Args:
-        compress: the compressor; the same on all peers.
-        seed: the seed of the run; the same on all peers.
-        beside: fragment -> names and shapes of the tensors that its messages contain in addition to weights.
+        compress: the compressor, the same on all peers.
+        seed: the seed of the run, the same on all peers.
+        beside: returns the names and shapes of a fragment's additional tensors in messages, such as averaged buffers.
     """
 
     def __init__(
@@ -37,49 +37,51 @@ class UpdateCodec:
         self.stateful = compress if isinstance(compress, Stateful) else None
 
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
-        """Compress one tensor in this round.
+        """Compress tensor x, named `name`, for round `number`.
 
-        leads: whether this peer is the leader, so that the parts must include "next", which applies in the next round.
+        leads: whether this peer chooses what all peers use in the next round. If so, the compressor may add a "next"
+            part.
         """
         return self.compress.encode(x, replace(self.context(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
-        """Return one peer's message.
+        """Unpack one peer's message.
 
-        Raises InvalidMessage if it is for another model, or if its round or peer differs from that of `contribution`.
+        Raises InvalidMessage if it does not fit the fragment's tensors (`like`), or if it names another peer or round
+        than `contribution`.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
         if claims != (contribution.peer, contribution.round):
             raise wire.InvalidMessage(
-                f"{contribution.peer} sends a message of another peer or round: {claims} in {contribution.round}"
+                f"{contribution.peer} sent a message for another peer or round: {claims}, expected {contribution.round}"
             )
         return message
 
     def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:
-        """Return the names and shapes of all tensors in a message of this round. `like`: tensors of its fragment."""
+        """Return the name and shape of each tensor in a message for this round. `like`: the fragment's tensors."""
         return schema_of(like) | self.beside(round.fragment)
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Decode one tensor of one message to a dense tensor on the device of `like`.
+        """Decode tensor `name` of a message to a dense tensor on the device of `like`.
 
-        Raises InvalidMessage, naming the peer and the tensor, if this fails.
+        Raises InvalidMessage, naming the peer and the tensor, if decoding fails.
         """
         return self.read(message, name, like, self.compress.decode)
 
     def coefficients(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Return the coefficients of one tensor of one message if the compressor applies a transform.
+        """Decode tensor `name` of a message, but do not invert the compressor's transform.
 
-        Otherwise, return what `decode` returns. Shape and device are those of `like`. Raises InvalidMessage, naming the
-        peer and the tensor, if decoding fails.
+        If the compressor has a transform, this returns coefficients; otherwise, it is the same as `decode`. The result
+        has the shape and device of `like`. Raises InvalidMessage, naming the peer and the tensor, if decoding fails.
         """
         codec = codec_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
 
     def values(self, number: int, name: str, aggregate: Tensor) -> Tensor:
-        """Convert the aggregate of coefficients to values: apply the inverse transform if the compressor has one.
+        """Convert aggregated coefficients to values by applying the compressor's inverse transform, if it has one.
 
-        An aggregate that is not finite is returned unchanged.
+        A non-finite aggregate is returned unchanged.
         """
         codec = codec_of(self.compress, aggregate.shape)
         if not isinstance(codec, Transforming) or not all_finite(aggregate):
@@ -87,32 +89,32 @@ class UpdateCodec:
         return codec.inverse(aggregate, self.context(number, name))
 
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
-        """Apply `decode` to one tensor of one message. Raises InvalidMessage, naming peer and tensor, if this fails."""
+        """Apply `decode` to one tensor of a message. Raises InvalidMessage, naming peer and tensor, if it fails."""
         with blaming(message, name):
             context = self.context(message.header.round, name)
             return checked(decode(on(like.device, message.parts[name]), like.shape, context), like)
 
     def context(self, number: int, name: str) -> CodecContext:
-        """Return the context of one tensor in one round, equal on all peers.
+        """Return the codec context of tensor `name` in round `number`, which is equal on all peers.
 
-        The seed differs between rounds and between tensors.
+        The seed is different for each round and each tensor.
         """
         holds_in, agreed = self.agreed.get(name, (None, None))
         seed = wire.name_hash(f"{self.seed} {number} {name}")
         return CodecContext(number, seed, agreed=agreed if holds_in == number else None, name=name)
 
     def landed_own(self, message: wire.Message, name: str, like: Tensor) -> None:
-        """Pass one tensor of this peer's landed message to the compressor, if the compressor has a state."""
+        """Pass one tensor of this peer's landed message to the compressor, if the compressor is stateful."""
         if self.stateful:
             context = self.context(message.header.round, name)
             self.stateful.landed(on(like.device, message.parts[name]), like.shape, context)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
-        """Store the leader's "next" parts, which apply in the next round only.
+        """Store the "next" parts of the leader's landed message, which apply in the following round only.
 
-        So if a round fails, nothing is agreed on for the following round.
+        If a round fails, the round after it has no agreed tensors.
 
-        messages: in peer-name order. "next" parts of peers other than the leader are ignored.
+        messages: all messages of the landed round, sorted by peer name. "next" parts of other peers are ignored.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
@@ -120,32 +122,32 @@ class UpdateCodec:
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was agreed on: tensor name -> (number of the round in which it applies, agreed tensor)."""
+        """Return the agreed tensors: {"agreed": {tensor name: (round number in which it applies, agreed tensor)}}."""
         return {"agreed": dict(self.agreed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.agreed = dict(state["agreed"])
 
 
 def leader(number: int, peers: int) -> int:
-    """Return the index, in name order, of the peer whose "next" parts apply in this round. Peers take turns."""
+    """Return the index of the peer whose "next" parts apply in round `number`: sorted by name, peers take turns."""
     return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
-    """Return the names and shapes of tensors."""
+    """Return the shape of each tensor by name."""
     return {name: x.shape for name, x in tensors.items()}
 
 
 def on(device: torch.device, parts: Parts) -> Parts:
-    """Return the parts moved to a device."""
+    """Return the parts, moved to a device."""
     return {name: x.to(device) for name, x in parts.items()}
 
 
 @contextmanager
 def blaming(message: wire.Message, name: str) -> Iterator[None]:
-    """Turn a decoding error of a codec into an InvalidMessage that names the peer and the tensor."""
+    """Convert a codec's decoding error to an InvalidMessage that names the peer and the tensor."""
     try:
         yield
     except (ValueError, KeyError) as bad:
@@ -154,10 +156,10 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:
-    """Return a decoded tensor. Raises ValueError unless its dtype is float32 or the dtype of `like`.
+    """Return a decoded tensor after checking its dtype. Raises ValueError unless it is float32 or that of `like`.
 
-    The check is needed because codecs that send values unchanged keep the sender's dtype, and a value such as 1e300 is
-    finite only in float64.
+    A codec that sends values unchanged keeps the sender's dtype, and a float64 value such as 1e300 is infinite in
+    float32.
     """
     if x.dtype not in (torch.float32, like.dtype):
         raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")

@@ -6,12 +6,12 @@
     all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
 Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
-written in float32, because its blocks belong to the shards, and is quantized again if the new shards differ.
+written as float32, because its blocks follow the shards, and is quantized again if the new shards differ.
 
-Three things are not written: rounds in flight, what peers had agreed on for the next round, and the norms of the last
-rounds, because they depend on the sharding. The progress of a round in flight is not lost: as after a failed round, the
-next round contains it. But all islands of a run must be saved after the same inner step, each in a separate folder, and
-must be loaded together.
+Three things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
+the next round, and the norms of the last rounds. The progress of a round in flight is not lost: as after a failed
+round, the next round contains it. But all islands of a run must be saved after the same inner step, each in a separate
+folder, and must be loaded together.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ from outerloop.state.dcp_index import parse_dtype
 from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
-"""The parts of the outer state that are not written, with the values that they have when no round is in flight."""
+"""Parts of the outer state that are not saved, with the empty values that are loaded in their place."""
 SHARD = "shard of"
-"""Key in the placeholder that replaces a sharded tensor in the tree.
+"""Key in the placeholder that replaces a sharded tensor in the saved state.
 
-Its value is the name of the parameter that is sharded in the same way. The placeholder also contains the dtype.
+Its value is the name of the parameter with the same sharding. The placeholder also contains the tensor's dtype.
 """
 
 
 def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Write the model of `outer`, its optimizer and the outer state. Every rank of the island must call this.
+    """Save the model, the inner optimizer and the outer state. Every rank of the island must call this.
 
     Args:
         folder: a folder that all ranks of the island can access, used for this checkpoint only.
-        optimizer: the inner optimizer, or None.
+        optimizer: the inner optimizer, or None to save no optimizer.
+        outer: the outer loop, which also provides the model.
     """
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}
@@ -65,12 +66,12 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 
 def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Restore what `save` wrote, with any number of ranks. Every rank of the island must call this.
+    """Load a checkpoint that `save` wrote, with any number of ranks. Every rank of the island must call this.
 
     Call this before `attach`: torch initializes the state of a new optimizer by taking a step, which an attached outer
     loop would count.
 
-    No content of the folder is executed, and its index is checked before anything is loaded.
+    Loading executes no content of the folder, and checks the folder's index before it loads anything.
 
     Raises:
         UserError: if there is no checkpoint, or if the checkpoint is invalid or belongs to another model.
@@ -100,9 +101,9 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 
 def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str, Any]:
-    """Return the state that is not sharded, with a placeholder for each sharded tensor.
+    """Read the unsharded part of the state, which contains a placeholder for each sharded tensor.
 
-    Raises UserError if this state is missing or invalid.
+    held: the entries of the checkpoint's index. Raises UserError if the state is missing or invalid.
     """
     one = held.get("rest")
     if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
@@ -120,14 +121,14 @@ def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str
 
 
 def save_inner(folder: str | Path, optimizer: Optimizer | None, model: Module) -> None:
-    """Write only a model and its inner optimizer. Every rank of the island must call this."""
+    """Save only a model and its inner optimizer. Every rank of the island must call this."""
     write(folder, inner_state(optimizer, model), model)
 
 
 def load_inner(
     folder: str | Path, optimizer: Optimizer | None, model: Module, beside: dict[str, Any] | None = None
 ) -> None:
-    """Restore model and inner optimizer, and the tensors of `beside`. Every rank of the island must call this."""
+    """Load the model, the inner optimizer and the tensors of `beside` in place. Every rank must call this."""
     state = inner_state(optimizer, model) | (beside or {})
     read(folder, state, model)
     set_model_state_dict(model, state["model"])
@@ -136,21 +137,21 @@ def load_inner(
 
 
 def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
-    """Return the state of the model and the inner optimizer, under torch's names."""
+    """Return the state dicts of the model and the inner optimizer, in the form that torch's checkpoints use."""
     state: dict[str, Any] = {"model": get_model_state_dict(model)}
     return state if optimizer is None else state | {"optimizer": get_optimizer_state_dict(model, optimizer)}
 
 
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Write `state`. All processes that hold the model must call this."""
+    """Write `state` to a checkpoint folder. All processes that hold the model must call this."""
     group = process_group(model)
     checkpoint.save(state, storage_writer=Writer(folder), process_group=group, no_dist=group is None)
 
 
 def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Read into the tensors of `state`. All processes that hold the model must call this.
+    """Read a checkpoint folder into the tensors of `state`, in place. All processes that hold the model must call this.
 
-    Raises UserError if the content is invalid.
+    Raises UserError if the checkpoint is invalid.
     """
     group, reader = process_group(model), Reader(Path(folder))
     try:
@@ -163,9 +164,9 @@ def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
-    """Return the tree with placeholders for tensors sharded like a parameter; add these tensors to `shards`.
+    """Return the tree with a placeholder for each tensor that is sharded like a parameter; add the tensor to `shards`.
 
-    name: the parameter to which the tree belongs; "" if it does not belong to one.
+    path: the keys that lead to this subtree. name: the parameter that the subtree belongs to, or "".
     """
     if isinstance(tree, dict):
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
@@ -177,9 +178,9 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
-    """Return the name of the parameter to which a key refers, or "" if it refers to no parameter.
+    """Return the name of the parameter that a key refers to, or "" if it does not refer to a parameter.
 
-    The key is the parameter's name or, in the state of an optimizer, its index.
+    A key is a parameter's name or, in an optimizer's state, its index. path: the keys that lead to this key.
     """
     if path and path[-1] == "state" and isinstance(key, int):
         return list(outer.slow)[key]
@@ -187,7 +188,7 @@ def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
 
 
 def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
-    """Allocate a tensor in `shards` for every placeholder of the tree, sharded as the parameters of this island are."""
+    """For each placeholder in the tree, allocate a tensor in `shards` with the sharding of this island's parameter."""
     if not isinstance(tree, dict):
         return
     if SHARD in tree:
@@ -200,7 +201,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
 
 
 def put_together(tree: Any, shards: Tensors, path: tuple[Any, ...] = ()) -> Any:
-    """Return the tree with this rank's tensors in place of the placeholders."""
+    """Return the tree with each placeholder replaced by this rank's shard of the tensor."""
     if not isinstance(tree, dict):
         return tree
     if SHARD in tree:

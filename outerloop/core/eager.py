@@ -1,4 +1,4 @@
-"""Apply eager updates (arXiv 2502.12996): when a round lands, replace this peer's contribution with its newest Δ.
+"""Apply eager updates (arXiv 2502.12996): at a landing, replace this peer's contribution with its newest one, Δ_now.
 
 at the first launch, before any round has landed:   ḡ = Δ_now / P
 at a landing:                                       ḡ + (Δ_now − Δ_then) / P
@@ -21,21 +21,21 @@ from outerloop.types import Round
 
 
 class EagerUpdates:
-    """Applies the eager updates of one replica."""
+    """Applies eager updates (arXiv 2502.12996) to one replica."""
 
     def __init__(self, launcher: RoundLauncher, *, method: OuterMethod) -> None:
         self.launcher, self.method = launcher, method
 
     @torch.no_grad()
     def begin(self, flight: InFlight, peers: int) -> None:
-        """Apply Δ_now / P, where P is `peers`, after the first launch."""
+        """Apply this peer's update divided by `peers` right after the first launch, before any round has landed."""
         mean, replica = {name: x / peers for name, x in flight.update.items()}, self.launcher.replica
         self.method.update(replica.slow, mean, {})
         self.launcher.pipeline.write(mean)
         replica.update_hashes(mean)
 
     def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:
-        """Return the aggregate with this peer's contribution replaced by its contribution to the next round."""
+        """Replace this peer's contribution to the aggregate with its contribution to the next round."""
         now = self.launcher.in_flight[Round(flight.round.number + 1, flight.round.fragment)].update
         then, peers = flight.update, len(aggregated.messages)
         mean = {name: x + (now[name] - then[name]) / peers for name, x in aggregated.mean.items()}

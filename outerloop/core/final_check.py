@@ -1,4 +1,4 @@
-"""End a run whose replicas must be equal. The majority decides which slow weights are those of the run.
+"""Compare the final slow weights in a run whose replicas must be equal. The majority decides which ones are right.
 
     reports        every peer sends the hash of its slow weights; an unreadable message counts as no hash
     majority       if most of the peers that report a hash report the same one, these peers export their model, and log
@@ -28,10 +28,10 @@ HASH = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class FinalCheck:
-    """The hashes that the peers report at the end of the run.
+    """The hashes of the slow weights that peers report at the end of the run.
 
     own: name of this peer.
-    shown: peer -> hash of its slow weights, empty if its message is unreadable.
+    shown: peer -> hash of its slow weights, or "" if its message is unreadable.
     peers: number of peers, including those that did not report.
     """
 
@@ -41,45 +41,45 @@ class FinalCheck:
 
     @property
     def most(self) -> str:
-        """Hash reported by more than half of the peers that report one, or an empty string."""
+        """Hash reported by more than half of the peers that report a hash, or "" if there is no majority."""
         counts = Counter(filter(None, self.shown.values()))
         slow, peers = counts.most_common(1)[0]
         return slow if 2 * peers > counts.total() else ""
 
     @property
     def outvoted(self) -> str:
-        """One line stating that most peers hold equal weights but this peer holds different ones; otherwise empty."""
+        """Error message if more than half of all peers hold equal weights and this peer holds others; otherwise ""."""
         showing = list(self.shown.values()).count(self.most)
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
         return (
-            f"this peer ended with slow weights {self.shown[self.own]}, and most peers with {self.most}: their weights"
-            f" are the model of the run, and this machine's weights are not exported; all: {dict(self.shown)}"
+            f"this peer finished with slow weights {self.shown[self.own]}, but most peers with {self.most}: their"
+            f" weights are the model of the run, so this machine exports nothing; all hashes: {dict(self.shown)}"
         )
 
     @property
     def divergence(self) -> str:
-        """One line stating that it is not known which hash most peers have; empty if it is known."""
+        """Error message if this peer's weights are neither confirmed nor outvoted by a majority; otherwise ""."""
         if self.outvoted or self.shown[self.own] == self.most:
             return ""
         return (
-            f"the peers ended with different slow weights, and too few of {self.peers} peers reported theirs to know"
-            f" whose are right; each machine has exported its own: {dict(self.shown)}"
+            f"the peers finished with different slow weights, and no hash was reported by most of the {self.peers}"
+            f" peers, so the right weights are unknown; each machine has exported its own: {dict(self.shown)}"
         )
 
     @property
     def odd(self) -> list[str]:
-        """One line for each peer that reports no hash, or a different hash than most peers."""
+        """One line for each peer that reports no hash, or whose hash differs from that of most peers."""
         if self.divergence:
             return []
         told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
-        return [f"{peer} reports {slow} at the end, and most peers report {self.most}" for peer, slow in told.items()]
+        return [f"{peer} reports {slow} at the end, but most peers report {self.most}" for peer, slow in told.items()]
 
 
 def ending_of(outer: OuterLoop) -> FinalCheck:
-    """Return the hashes that all peers report at the end. All peers must call this.
+    """Gather the hashes of all peers' final slow weights. All peers must call this.
 
-    Raises RoundFailed if the exchange of hashes fails.
+    Raises RoundFailed if the all-gather fails.
     """
     own = Standing.of(outer)
     met = outer.all_gather(json.dumps(own.to_map()).encode())
@@ -89,7 +89,7 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
 
 
 def shown_by(one: Contribution) -> str:
-    """Return the hash of the slow weights that a peer reports; empty if its message contains none."""
+    """Return the hash of the slow weights in a peer's message, or "" if the message contains no valid hash."""
     try:
         slow = standing_in(one).slow
     except UserError:

@@ -1,19 +1,19 @@
-"""Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
+"""Start a run with equal slow weights on all peers that share them, even if their CPUs differ.
 
     all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects rounding
     unequal positions: if more than half of the compared peers are at the same position (round, step, layouts and
-                       hardware), every peer at a different position is left out; without such a majority no peer begins
-    unequal weights:   at inner step 0 all peers take over the most common weights; in a tie, the weights of the peer
-                       that comes first in name order. At a later step unequal weights come from different runs, and
-                       count as unequal positions
+                       hardware), every peer at a different position is left out; without such a majority no peer starts
+    unequal weights:   at inner step 0, all peers load the most common weights; ties go to the weights of the peer that
+                       comes first by name. At a later step, unequal weights come from different runs and count as
+                       unequal positions
 
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
-seeds do not give equal weights. If no two peers hold the same weights, all begin with the weights of a single peer,
+seeds do not give equal weights. If no two peers hold the same weights, all start with the weights of a single peer,
 which no other peer confirms. Slow weights and averaged buffers are transferred in the same way as to a late joiner
 (shared_state.py). The fast weights θ become φ bit for bit, because φ − θ is 0 before the first inner step. Frozen
 parameters and buffers that are not averaged are not transferred. If the exchange waits for all peers, no peer is left
-out: if one is at a different position, no peer begins. With gossip (`exchange.info.agrees` is False: NoLoCo) no weights
-are transferred: replicas differ by design.
+out: if one is at a different position, no peer starts. With gossip (`exchange.info.agrees` is False: NoLoCo), no
+weights are transferred, because replicas differ by design.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from outerloop.kernels import arithmetic_platform as hardware
 from outerloop.types import Contribution, StateHandoff, UserError, printable
 
 MOST_BYTES = 1 << 16
-"""Maximum size of one peer's message about its position."""
+"""Maximum size, in bytes, of a peer's message about its position in the run."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The position of one peer in the run, as peers compare it before they begin.
+    """One peer's position in the run, which peers compare before they start.
 
-    rounds: numbers of the rounds in flight and of the next round.
+    rounds: numbers of the rounds in flight, then of the next round.
     step: the inner step.
     slow: hash of the slow weights.
     layouts: hash of the shapes and memory layouts of the parameters.
-    hardware: description of the machine; empty if the outer method gives equal bits on every machine.
+    hardware: description of the machine, or "" if the outer method is bit-identical on every machine.
     """
 
     rounds: list[int]
@@ -53,7 +53,7 @@ class Standing:
 
     @classmethod
     def of(cls, outer: OuterLoop) -> Self:
-        """Return the position of this peer."""
+        """Return this peer's position in the run."""
         return cls(
             rounds=[round.number for round in (*sorted(outer.in_flight), outer.next_round)],
             step=outer.inner_step,
@@ -64,26 +64,29 @@ class Standing:
 
     @classmethod
     def told(cls, value: Mapping[str, Any]) -> Self:
-        """Return the position in a peer's message. Raises ValueError, KeyError or TypeError if it is malformed."""
+        """Parse the position in a peer's message, already decoded from JSON.
+
+        Raises ValueError, KeyError, TypeError or ArithmeticError if it is malformed.
+        """
         texts = {name: printable(str(value[name])[:200]) for name in ("slow", "layouts", "hardware")}
         return cls(rounds=[int(number) for number in value["rounds"]], step=int(value["step"]), **texts)
 
     def to_map(self) -> dict[str, Any]:
-        """Return the map that is sent to other peers."""
+        """Return the position as a JSON-serializable dict, which is sent to other peers."""
         return asdict(self)
 
 
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
-    """Return peer -> its position in the run, or None if its message is malformed.
+    """Exchange positions in the run with all peers. Return peer -> position, or None if its message is malformed.
 
-    Raises RoundFailed if the exchange of messages fails.
+    Raises RoundFailed if the all-gather fails.
     """
     met = outer.all_gather(json.dumps(Standing.of(outer).to_map()).encode())
     return {one.peer: standing_or_none(one) for one in met}
 
 
 def standing_or_none(one: Contribution) -> Standing | None:
-    """Return the position that a message contains; None if it is malformed."""
+    """Parse the position in a peer's message. Return None if the message is malformed."""
     try:
         return standing_in(one)
     except UserError:
@@ -91,7 +94,7 @@ def standing_or_none(one: Contribution) -> Standing | None:
 
 
 def standing_in(one: Contribution) -> Standing:
-    """Return the position that a message contains. Raises UserError if it is malformed."""
+    """Parse the position in a peer's message. Raises UserError if the message is malformed."""
     try:
         return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
@@ -99,13 +102,13 @@ def standing_in(one: Contribution) -> Standing:
 
 
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
-    """Check that most peers begin at the same position, and send the most common weights to peers with different ones.
+    """Check that most peers start at the same position, and send the most common weights to peers that hold others.
 
-    Return whether this peer replaced its weights. All peers must call this after `meet`, on all ranks of an island.
-    `tell` receives status lines.
+    Returns whether this peer replaced its weights. All ranks of all peers must call this after `meet`. `tell` is called
+    with each status line.
 
-    Raises UserError if at least half of the peers begin at a different position than this peer (or any peer, if the
-    exchange waits for all peers), or if the received weights do not have the announced hash.
+    Raises UserError if at least half of the peers start at a different position than this peer (or if any peer does and
+    the exchange waits for all peers), or if the received weights do not match the announced hash.
     """
     own = standings[outer.exchange.peer]
     assert own is not None
@@ -124,17 +127,17 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     if content:
         outer.island.compute(outer.shared_state.restore, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
-        raise UserError(f"the received weights are not those that {holders[0]} announced: restart all peers")
+        raise UserError(f"the received weights do not match the hash that {holders[0]} announced: restart all peers")
     return bool(content)
 
 
 def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
     """Report the peers that are left out because they differ from this peer.
 
-    reasons: for each compared peer, how it differs from this peer; empty if it does not differ.
+    reasons: peer -> how it differs from this peer, or "" if it does not differ.
 
-    If at least half of the peers differ, or if the exchange waits for all peers, raises UserError for the first peer
-    that differs.
+    Raises UserError for the first peer that differs, if at least half of the peers differ or if the exchange waits for
+    all peers.
     """
     why = {peer: reason for peer, reason in reasons.items() if reason}
     if why and (outer.exchange.info.waits_for_all or 2 * len(why) >= len(reasons)):
@@ -144,7 +147,7 @@ def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str]
 
 
 def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool) -> str:
-    """Return why a peer cannot begin together with this peer, and what to do; empty if it can.
+    """Return why a peer cannot start together with this peer, and what to do about it. Return "" if it can.
 
     slow: whether slow weights must be equal.
     """
@@ -152,33 +155,34 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         return f"{peer} sent no valid position in the run: start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
-            f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: their checkpoints are"
-            f" from inner steps {theirs.step} and {own.step}. Load the checkpoint of one step everywhere, or remove the"
-            " later ones"
+            f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, but this peer at {own.rounds}: their checkpoints are"
+            f" from inner steps {theirs.step} and {own.step}. Load checkpoints of the same step on all machines, or"
+            " remove the later ones"
         )
     if own.layouts != theirs.layouts:
         return (
-            f"{peer} stores its weights in another memory layout ({theirs.layouts}, here {own.layouts}), and would"
-            " round differently: build the same model everywhere, with contiguous parameters"
+            f"{peer} stores its weights in another memory layout ({theirs.layouts}, here {own.layouts}), so it would"
+            " round differently: build the same model on all machines, with contiguous parameters"
         )
     if own.hardware != theirs.hardware:
         return (
-            f"the rounding of this outer optimizer depends on the machine, and machines differ: {theirs.hardware} at"
-            f" {peer}, {own.hardware} here; start on equal machines with equal threads=, or set"
+            f"the rounding of this outer optimizer depends on the machine, and the machines differ: {theirs.hardware}"
+            f" on {peer}, {own.hardware} here; use identical machines with the same threads=, or set"
             " method.optimizer._target_=torch.optim.SGD"
         )
     if slow and own.step and own.slow != theirs.slow:
         return (
-            f"{peer} resumes with other slow weights (hash {theirs.slow}, here {own.slow}) at inner step {own.step}:"
-            " load the checkpoint of one run and one step everywhere, or start all in new run directories"
+            f"{peer} resumes with different slow weights (hash {theirs.slow}, here {own.slow}) at inner step"
+            f" {own.step}: load checkpoints of the same run and step on all machines, or start all of them in new run"
+            " directories"
         )
     return ""
 
 
 def most_held(slow: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the most common hash, and the peers that hold it, in name order.
+    """Return the most common hash, and the peers that hold it, sorted by name.
 
-    In a tie, return the hash held by the peer that comes first in name order.
+    slow: peer -> hash of its slow weights. Ties go to the hash held by the peer that comes first by name.
     """
     counts = Counter(slow.values())
     wanted = slow[min(slow, key=lambda peer: (-counts[slow[peer]], peer))]

@@ -255,7 +255,7 @@ SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
     ("parts", "said"),
     [
         ({"method": NOLOCO, "compress": SPARSE}, "set feedback=none compress=cast"),
-        ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
+        ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "cannot be sparsified or combined with feedback"),
         ({"eager": True}, "set eager=true schedule.delay=3"),
         ({"eager": True, "merge_local": "carry"}, "set merge_local=0.0"),
         ({"schedule": EveryH(sync_every=3, delay=3)}, "set eager=true schedule.delay=3"),

@@ -83,7 +83,9 @@ def test_weights_that_differ_later_are_refused():
     def work(exchange):
         outer = toy.outer(net_of(exchange.rank), exchange)
         outer.loop.inner_step = 2
-        with pytest.raises(UserError, match=r"resumes with other slow weights .* at inner step 2.*load the checkpoint"):
+        with pytest.raises(
+            UserError, match=r"resumes with different slow weights .* at inner step 2.*load checkpoints"
+        ):
             begin_alike(outer, meet(outer), pytest.fail)
 
     toy.run_workers(2, work)
@@ -100,7 +102,7 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], True))
     with pytest.raises(
         UserError,
-        match=r"(DEFAULT at 001, AVX2|AVX2 at 000, DEFAULT) here; start on equal machines .* or set method\.",
+        match=r"(DEFAULT on 001, AVX2|AVX2 on 000, DEFAULT) here; use identical machines .* or set method\.",
     ):
         toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], False))
 
@@ -154,7 +156,7 @@ def test_the_weights_that_most_hold_are_those_that_all_begin_with_and_of_equally
     ways, told = one_of_four(0, {"slow": "0"}, {"slow": "1"}, {})
     assert ways == [(["000", "002"], ["!liar", "001"])]
     assert told == ["2 of 4 peers begin with other weights than 000: all use its weights"]
-    with pytest.raises(UserError, match="not those that !liar announced"):  # which it has not got here
+    with pytest.raises(UserError, match="do not match the hash that !liar announced"):  # which it has not got here
         one_of_four(0, {"slow": "0"}, {"slow": "1"}, {"slow": "2"})
 
 
@@ -219,7 +221,7 @@ def test_weights_that_are_not_those_that_were_told_of_are_refused():
         if exchange.rank == 0:
             begun(exchange, (0, 1))
         else:
-            with pytest.raises(UserError, match="not those that 000 announced"):
+            with pytest.raises(UserError, match="do not match the hash that 000 announced"):
                 begun(Other(exchange), (0, 1))
 
     toy.run_workers(2, work)

@@ -23,7 +23,7 @@ def test_peers_that_resume_at_different_steps_are_told_at_which():
     for error in outcomes(work):
         assert isinstance(error, UserError)
         assert "from inner steps" in str(error) and "150" in str(error) and "300" in str(error)
-        assert "Load the checkpoint of one step everywhere, or remove the later ones" in str(error)
+        assert "Load checkpoints of the same step on all machines, or remove the later ones" in str(error)
 
 
 def test_different_weights_where_a_run_goes_on_are_not_passed_over():

@@ -23,7 +23,7 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
         (["recipe=diloco", "exchange=swarm_gossip"], "set method=noloco"),
         (
             ["recipe=noloco", "exchange=swarm_gossip", "compress=topk"],
-            "neither sparse nor remembered by a feedback: set",
+            "cannot be sparsified or combined with feedback: set",
         ),
         (["recipe=sparta", "exchange=swarm_gossip"], "draws new random values every round.*: set compress=identity"),
         (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "set feedback=none"),
