@@ -1,1 +1,1 @@
-"""Build the objects of a run from yaml files and overrides, with hydra."""
+"""Build the objects of a run from hydra's yaml files and command-line overrides."""

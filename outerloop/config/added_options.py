@@ -1,4 +1,4 @@
-"""Check options added with `+`. An option is accepted if a constructor takes it, and refused if no code reads it."""
+"""Check options that a user adds with `+`, and detect those that no code reads."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 SPECIAL = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
-"""Keys next to `_target_` that hydra itself reads."""
+"""Keys of a node that hydra itself reads."""
 
 
 def is_about_hydra(override: Override) -> bool:
-    """Return whether an override configures hydra itself: its launcher, its folders, its search path."""
+    """Return whether an override configures hydra itself, such as its launcher or search path."""
     return override.key_or_group == "hydra" or override.key_or_group.startswith(("hydra.", "hydra/"))
 
 
 def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
-    """Return whether any code reads `key` of `config`.
+    """Return whether any code reads the option `key` of `config`.
 
-    Every key that exists in `base`, the configuration without added options, counts as read. A new key must be an
-    argument of the `_target_` next to it, or be inside a dictionary that is an argument of a `_target_` at a higher
-    level. A new sink, log.NAME, may have any name.
+    A key that exists in `base`, the configuration without added options, always counts as read. A new key counts as
+    read if the `_target_` next to it takes it as an argument, or if it is inside a dictionary that is an argument of an
+    outer `_target_`. A new log sink, log.NAME, may have any name.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)
@@ -37,20 +37,20 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
 
 
 def has(base: DictConfig, parts: Sequence[str]) -> bool:
-    """Return whether this path exists in `base`, whatever its value."""
+    """Return whether this path exists in `base`, even if its value is null."""
     return parts[-1] in node_at(base, parts[:-1])
 
 
 def node_at(config: DictConfig, parts: Sequence[str]) -> Any:
-    """Return the dictionary at this path; an empty one if the path does not exist or is not a dictionary."""
+    """Return the dictionary at this path, or an empty one if there is no dictionary at this path."""
     node = OmegaConf.select(config, ".".join(parts)) if parts else config
     return dict(node.items_ex(resolve=False)) if OmegaConf.is_dict(node) else {}
 
 
 def takes(target: str, name: str) -> bool:
-    """Return whether the callable with dotted path `target` has an argument `name`, or hydra itself reads that name.
+    """Return whether hydra reads `name` itself, or the callable at dotted path `target` takes it as an argument.
 
-    Return True if there is no such callable, because instantiation then raises a better error.
+    Return True if the callable cannot be found or inspected, because instantiation then raises a clearer error.
     """
     try:
         arguments = signature(cast(Callable[..., Any], locate(target))).parameters

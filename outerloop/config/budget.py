@@ -1,9 +1,10 @@
-"""Convert a budget of steps or tokens into a number of rounds, so that recipes with different H do equal work.
+"""Convert a budget of steps or tokens to a number of rounds, so that recipes with different H do equal work.
 
-    steps    inner steps of each worker          rounds = steps // H
-    tokens   of all workers of the run together  steps = tokens // (peers · batch · accumulate · seq_len)
+    steps    inner steps per worker                 rounds = steps // H
+    tokens   total training tokens of all workers   steps = tokens // (peers · batch · accumulate · seq_len)
 
-H is schedule.sync_every. The last round lands up to schedule.delay inner steps after the budget is spent.
+H is schedule.sync_every, the number of inner steps per round. The last round lands up to schedule.delay inner steps
+after the budget is used up.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ BUDGETS = ("steps", "tokens")
 
 
 def apply(config: DictConfig) -> None:
-    """Set `rounds` to the number of rounds that fit into the budget. Without a budget, change nothing.
+    """Set `config.rounds` to the number of rounds that fit into the budget, if a budget is set.
 
-    Raises UserError if not a single round fits, or if the schedule does not determine the number of steps in a round.
+    Raises UserError if the budget is less than one round, or if the schedule does not fix the number of steps per
+    round.
     """
     steps = inner_steps(config)
     if steps is None:
@@ -43,14 +45,14 @@ def apply(config: DictConfig) -> None:
 
 
 def fixed_h(config: DictConfig) -> int | None:
-    """Return H; None if the schedule does not determine the number of inner steps in a round."""
+    """Return H, the number of inner steps per round, or None if the schedule does not fix it."""
     schedule = make(config.schedule)
     varies = schedule.step_s > 0 or isinstance(schedule, AdaptiveSchedule)
     return None if varies else int(schedule.sync_every)
 
 
 def inner_steps(config: DictConfig) -> int | None:
-    """Return the number of inner steps per worker that the budget allows; None without a budget.
+    """Return the number of inner steps per worker that the budget allows, or None if no budget is set.
 
     Raises UserError if both steps and tokens are set.
     """
@@ -63,7 +65,7 @@ def inner_steps(config: DictConfig) -> int | None:
 
 
 def refuse_rounds(overrides: Sequence[Override]) -> None:
-    """Check that a budget and `rounds` are not set together. Raises UserError if they are."""
+    """Raise UserError if the overrides set both a budget and `rounds`."""
     typed = {override.key_or_group for override in overrides if override.value() is not None}
     for name in BUDGETS:
         if {name, "rounds"} <= typed:
@@ -71,9 +73,10 @@ def refuse_rounds(overrides: Sequence[Override]) -> None:
 
 
 def unequal_work(configs: Sequence[DictConfig]) -> str | None:
-    """Return a warning if the runs of a sweep train for different numbers of steps or, with tokens=, of tokens.
+    """Return a warning if the runs of a sweep do different amounts of work, or None if all do the same amount.
 
-    Return None if they do not, or if a schedule does not determine the number of steps.
+    Work is measured in tokens if the first run has a token budget, otherwise in inner steps. Also return None if a
+    schedule does not fix the number of inner steps per round, because the amount of work is then unknown.
     """
     name = "steps" if configs[0].tokens is None else "tokens"
     hs = [h for config in configs if (h := fixed_h(config))]
@@ -87,12 +90,12 @@ def unequal_work(configs: Sequence[DictConfig]) -> str | None:
     common = math.lcm(*units)
     enough = common * -(-(configs[0][name] or trained[-1]) // common)
     return (
-        f"the runs train {' or '.join(map(str, trained))} {name}, so their losses are not comparable: set"
+        f"the runs train for {' or '.join(map(str, trained))} {name}, so their losses are not comparable: set"
         f" {name}={enough}, a multiple of the {name} in one round of each run"
     )
 
 
 def tokens_per_step(config: DictConfig) -> int:
-    """Return the number of tokens in one inner step of all workers of the run."""
+    """Return the total number of tokens that all workers of the run process in one inner step."""
     inner, peers = config.inner, config.exchange.get("peers") or config.workers
     return int(peers * inner.batch * inner.accumulate * inner.seq_len)

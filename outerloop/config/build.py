@@ -36,7 +36,7 @@ from outerloop.types import Capabilities, Round, UserError
 
 
 def initial_peers(config: DictConfig) -> list[str]:
-    """Return the addresses of running peers to join; empty if none are set or if the exchange has no addresses."""
+    """Return the configured addresses of running peers to join. The list is empty if the exchange has no addresses."""
     return list(config.exchange.get("initial_peers", []))
 
 
@@ -49,9 +49,9 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Return the exchange of this process. Pass only those arguments that the yaml file of the exchange lists.
+    """Return the exchange of this process, constructed with those of the runtime arguments that its yaml file lists.
 
-    `lanes`: number of shards in the messages of this peer's island. `on_status`: called with each line for the user.
+    `lanes`: number of shards in each message of this peer's island. `on_status`: called with status lines for the user.
     """
     node = config.exchange
     options = {
@@ -65,10 +65,10 @@ def make_peer_exchange(
 
 
 def make_model(config: DictConfig, corpus: Corpus) -> Module:
-    """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
+    """Return the model with seeded initial weights, which are identical on identical hardware (see initial_state.py).
 
-    Raises UserError if its vocabulary is smaller than that of the data, or if its maximum sequence length is less than
-    inner.seq_len.
+    Raises UserError if the model's vocabulary is smaller than the data's, or if its maximum sequence length is less
+    than inner.seq_len.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
@@ -80,12 +80,15 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
                 f" set model.vocab_size={corpus.vocab_size}"
             )
     if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
-        raise UserError(f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}")
+        raise UserError(
+            f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}:"
+            f" set inner.seq_len={node.max_seq_len}"
+        )
     return make(node)
 
 
 def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:
-    """Return the generator of text samples; None if samples.every is 0.
+    """Return the text sampler, or None if samples.every is 0.
 
     Raises UserError if the data has no tokenizer, or if the prompt is empty.
     """
@@ -110,9 +113,9 @@ def make_outer_loop(
     island: Island | None = None,
     method: OuterMethod | None = None,
 ) -> OuterLoop:
-    """Return the outer loop of this configuration for a model. If `rounds` is None, there is no last round.
+    """Return the configured outer loop for a model.
 
-    `method`: used instead of the configured method.
+    `rounds`: number of rounds, or None if there is no last round. `method`: replaces the configured method, if given.
     """
     return OuterLoop(
         model,
@@ -142,7 +145,7 @@ def make_trainer(
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
 ) -> Trainer[OuterLoop | GatheredFollower]:
-    """Return the inner trainer of one local worker, with its outer loop attached. The exchange must have joined."""
+    """Return the inner trainer of one local worker, with its outer loop attached. `exchange` must have joined."""
     inner, ranks = config.inner, layout.ranks
     model = make_model(config, corpus)
     if config.get("init_from"):
@@ -171,14 +174,14 @@ def make_trainer(
 
 
 def state_device(config: DictConfig) -> torch.device | None:
-    """Return the device of the outer state; None for the device of the model."""
+    """Return the device of the outer state, or None to keep the outer state on the model's device."""
     return torch.device("cpu") if config.state_device == "cpu" else None
 
 
 def make_rank_outer_loop(
     layout: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
 ) -> OuterLoop | GatheredFollower:
-    """Return the outer loop of this rank's island, or a follower if another rank leads this gathered island."""
+    """Return the outer loop of this rank, or a follower if another rank of its island holds the outer state."""
     device = state_device(config)
     if layout.kind != "gathered":
         island = Island(model, state_device=device, compute=compute)
@@ -190,9 +193,9 @@ def make_rank_outer_loop(
 
 
 def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
-    """Return the factory of the inner optimizer, after trying its settings on one parameter.
+    """Return the factory of the inner optimizer, after testing it on a single parameter.
 
-    Raises UserError if the optimizer refuses its settings.
+    Raises UserError if the optimizer rejects its settings.
     """
     factory = make(config.inner.optimizer)
     try:
@@ -203,9 +206,10 @@ def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:
 
 
 def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
-    """Return the function that maps an inner step to its learning-rate factor: warm-up, then inner.lr_schedule.
+    """Return a function that maps an inner step to its learning-rate factor: warm-up, then inner.lr_schedule.
 
-    The decay ends when the run ends. At every step, the schedule estimates the number of inner steps in the run.
+    The decay ends with the run. Each call asks the schedule for its current estimate of the total number of inner
+    steps.
     """
     factor = SCHEDULES[config.inner.get("lr_schedule", "cosine")]
     return lambda step: factor(
@@ -217,9 +221,10 @@ def make_lr_factor(config: DictConfig, schedule: Schedule) -> Callable[[int], fl
 
 
 def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
-    """Return the configured schedule. An adaptive schedule is restored from the saved state of an outer loop, if any.
+    """Return the configured schedule. If it is adaptive, restore its state from the saved state of an outer loop.
 
-    `saved_outer` returns this state, or None at the start of a run. It is called only for adaptive schedules.
+    `saved_outer` returns that saved state, or None if the run starts from scratch. It is called only for adaptive
+    schedules.
     """
     schedule = make(config.schedule)
     if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
@@ -228,11 +233,11 @@ def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] |
 
 
 def capabilities(config: DictConfig) -> Capabilities:
-    """Return the capabilities of the configured exchange, without constructing the exchange."""
+    """Return the capabilities of the configured exchange, without constructing it."""
     info: Capabilities = get_class(config.exchange._target_).info  # type: ignore[attr-defined]
     return info
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
-    """Return the first round that is launched after `inner_step`."""
+    """Return the first round that is launched after inner step `inner_step`."""
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)

@@ -1,4 +1,4 @@
-"""Create the outer loop of a recipe for the user's own model. Options are those of `outerloop train`."""
+"""Create a recipe's outer loop for the user's own model and training loop, with the options of `outerloop train`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
-"""Wrappers that replace the parameters of a model with slices of flattened parameters."""
+"""Class names of wrappers that replace a model's parameters with slices of flattened parameters."""
 State = dict[str, Any]
 
 
 class RecipeArguments(TypedDict, total=False):
-    """Keyword arguments of `from_recipe` that the Lightning and Hugging Face callbacks also take."""
+    """Keyword arguments of `from_recipe` that the Lightning and Hugging Face callbacks also accept."""
 
     options: Mapping[str, Any] | DictConfig | None
     peers: int | None
@@ -86,38 +86,41 @@ def from_recipe(
     state: State | None = None,
     gathered: bool = False,
 ) -> OuterLoop | Follower:
-    """Return the outer loop for a model, which must be on its training device. Waits until the run's peers have joined.
+    """Wait for the run's peers to join, and return the recipe's outer loop for a model.
 
-    For a model under `fully_shard`, each process is a lane: it exchanges messages with those processes of the other
-    islands that hold the same shards, through `mesh`, `exchange` or a swarm. In a swarm, the first process of an island
-    sends for all its lanes. The ranks of a DDP model are one peer, and the first of these ranks sends. In HSDP, the
-    ranks that hold copies of the same shard are one peer in the same way.
+    An island is a group of processes that hold one model together and act as one peer. If the model is under
+    `fully_shard`, each process exchanges messages with the processes that hold the same shards in the other islands,
+    through `mesh`, `exchange` or a swarm. In a swarm, the first process of an island sends the messages of all its
+    processes. The ranks of a DDP model are one peer, and only the first of them sends. The same holds for the ranks
+    that hold copies of one shard in HSDP.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: the model whose trainable parameters are exchanged. If they differ between peers at the start, all peers
-            take over the parameters of the peer that comes first in name order. The model may be compiled, or wrapped
-            by DistributedDataParallel or Lightning Fabric. If parameters are bfloat16, their rounding errors are part
-            of each pseudo-gradient; the norm of these errors is 2 to 3 % of the norm of one inner step.
+        model: the model whose trainable parameters are exchanged, on its training device. If the parameters differ
+            between peers when a run starts, all peers load the most common ones (in a tie, those of the first peer in
+            name order); gossip leaves them different. The model may be compiled, or wrapped by DistributedDataParallel
+            or Lightning Fabric. If parameters are bfloat16, their rounding errors are part of each pseudo-gradient; the
+            norm of these errors is 2 to 3 % of the norm of one inner step.
         overrides: options as on the command line: "exchange.peers=4", "schedule.sync_every=30".
         options: options as a nested or flat mapping, {"exchange.port": 4242, "compress": "int8"}, or as a DictConfig.
-            Options of the inner trainer, the data and the model are refused, because your program provides these.
+            Options of the inner trainer, the data and the model are rejected, because your program provides these.
         peers: number of peers that must join before the run starts; sets exchange.peers.
-        sync_every: H, inner steps between two rounds; sets schedule.sync_every.
-        initial_peers: address of a running peer, or several. Each peer logs its address. Sets exchange.initial_peers.
-        exchange: an exchange that has already joined, used instead of the exchange that the options describe.
-        mesh, dim: exchange between the processes along this dimension of a DeviceMesh, through torch.distributed:
-            mesh=mesh, dim="islands". A mesh of one dimension needs no `dim`.
-        replicas: process group whose processes hold copies of this model and average their gradients; needed only if
-            the wrapper of the model does not name it. These processes are one peer, and the first of them sends.
+        sync_every: H, the number of inner steps per round; sets schedule.sync_every.
+        initial_peers: one or more addresses of running peers; sets exchange.initial_peers. The first peer of a run logs
+            its address.
+        exchange: an exchange that has already joined. It replaces the exchange that the options describe.
+        mesh, dim: exchange messages over torch.distributed among the processes along dimension `dim` of this
+            DeviceMesh: mesh=mesh, dim="islands". A one-dimensional mesh needs no `dim`.
+        replicas: process group of the ranks that hold copies of this model and average their gradients. They are one
+            peer, and the first of them sends. Needed only if the model's wrapper does not provide this group.
         run_dir: folder for this peer's key and the record of its votes. Each peer needs a separate folder.
-        state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same step.
-        gathered: exchange whole tensors between islands that are sharded differently. The first rank of each island
-            holds the outer state. The other ranks get a Follower, which is attached like an outer loop. The value must
-            be equal on all islands.
+        state: `state_dict` of an outer loop to resume from. The model must hold the weights of the same inner step.
+        gathered: exchange full tensors, so that islands may be sharded differently. The first rank of each island holds
+            the outer state. The other ranks get a Follower, which is attached in the same way as an outer loop. Must be
+            equal on all islands.
 
     Raises:
-        UserError: if an argument or option is invalid, peers do not join, or peers resume with different weights.
+        UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
     """
     check_arguments(recipe, model, overrides, exchange)
     addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
@@ -140,7 +143,7 @@ def from_recipe(
     lanes = num_shards(model)
     if exchange is None and group is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
-            f'the model is cut into {lanes} shards, each exchanged in its own lane: pass mesh=MESH, dim="islands", or'
+            f'the model is split into {lanes} shards, which are exchanged separately: pass mesh=MESH, dim="islands", or'
             " exchange=outerloop.Distributed(group=<the processes with the same shards, one from each island>),"
             " or set exchange=swarm_gather"
         )
@@ -160,7 +163,7 @@ def from_recipe(
 
 
 def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
-    """Check the types of arguments that are easily confused. Raises a UserError that names what to pass instead."""
+    """Check the types of arguments that are often confused. Raises UserError, which states what to pass instead."""
     if not isinstance(recipe, str) or not isinstance(model, Module):
         raise UserError(
             f"from_recipe takes the name of a recipe and a torch.nn.Module, but got a {type(recipe).__name__} and a"
@@ -174,8 +177,8 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
             )
     if any(type(module).__name__ in FLATTENED for module in model.modules()):
         raise UserError(
-            "this model is flattened and cut by FullyShardedDataParallel or DeepSpeed, which hides its parameters:"
-            " shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            "FullyShardedDataParallel or DeepSpeed has flattened the parameters of this model, which hides them:"
+            " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
     if isinstance(exchange, str | Mapping | type):
         kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
@@ -186,9 +189,9 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
 
 
 def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
-    """Return the checked settings of a recipe. Raises UserError if a setting is invalid.
+    """Return the validated settings of a recipe. Raises UserError if a setting is invalid.
 
-    `over_group`: whether to select an exchange over torch.distributed, unless the overrides set one.
+    `over_group`: select an exchange over torch.distributed, unless the overrides set an exchange.
     """
     settings = load.load([f"recipe={recipe}", *overrides])
     if over_group and settings.workers_as != "ranks":
@@ -198,13 +201,13 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) ->
 
 
 def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> dist.ProcessGroup:
-    """Return the group of the processes along one dimension of a mesh, this process included.
+    """Return the process group, including this process, along one dimension of a mesh.
 
-    Raises UserError if an exchange is also passed, or if `dim` does not select one dimension of the mesh.
+    Raises UserError if an exchange is given too, or if `dim` does not select one dimension of the mesh.
     """
     names = mesh.mesh_dim_names or ()
     if exchange is not None:
-        raise UserError("mesh= and exchange= both name the processes to exchange with: pass one of them")
+        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
     if dim not in names and (dim is not None or mesh.ndim > 1):
         dims = ", ".join(names) or "none (name them with mesh_dim_names=)"
         raise UserError(f"dim={dim!r} is not a dimension of the mesh, whose dimensions are: {dims}")
@@ -212,7 +215,7 @@ def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> 
 
 
 def refuse_single_process_options(settings: Any, processes: int) -> None:
-    """Check that no single-process option is set if several processes hold the model. Raises UserError if one is."""
+    """Raise UserError if several processes hold the model and an option requires a single process."""
     for option, (is_set, instead) in single_process_options(settings).items():
         if is_set and processes > 1:
             raise UserError(
@@ -229,14 +232,17 @@ def leader_loop(
     state: State | None,
     group: dist.ProcessGroup | None,
 ) -> OuterLoop:
-    """Return the outer loop on the leader of a gathered island. The other ranks serve the leader during this call."""
+    """Create the outer loop on the leader of a gathered island, while the other ranks execute the leader's commands.
+
+    In a gathered island, only the leader holds the outer state.
+    """
     with island.followers_serving():
         exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
         return start_loop(settings, model, exchange, state, island)
 
 
 def follower_loop(island: Gathered) -> Follower:
-    """Return the follower for a rank that does not lead a gathered island, after the leader has started."""
+    """Return the follower of a non-leader rank of a gathered island, once the leader has started the outer loop."""
     follower = Follower(island)
     follower.serve()
     return follower
@@ -245,7 +251,7 @@ def follower_loop(island: Gathered) -> Follower:
 def start_loop(
     settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
-    """Return the outer loop for a model, after all peers have started with equal models."""
+    """Create the outer loop for a model, and start together with the other peers. Aborts the exchange on any error."""
     try:
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
         inner_optimizer = load.inner_optimizer(settings)
@@ -268,12 +274,12 @@ def join_exchange(
     lanes: int = 1,
     group: dist.ProcessGroup | None = None,
 ) -> Exchange:
-    """Return the exchange of these settings, after all peers have joined.
+    """Create the configured exchange, and return it once all peers have joined.
 
-    A peer in a network keeps `run_dir` locked until it leaves.
+    A network peer keeps `run_dir` locked until it leaves.
 
-    `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
-    exchange. `lanes`: number of shards per message. `group`: processes of an exchange over torch.distributed.
+    `state`: outer state to resume from, if any. `leads_others`: this process also sends messages for processes without
+    an exchange. `lanes`: number of shards per message. `group`: process group for an exchange over torch.distributed.
     """
     if group is not None:
         return instantiate.make(settings.exchange, group=group)

@@ -12,25 +12,25 @@ from outerloop.types import Tensors, UserError
 
 
 def load_initial_weights(model: Module, source: str | Path) -> None:
-    """Copy the weights in a folder into a model, in place. Raises the UserErrors of `read_weights`."""
+    """Load the weights in a folder into a model, in place. Raises UserError in the same cases as `read_weights`."""
     model.load_state_dict(read_weights(model, source), strict=False)
 
 
 def read_weights(model: Module, source: str | Path) -> Tensors:
-    """Return the weights in a folder, for a model that may be on the meta device.
+    """Read the weights for a model from a folder, and check that they fit. The model may be on the meta device.
 
     Args:
         source: folder of a run, whose subfolder hf/ is read, or a folder with safetensors files such as
             model.safetensors.
 
     Raises:
-        UserError: if the folder has no weights, or if a parameter of the model is missing there or has another shape.
-            Parameters that share a tensor need only one entry.
+        UserError: if the folder contains no weights, or if a parameter of the model is missing there or has a different
+            shape. Parameters that share a tensor need only one entry.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UserError(f"init_from={source} contains no model.safetensors: set it to a finished run or a model folder")
+        raise UserError(f"init_from={source} contains no safetensors files: set it to a finished run or a model folder")
     try:
         weights = {name: x for file in files for name, x in load_file(file).items()}
     except (OSError, SafetensorError) as error:

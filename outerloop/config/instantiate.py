@@ -1,4 +1,4 @@
-"""Build one part from its node of the configuration."""
+"""Instantiate the object that a node of the configuration describes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from outerloop.types import UserError, missing_package
 
 
 def make(node: DictConfig, **runtime: Any) -> Any:
-    """Instantiate one node.
+    """Instantiate the object that a configuration node describes. `runtime`: additional arguments of its constructor.
 
-    A UserError from the constructor is raised unchanged. If a package is missing, raises a UserError that names the
-    extra to install. For any other error, raises a UserError that states the root cause.
+    If this fails, raises UserError: the constructor's own one, one that names the extra to install for a missing
+    package, or one that states the root cause.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")
@@ -30,5 +30,5 @@ def make(node: DictConfig, **runtime: Any) -> Any:
 
 
 def cause_chain(error: BaseException) -> list[BaseException]:
-    """Return an error and its chain of causes, root cause last."""
+    """Return an error followed by its chain of causes, with the root cause last."""
     return [error] if error.__cause__ is None else [error, *cause_chain(error.__cause__)]

@@ -1,4 +1,4 @@
-"""Check the number of ranks per island, and options that islands of several ranks do not support."""
+"""Check the number of ranks per island, and reject options that islands of several ranks do not support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDED_KINDS = ("sharded", "gathered")
 
 
 def ranks_per_island(settings: DictConfig, processes: int) -> int:
-    """Return the number of ranks of one island. Raises UserError if the processes do not form whole islands."""
+    """Return the number of ranks per island. Raises UserError if `processes` does not fit the island's options."""
     ranks = processes if settings.island.ranks is None else settings.island.ranks
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
         raise UserError(
@@ -24,14 +24,14 @@ def ranks_per_island(settings: DictConfig, processes: int) -> int:
         raise UserError(f"island.ranks={ranks} does not apply to island=single, which has one rank: set island=sharded")
     if settings.workers_as != "ranks" and processes != ranks:
         raise UserError(
-            f"{processes} processes form {processes // ranks} islands, but in a swarm torchrun starts one island: set"
+            f"{processes} processes form {processes // ranks} islands, but in a swarm, torchrun starts one island: set"
             f" island.ranks={processes}, or exchange=distributed"
         )
     return ranks
 
 
 def refuse_island(settings: DictConfig, ranks: int) -> None:
-    """Check that islands of the configured kind with `ranks` ranks support the settings. Raises UserError if not."""
+    """Raise UserError if a setting is not supported by islands of the configured kind with `ranks` ranks."""
     kind = settings.island.kind
     if kind == "single":
         return
@@ -45,10 +45,10 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
 
 
 def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
-    """Return option -> (whether it is set, what to set instead) for options that require one process per peer.
+    """Return the options that require one process per peer: option -> (whether it is set, what to set instead).
 
-    With most of these options, a process decides based on its own measurements. Ranks of one peer could decide
-    differently, and would then wait for each other in different rounds.
+    With most of these options, a process makes decisions based on its own measurements. The ranks of one peer could
+    decide differently, and would then wait for each other in different rounds.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     return {
@@ -61,7 +61,7 @@ def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
 
 def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
-    """Return (whether it is set, why it is refused, what to set instead) per setting that islands do not support."""
+    """Return (whether it is set, why it is rejected, what to set instead) for each setting that islands cannot use."""
     inner, kind = settings.inner, settings.island.kind
     return [
         (
@@ -74,9 +74,9 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
             "samples.every is not supported by island=gathered",
             "samples.every=0",
         ),
-        (inner.compile, "inner.compile=true is for island=single", "inner.compile=false"),
+        (inner.compile, "inner.compile=true requires island=single", "inner.compile=false"),
         *(
-            (is_set, f"{option} is for island=single", instead)
+            (is_set, f"{option} requires island=single", instead)
             for option, (is_set, instead) in single_process_options(settings).items()
         ),
         (
@@ -93,5 +93,5 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
 
 
 def needs_whole_matrices(optimizer: DictConfig | None) -> bool:
-    """Return whether an inner optimizer needs whole matrices because it cannot update their shards separately."""
+    """Return whether an inner optimizer needs whole matrices, and therefore cannot update shards."""
     return optimizer is not None and getattr(get_object(optimizer._target_), "needs_whole_matrices", False)

@@ -1,7 +1,7 @@
 """Load one resolved configuration from the command line, or raise an error that explains what is wrong.
 
-Hydra composes configs/train.yaml with its groups. If this fails, `explain` names the first invalid override and what is
-allowed.
+Hydra composes configs/train.yaml with its groups. If this fails, `explain` names the first invalid override and the
+allowed values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from outerloop.types import UserError
 
 
 def refuse_ambiguous(overrides: Sequence[str]) -> None:
-    """Check that no selected choice exists both in a user folder and in outerloop. Raises UserError if one does."""
+    """Raise UserError if a selected choice exists both in a user's folder and in outerloop."""
     for override in parse_overrides(overrides):
         name = f"{override.key_or_group}/{override.value()}.yaml"
         for folder in search_path(overrides) if (config_dir() / name).exists() else ():
@@ -39,7 +39,7 @@ def refuse_ambiguous(overrides: Sequence[str]) -> None:
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
-    """Return the checked configuration for these overrides (key=value). Raises UserError with a one-line message."""
+    """Return the validated configuration for these overrides (key=value). Raises UserError with a one-line message."""
     overrides = complete(overrides)
     refuse_sweep(overrides)
     refuse_ambiguous(overrides)
@@ -57,22 +57,22 @@ def load(overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
-    """Check that no override is a sweep, because a single run has one value per option. Raises UserError if one is."""
+    """Raise UserError if an override is a sweep: a single run has only one value per option."""
     for override in parse_overrides(overrides):
         if override.is_sweep_override():
-            raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
+            raise UserError(f"{override.input_line} is a sweep with one run per value: run outerloop train -m")
 
 
 def refuse_missing(config: DictConfig) -> None:
-    """Check that every option has a value. Raises UserError for one that the user must set."""
+    """Raise UserError if an option that the user must set has no value."""
     for key in sorted(OmegaConf.missing_keys(config)):
         needed = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
         raise UserError(f"{key} is not set, and needs {needed}: set {key}=...")
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Check that all options exist, and that their values are valid and fit each other. Raises UserError if not."""
-    defaults = cache(lambda: compose_config(group_choices(overrides)))  # composing takes half of the time of `load`
+    """Check that all options exist, and that their values are valid and compatible. Raises UserError if not."""
+    defaults = cache(lambda: compose_config(group_choices(overrides)))  # composing takes half the time of `load`
     choices = groups(overrides)
     schema.check(config, defaults)
     for override in parse_overrides(overrides):
@@ -89,9 +89,9 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_optimizers(config: DictConfig) -> None:
-    """Check that the optimizers and H fit the method. Raises UserError if not.
+    """Check that the optimizers and H, the number of inner steps per round, fit the method. Raises UserError if not.
 
-    A method that exchanges gradients needs H = 1. Any other method needs an inner optimizer.
+    A method that exchanges gradients requires H = 1. Any other method requires an inner optimizer.
     """
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
@@ -109,5 +109,5 @@ def check_optimizers(config: DictConfig) -> None:
 
 
 def inner_optimizer(config: DictConfig) -> DictConfig | None:
-    """Return the optimizer of each worker's inner steps, or None if the method exchanges gradients instead."""
+    """Return the optimizer settings for the inner steps, or None if the method exchanges gradients instead."""
     return None if config.method.get("reads") == "gradients" else config.inner.optimizer

@@ -1,4 +1,4 @@
-"""Convert options for a user's own training loop from a mapping to text, and refuse options that do not apply there."""
+"""Convert a mapping of options to overrides, and reject options that do not apply to a user's own training loop."""
 
 from __future__ import annotations
 
@@ -19,38 +19,36 @@ APPLICABLE = {*OUTER, "exchange", "state_device", "round_timeout_s"} - {"recipe"
 REASONS = {
     "recipe": "the recipe is the first argument",
     "run_dir": "pass run_dir= as an argument",
-    "inner": "the loop of your program takes the inner steps, with its own optimizer and batches",
-    "model": "the model is an argument",
+    "inner": "your program's training loop takes the inner steps, with its own optimizer and batches",
+    "model": "the model is passed as an argument",
     "data": "your program reads its own data",
     "eval": "your program evaluates the model",
-    "rounds": "the loop of your program determines when training ends",
+    "rounds": "your program's training loop determines when training ends",
     "workers": "each process of your program is one worker: set exchange.peers",
     "exchange": "the exchange is passed as an object",
     "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
 }
-"""Top-level name of options of `outerloop train` -> why these do not apply to a user's own training loop."""
+"""Top-level option of `outerloop train` -> why it does not apply to a user's own training loop."""
 
 
 def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
-    """Return options as strings "key=value", as on the command line. The keys of nested mappings are joined with dots.
+    """Convert options to "key=value" strings, as on the command line. Keys of nested mappings are joined with dots.
 
     Args:
-        options: {"exchange.port": 4242, "compress": "int8"}, {"exchange": {"port": 4242}}, or a DictConfig.
+        options: {"exchange.port": 4242, "compress": "int8"}, {"exchange": {"port": 4242}}, a DictConfig, or None.
 
     Raises:
-        UserError: if `options` is not a mapping, or a value is not text, a number, a bool, None, or a list of these.
+        UserError: if `options` is not a mapping, or if a value is not text, a number, a bool, None, or a list of these.
     """
     if isinstance(options, DictConfig):
         options = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
     if options is not None and not isinstance(options, Mapping):
-        raise UserError(
-            f"options is a {type(options).__name__} and must be a mapping: pass options={{'exchange.port': 4242}}"
-        )
+        raise UserError(f"options is a {type(options).__name__}, not a mapping: pass options={{'exchange.port': 4242}}")
     return [f"{key}={format_value(key, value)}" for key, value in flatten(dict(options or {})).items() if key]
 
 
 def format_value(key: str, value: Any) -> str:
-    """Return a value in the syntax of hydra's overrides. Raises UserError for a type that this syntax does not have."""
+    """Format a value in the syntax of hydra's overrides. Raises UserError if the syntax does not support its type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
@@ -65,11 +63,11 @@ def format_value(key: str, value: Any) -> str:
 
 
 def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: str) -> None:
-    """Check that no option is listed in `reasons` or inside a group listed there. Raises UserError with the reason.
+    """Raise UserError, with the reason, if an override sets an option in `reasons` or inside a group in `reasons`.
 
     Args:
         reasons: option or group -> why it does not apply, and what to do instead.
-        what: what is being configured, as named in the message: "a simulation".
+        what: what is being configured, for the error message: "a simulation".
     """
     for override in load.parse_overrides(overrides):
         key = override.key_or_group
@@ -81,18 +79,17 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
 def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
     """Return the options and groups that an outer loop with these settings reads.
 
-    If the method exchanges gradients, the outer loop also reads the options of `inner` and `rounds`: the method takes
-    its learning rate from `inner` and lets it decay over the rounds. `has_exchange`: whether the exchange is passed as
-    an object, so that options of the exchange do not apply.
+    A method that exchanges gradients also reads `inner` and `rounds`: it takes its learning rate from `inner` and
+    decays it over the rounds. `has_exchange`: the exchange is passed as an object, so its options do not apply.
     """
     more = {"inner", "rounds"} if settings.method.get("reads") == "gradients" else set()
     return (APPLICABLE | more) - ({"exchange"} if has_exchange else set())
 
 
 def refuse_inapplicable(overrides: Sequence[str], applicable: Collection[str], what: str) -> None:
-    """Check that each of these options is applicable. Raises UserError with the reason for one that is not.
+    """Raise UserError, with the reason, if an override sets an option that is not applicable.
 
-    `applicable`: options and groups. `what`: what is being configured, as named in the message: "an inner optimizer".
+    `applicable`: options and groups. `what`: what is being configured, for the error message: "an inner optimizer".
     """
     for override in load.parse_overrides(overrides):
         first = override.key_or_group.split(".")[0]

@@ -1,4 +1,4 @@
-"""Check a configuration before anything is written or started: build its parts on a trial model."""
+"""Check a configuration before the run writes or starts anything, by building its parts and a trial model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from outerloop.replica.island import trainable_parameters
 from outerloop.types import UserError
 
 MAX_LANES = 64
-"""Maximum number of shards of an island in one payload. Each shard adds a tensor table to the size limit."""
+"""Maximum number of shards of an island in one payload. The size limit includes one tensor table per shard."""
 
 
 def check_parts(config: DictConfig) -> Module:
-    """Instantiate everything that is cheap, so that mistakes are reported before anything is written or started.
+    """Instantiate all cheap parts, so that mistakes are reported before anything is written or started.
 
-    Return the trial model. Raises UserError if a part refuses its settings or does not fit the others.
+    Return the trial model. Raises UserError if a part rejects its settings or is incompatible with another part.
     """
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.access.access_control import (
@@ -54,7 +54,7 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:
-    """Set exchange.max_blob_bytes to an upper bound on the size of this model's messages, unless it is lower already.
+    """Limit exchange.max_blob_bytes to an upper bound on the size of this model's messages.
 
     The bound is twice the limit of the wire format, because some methods send both fast and slow weights, and because
     values take more bytes with state_dtype=float64.
@@ -67,10 +67,10 @@ def limit_payloads(config: DictConfig, model: Module) -> None:
 
 
 def trial_model(config: DictConfig, corpus: Corpus) -> Module:
-    """Return the model on the meta device, without memory for its weights.
+    """Return the model on the meta device, where its weights use no memory.
 
-    If its factory does not support the meta device (`from_pretrained`), return the real model. Raises UserError if the
-    model cannot be created at all.
+    If the model cannot be created there (as with `from_pretrained`), return the real model. Raises UserError if that
+    fails too.
     """
     try:
         with torch.device("meta"):
@@ -80,11 +80,11 @@ def trial_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
-    """Check that the text has at least one validation window per process. Raises UserError if not."""
+    """Check that the data provides at least one validation window per process. Raises UserError if not."""
     seq_len = config.inner.seq_len
     windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
     if windows < processes:
         raise UserError(
-            f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
+            f"the validation text has {windows} windows of inner.seq_len={seq_len}, but each of {processes} processes"
             f" needs one: set inner.seq_len={max(1, seq_len * windows // processes)}"
         )

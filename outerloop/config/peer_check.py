@@ -1,4 +1,4 @@
-"""Check that peers whose users run their own training loops start with equal settings, shapes, rounds and weights."""
+"""Check that peers with their own training loops start with equal settings, shapes, rounds and weights."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from outerloop.types import Contribution, UserError, printable
 logger = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
 MAX_BYTES = 1 << 22
-"""Size limit of the opening message that describes a peer's model, enough for about 40,000 parameters."""
+"""Size limit of a peer's opening message, which describes its model; enough for about 40,000 parameter tensors."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
 OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
-"""Options of the outer loop. They must be equal on all peers, whichever inner loop trains the model."""
+"""Options of the outer loop. They must be equal on all peers, whatever inner loop trains the model."""
 
 
 def start_together(outer: OuterLoop, settings: Settings) -> None:
-    """Take over the state of the run if this peer joins late. Otherwise start with equal settings, rounds and weights.
+    """Load the run's state if this peer joins late. Otherwise, start with equal settings, rounds and weights.
 
     A peer is left out with a warning if its opening message is malformed, or if its settings or shapes differ from
-    those of the majority. initial_state.py describes how the rounds and weights become equal. Raises UserError if the
-    peers cannot start together.
+    those of the majority. initial_state.py describes how the rounds and weights become equal. If peers are not in
+    lockstep, as in swarm gossip, nothing is compared. Raises UserError if the peers cannot start together.
     """
     if late_joiner(outer.exchange):
         outer.find_others()
@@ -49,7 +49,7 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
 
 
 def parse_opening(contribution: Contribution) -> Any:
-    """Return the settings, shapes and `Standing` in a peer's opening message; None if the message is malformed."""
+    """Parse a peer's opening message: its settings, shapes and `Standing`. Return None if the message is malformed."""
     try:
         opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
         standing = Standing.told(opening["standing"])
@@ -59,9 +59,9 @@ def parse_opening(contribution: Contribution) -> Any:
 
 
 def peer_difference(own: Any, theirs: Any, peer: str) -> str:
-    """Return a message that names the first setting or parameter that differs; empty if all are equal."""
+    """Return a message that names the first setting or parameter that differs, or an empty string if all are equal."""
     if theirs is None:
-        return f"{peer} does not describe its model; start the same program everywhere"
+        return f"{peer} sent no valid description of its model: start the same program everywhere"
     if message := describe_difference(own["settings"], theirs["settings"], peer):
         return message
     our_shapes, their_shapes = own["shapes"], theirs["shapes"]
@@ -77,21 +77,21 @@ def peer_difference(own: Any, theirs: Any, peer: str) -> str:
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
-    """Return the key of the first setting that differs; None if all are equal.
+    """Return the key of the first setting that differs, or None if all are equal.
 
-    The recipe is compared first. Keys with fewer dots come next, and keys with equally many in alphabetical order.
+    The recipe is compared first, then keys with fewer dots; keys with equally many dots are in alphabetical order.
     """
     keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
     return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
 
 
 def format_setting(settings: Settings, key: str) -> str:
-    """Format a setting as on the command line."""
+    """Format a setting's value as on the command line."""
     return json.dumps(settings.get(key)).strip('"')
 
 
 def describe_difference(ours: Settings, theirs: Settings, peer: str) -> str:
-    """Return a message that names the first setting that differs, and what to do; empty if all are equal."""
+    """Return a message that names the first setting that differs and what to do, or an empty string if none differs."""
     key = first_difference(ours, theirs)
     if key is None:
         return ""
@@ -100,6 +100,6 @@ def describe_difference(ours: Settings, theirs: Settings, peer: str) -> str:
 
 
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
-    """Check that a peer has the same settings. Raises UserError with the first setting that differs."""
+    """Raise UserError, naming the first setting that differs, if a peer's settings differ from this peer's."""
     if message := describe_difference(ours, theirs, peer):
         raise UserError(message)

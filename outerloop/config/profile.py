@@ -1,6 +1,6 @@
-"""Measure a recipe for the planner: run its real parts on a replica of a few hundred thousand parameters.
+"""Measure a recipe for the planner by running its real parts on models of a few hundred thousand parameters.
 
-message   bytes = frame + slope · parameters, from the packed messages of two models of different sizes
+message   size in bytes = frame + slope · parameters, computed from the packed messages of two models
 memory    bytes per parameter of the weights and gradients, of the state of the parts, and of a round
 """
 
@@ -28,17 +28,17 @@ from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
 SIDE = 512
-"""Number of rows and of columns of the matrix that represents a model. The matrix has 64 chunks of 4096 values."""
+"""Number of rows and columns of the matrix that stands in for a model. The matrix has 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""A round number by which every warm-up has ended."""
+"""A round number after the end of every warm-up."""
 FLOAT = 4
 
 
 def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, density: float | None) -> DictConfig:
-    """Return the settings of a recipe, changed by the arguments that apply to it. Raises UserError if they are invalid.
+    """Return a recipe's settings, overridden by the arguments that apply to it. Raises UserError if they are invalid.
 
-    `sync_every` and `delay` do not change a recipe that exchanges after every step. `delay` is reduced if necessary, so
-    that a round lands before the next launch.
+    `sync_every` and `delay` do not apply to a recipe that exchanges after every step. `delay` is reduced if necessary,
+    so that a round lands before the next launch. `density`: fraction of values that a compressor keeps in each chunk.
     """
     settings, overrides = load.load([f"recipe={name}"]), [f"recipe={name}"]
     if settings.schedule.sync_every > 1 and (sync_every or delay is not None):
@@ -54,7 +54,7 @@ def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, den
 
 
 def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the dotted path, ending in a dot, and the chunk size of each part that keeps k values per chunk."""
+    """Yield (dotted path ending in a dot, chunk size) for each part that keeps k values per chunk."""
     if isinstance(node, DictConfig):
         if "_target_" in node and getattr(get_object(node["_target_"]), "keeps_k_per_chunk", False):
             yield path, node["chunk"]
@@ -63,7 +63,7 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
-    """Return what the planner needs to know about a recipe. Raises UserError if a part refuses its settings."""
+    """Return the properties of a recipe that the planner needs. Raises UserError if a part rejects its settings."""
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
     memory = {part: bytes_each * params for part, bytes_each in memory_per_param(settings, peers=peers).items()}
@@ -81,14 +81,14 @@ def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
 
 
 def message_bytes(settings: DictConfig) -> tuple[float, float]:
-    """Return the bytes of an empty message, and the bytes that each parameter adds."""
+    """Return the size of a message without parameters, and the size that each parameter adds, in bytes."""
     short, long = (len(message(settings, weights(rows))) for rows in (SIDE, 2 * SIDE))
     slope = (long - short) / SIDE**2
     return short - slope * SIDE**2, slope
 
 
 def weights(rows: int) -> Tensors:
-    """Return a Gaussian matrix (rows, SIDE) that represents a model."""
+    """Return a Gaussian matrix (rows, SIDE) that stands in for a model's weights."""
     return {NAME: torch.randn(rows, SIDE, generator=torch.Generator().manual_seed(0))}
 
 
@@ -104,7 +104,7 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
 
 
 def memory_per_param(settings: DictConfig, *, peers: int) -> dict[str, float]:
-    """Return component of memory -> bytes per parameter on the training device, without activations and inputs."""
+    """Return component of memory -> bytes per parameter on the training device, excluding activations and inputs."""
     dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
         "weights": FLOAT,
@@ -129,12 +129,12 @@ def inner_state(settings: DictConfig) -> Any:
 
 
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
-    """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
+    """Return the bytes per parameter that a landing round needs for its inputs, messages and result.
 
-    In the fused pipeline, the bytes are the positions and values of all kept entries of every peer, a copy of all fast
-    weights if the round lands on a copy, and the unsent values of all fragments if the feedback keeps these values in
-    the fast weights. In the dense pipeline, the bytes are three float32 copies of the fragment (the update, the values
-    sent, and the mean) and, with a delay, a copy of all fast weights.
+    The fused pipeline stores the positions and values of every peer's kept entries, a copy of all fast weights if the
+    round lands on a copy, and the unsent values of all fragments if the feedback keeps them in the fast weights. The
+    dense pipeline stores three float32 copies of the fragment (the update, the values sent, and the mean) and, with a
+    delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(
@@ -155,7 +155,7 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
 
 
 def chosen_recipes(names: str) -> list[str]:
-    """Return the recipes named in "a,b", or every recipe for "all". Raises UserError for an unknown name."""
+    """Return the recipes in a comma-separated list, or every recipe for "all". Raises UserError for an unknown name."""
     recipes = load.groups()["recipe"]
     chosen = recipes if names == "all" else names.split(",")
     for name in chosen:

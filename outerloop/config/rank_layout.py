@@ -1,11 +1,11 @@
-"""Determine the layout of ranks: the island of each process, its rank there, and the wrapper of the island's model.
+"""Assign ranks to islands, and wrap or shard an island's model. An island is a group of ranks that act as one peer.
 
     torchrun's ranks        0 1 2 3 4 5
     island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
     lanes                   0 2 4 and 1 3 5: the same rank in every island
 
-With island=replicated, DDP averages the gradients of an island. With island=sharded and island=gathered, FSDP2 averages
-them, with one parameter group per layer.
+With island=replicated, DDP averages the gradients within an island. With island=sharded and island=gathered, FSDP2
+averages them, with one parameter group per layer.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from outerloop.replica.rank_group import RankGroup
 from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
-"""Rank of this process among the processes that torchrun has started on this machine."""
+"""Rank of this process among the processes that torchrun started on this machine."""
 MIN_TIMEOUT_S = 1800
-"""Minimum timeout in seconds between ranks of an island. It is long because the first rank may wait for a round."""
+"""Minimum timeout between the ranks of an island, in seconds; long, because the first rank may wait for a round."""
 
 
 class RankLayout:
-    """The position of one process in the islands of a run.
+    """The island to which one process belongs, and its rank in that island.
 
     Args:
         kind: "single", "replicated", "sharded" or "gathered".
-        mesh: device mesh of shape (islands, ranks); None for a process that is an island by itself.
+        mesh: device mesh of shape (islands, ranks), or None if the process is an island by itself.
     """
 
     def __init__(self, kind: str, mesh: DeviceMesh | None) -> None:
@@ -47,21 +47,21 @@ class RankLayout:
 
     @property
     def lane_group(self) -> dist.ProcessGroup | None:
-        """Processes with the same rank in each island, this process included. None: all processes."""
+        """Group of the processes that have the same rank in their islands as this process. None means all processes."""
         return self.mesh["islands"].get_group() if self.mesh else None
 
     @property
     def num_lanes(self) -> int:
-        """Number of ranks of an island that send separate messages."""
+        """Number of ranks in an island that send separate messages."""
         return self.ranks.size if self.kind == "sharded" else 1
 
     @property
     def is_follower(self) -> bool:
-        """Return whether another rank holds the outer state of this rank."""
+        """True if another rank holds the outer state for this rank."""
         return self.kind == "gathered" and not self.ranks.is_leader
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module for the forward pass. Shard the model in place if the ranks of an island hold shards."""
+        """Return the module for the forward pass. If the ranks of an island hold shards, shard the model in place."""
         if self.mesh is None:
             return model
         if self.kind == "replicated":
@@ -69,7 +69,7 @@ class RankLayout:
         return shard(model, self.mesh["ranks"])
 
     def local_windows(self, windows: Tensor) -> Tensor:
-        """Return this rank's part of the windows (n, seq_len + 1).
+        """Return this rank's share of the windows, which have shape (n, seq_len + 1).
 
         Every rank gets the same number of windows, so that all ranks run the same number of forward passes.
         """
@@ -78,11 +78,11 @@ class RankLayout:
 
 
 ALONE = RankLayout("single", None)
-"""Layout of a worker that is a single process."""
+"""Layout of a worker that consists of a single process."""
 
 
 def current_layout(settings: DictConfig) -> RankLayout:
-    """Return the layout of this process. All processes that torchrun has started must call it with equal settings.
+    """Return the layout of this process. All processes started by torchrun must call this with equal settings.
 
     Raises UserError if the device is not available, or if processes would share a GPU.
     """
@@ -97,7 +97,7 @@ def current_layout(settings: DictConfig) -> RankLayout:
 
 
 def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> DeviceMesh:
-    """Return the mesh of `rank_grid` (islands, ranks) int64, with this timeout.
+    """Create the device mesh for a grid of ranks, int64 of shape (islands, ranks). Its groups have the given timeout.
 
     `init_device_mesh` is not used, because it sets a timeout of 30 minutes.
     """
@@ -108,7 +108,7 @@ def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> Devi
 
 
 def group_timeout(settings: DictConfig) -> timedelta:
-    """Return the timeout between ranks of an island. In a swarm, it is at least the timeout of a state transfer."""
+    """Return the timeout between the ranks of an island. In a swarm, it is at least the timeout of a state transfer."""
     timeout_s = max(MIN_TIMEOUT_S, 2 * settings.round_timeout_s)
     if settings.workers_as != "ranks":
         from outerloop.swarm.timeouts import STATE_S  # imports hivemind, which other runs do not need
@@ -118,12 +118,12 @@ def group_timeout(settings: DictConfig) -> timedelta:
 
 
 def local_world_size() -> int:
-    """Return the number of processes that torchrun has started on this machine."""
+    """Return the number of processes that torchrun started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
 
 
 def refuse_shared_devices(ranks: int) -> None:
-    """Check that no two ranks share a GPU, because NCCL does not support this. Raises UserError if they would."""
+    """Raise UserError if some of the ranks would share a GPU, because NCCL does not support this."""
     if ranks > (devices := torch.cuda.device_count()):
         raise UserError(
             f"{ranks} ranks run on a machine with {devices} CUDA devices, and each rank needs a separate device:"
@@ -132,12 +132,15 @@ def refuse_shared_devices(ranks: int) -> None:
 
 
 def island_and_rank(rank: int, *, size: int, workers: int) -> tuple[int, int]:
-    """Return the island of one of `size` processes, and its rank there, in the layout of `current_layout`."""
+    """Return the island of a process, and its rank in the island, as in `current_layout`.
+
+    `rank`: rank among all `size` processes. `workers`: number of islands.
+    """
     return divmod(rank, size // workers)
 
 
 def process_group_backend(settings: DictConfig) -> str:
-    """Return the backend of the process group: gloo, and NCCL for CUDA tensors if an island may have several ranks."""
+    """Return the backend of the process group: gloo, plus NCCL for CUDA tensors if an island may have several ranks."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
     return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
 
@@ -145,7 +148,7 @@ def process_group_backend(settings: DictConfig) -> str:
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard the model in place with `fully_shard` and return it.
 
-    Each layer is one parameter group, and the remaining parameters are another.
+    Each layer is one parameter group, and all remaining parameters form another group.
     """
     from torch.distributed.fsdp import fully_shard  # imported only here, because it takes a second
 
@@ -156,7 +159,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def layers(module: nn.Module) -> Iterator[Any]:
-    """Yield the members of each ModuleList that is not inside another ModuleList."""
+    """Yield the members of each ModuleList that is not nested in another ModuleList."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child

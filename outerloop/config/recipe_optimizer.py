@@ -1,4 +1,4 @@
-"""Create the inner optimizer of a recipe for the user's own training loop."""
+"""Create a recipe's inner optimizer for the user's own training loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from outerloop.types import UserError
 def recipe_optimizer(
     recipe: str, model: Module, *overrides: str, options: Mapping[str, Any] | DictConfig | None = None
 ) -> Optimizer:
-    """Return the inner optimizer of a recipe for the trainable parameters of a model on its training device.
+    """Create a recipe's inner optimizer for the trainable parameters of a model, which must be on its training device.
 
-    The recipes muloco and outerloop take inner steps with Muon for the matrices of the layers and AdamW for the rest;
-    most others use AdamW. Warm-up, decay and gradient clipping are left to the user's loop.
+    The recipes muloco and outerloop use Muon for the matrices of the layers and AdamW for all other parameters; most
+    other recipes use AdamW. Learning-rate warm-up, decay and gradient clipping are left to your training loop.
 
     Args:
         recipe: name of a recipe.
-        model: the model that is given to `from_recipe`.
-        overrides: options of the inner optimizer as on the command line: "inner.lr=1e-3".
-        options: the same options as a mapping: {"inner.lr": 1e-3}.
+        model: the model that is also passed to `from_recipe`.
+        overrides: options of the inner optimizer, as on the command line: "inner.lr=1e-3".
+        options: options as a mapping: {"inner.lr": 1e-3}.
 
     Raises:
         UserError: if an option is invalid, or if the recipe takes no inner steps and exchanges gradients instead.

@@ -1,6 +1,6 @@
-"""Map names of parts from version 0.1.0 to current names, so that run directories with the old names can be resumed.
+"""Map the class names of version 0.1.0 to their current names, so that run directories with old names can be resumed.
 
-This module will be deleted in the version after the next.
+This module will be deleted in the version after the next one.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ RENAMED = {
 
 
 def with_new_names(settings: dict[str, object]) -> dict[str, object]:
-    """Return flat settings with the current name of every renamed part."""
+    """Return the settings (dotted key -> value) with old names of parts replaced by their current names."""
     return {key: RENAMED.get(value, value) if isinstance(value, str) else value for key, value in settings.items()}

@@ -1,4 +1,4 @@
-"""Open a run directory: lock it, and determine whether its run is finished and from which step to resume it.
+"""Open a run directory: lock it, and determine whether its run is finished and, if not, the step to resume from.
 
 Contents of a run directory:
 
@@ -46,19 +46,20 @@ MAY_DIFFER = (
 )
 """Settings that may change when a run is resumed, because they do not determine what is trained.
 
-`steps` and `tokens` only determine `rounds`, and `rounds` is compared."""
+`steps` and `tokens` only determine `rounds`, which is compared instead.
+"""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
 )
-"""Exceptions to MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
+"""Exceptions to MAY_DIFFER: options of the exchange and the island that must not change when a run is resumed."""
 OLD_DEFAULTS = {"clip": "none", "inner.lr_schedule": "cosine"}
-"""Setting -> its value in older runs, whose config.yaml lacks the setting."""
+"""Setting -> the value that it has in older runs, whose config.yaml does not contain the setting."""
 
 PEERS = "exchange.peers"
 HINTS = {
     PEERS: ", exchange.reform=true if machines are lost for good,",
-    "workers": ", or init_from={path} to start a run of other workers with its weights,",
+    "workers": ", or init_from={path} to start a new run from its weights,",
 }
 """Option that cannot change when a run is resumed -> alternatives that the error message suggests."""
 
@@ -70,10 +71,10 @@ FINAL_EVENTS = ("done", "left", "error", "died")
 
 @dataclass(frozen=True)
 class RunDir:
-    """The locked folder of one run.
+    """The locked directory of one run.
 
-    `resume_step`: inner step of the checkpoint to resume from; None to start from the beginning, or for a finished run.
-    `notes`: lines for the user.
+    `resume_step`: inner step of the checkpoint to resume from, or None if the run starts from scratch or is finished.
+    `notes`: messages for the user.
     """
 
     path: Path
@@ -83,12 +84,12 @@ class RunDir:
     lock: IO[str]
 
     def close(self) -> None:
-        """Release the lock on the folder."""
+        """Release the lock on the directory."""
         unlock(self.lock)
 
 
 def new_folder(what: str) -> Path:
-    """Create and return the folder runs/<time>-<what>. Append -2, -3, ... if that name is taken."""
+    """Create and return the folder runs/<time>-<what>, with -2, -3, ... appended if that name is taken."""
     name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
@@ -98,9 +99,9 @@ def new_folder(what: str) -> Path:
 
 
 def open_run(config: DictConfig) -> RunDir:
-    """Check a run directory, then claim it: lock it and write config.yaml.
+    """Check the run directory, lock it and write config.yaml to it.
 
-    Raises UserError, without changing the folder, if the folder has a run with other settings, or has files but no run.
+    Raises UserError, without changing the directory, if it contains a run with different settings, or files but no run.
     """
     path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
@@ -119,9 +120,9 @@ def open_run(config: DictConfig) -> RunDir:
 
 
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
-    """Write config.yaml into a locked folder, unless it is the folder of a finished run. Return the run.
+    """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
-    `earlier`: the settings from `earlier_length`; `resumed`: whether the folder already contained a run.
+    `earlier`: the settings that `earlier_length` returned. `resumed`: whether the directory already contained a run.
     """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)
@@ -142,9 +143,9 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
 
 
 def earlier_length(path: Path, config: DictConfig) -> DictConfig:
-    """Return `config` with the number of rounds of the earlier run in this folder, if that number is smaller.
+    """Return `config` with the number of rounds of the earlier run in this directory, if that number is smaller.
 
-    All settings that refer to the number of rounds, such as the decay of a learning rate, change with it.
+    All settings that refer to the number of rounds, such as a learning-rate decay, change with it.
     """
     saved = OmegaConf.load(path / "config.yaml")
     assert isinstance(saved, DictConfig)
@@ -154,15 +155,15 @@ def earlier_length(path: Path, config: DictConfig) -> DictConfig:
 
 
 def identity_file(path: Path, index: int) -> Path:
-    """Return the absolute path of a local worker's key."""
+    """Return the absolute path of a local worker's key file."""
     return (path / "workers" / str(index) / "identity.key").absolute()
 
 
 def may_precede_run(path: Path) -> bool:
-    """Return whether a file may exist in the folder of a run that has not started.
+    """Return whether a file may exist in a run directory before the run has started.
 
-    Such files are keys that `outerloop doctor` creates, files that hydra writes for a job of a sweep, the record of a
-    job that died before it started, and the lock of a process that could not write config.yaml.
+    Such files are keys created by `outerloop doctor`, files that hydra writes for a sweep job, the record of a job that
+    died before it started, and the lock file of a process that could not write config.yaml.
     """
     return path.is_dir() or path.name in ("identity.key", DIED, LOCK) or path.parent.name == ".hydra"
 
@@ -183,7 +184,7 @@ def lock_directory(path: Path) -> IO[str]:
 def unlock(lock: IO[str]) -> None:
     """Release the lock taken by `lock_directory`.
 
-    Unlocks explicitly, because a forked process may still hold the file open.
+    The lock is released explicitly, because a forked process may still hold the file open.
     """
     fcntl.flock(lock, fcntl.LOCK_UN)
     lock.close()
@@ -199,14 +200,14 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 
 
 def may_differ(key: str) -> bool:
-    """Return whether this option, or the group that contains it, is listed in MAY_DIFFER."""
+    """Return whether this option or its top-level group is listed in MAY_DIFFER."""
     return key in MAY_DIFFER or key.split(".")[0] in MAY_DIFFER
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:
-    """Check that the settings equal the saved settings of the folder's run. Raises UserError with the first difference.
+    """Raise UserError, naming the first difference, if the settings differ from those saved in the run directory.
 
-    `reform`: whether the number of peers may differ, because machines were lost permanently.
+    `reform`: allow a different number of peers, because machines were lost permanently.
     """
     saved_settings = OLD_DEFAULTS | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
     if reform:
@@ -221,9 +222,10 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
 
 
 def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl up to inner step `step`; no rows if `step` is None.
+    """Return the rows of metrics.jsonl up to inner step `step`, or no rows if `step` is None.
 
-    Reading stops at the first line that is not valid JSON, such as a truncated line.
+    Rows that report the end of the run are omitted. Reading stops at the first line that is not valid JSON, such as a
+    truncated line.
     """
     file = path / "metrics.jsonl"
     if step is None or not file.exists():

@@ -1,8 +1,8 @@
-"""Types and limits of the options in train.yaml, and in its groups inner and exchange/shared/node.
+"""Define types and limits of the options in train.yaml and in the groups inner and exchange/shared/node.
 
-The yaml files contain the defaults and describe each option; the models below state which values are valid. The options
-of all other groups are arguments of the classes that `_target_` names, which check them (options/argument_types.py).
-Options that a recipe or a yaml file of the user adds to a group are not checked here.
+The yaml files contain the defaults and describe each option; these models state which values are valid. The options of
+all other groups are arguments of the classes that `_target_` names, and options/argument_types.py checks them. Options
+that a user's recipe or yaml file adds to a group are not checked here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Options(BaseModel):
-    """Base class: values are not converted (the text "3" is not a number), and options not listed are allowed."""
+    """Base class. Values are not converted (the text "3" is not a number), and unlisted options are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Inner(Options):
-    """Options that every choice of the group inner has."""
+    """Options of every choice in the group inner."""
 
     batch: Count
     seq_len: Count
@@ -46,14 +46,14 @@ class Inner(Options):
 
 
 class Evaluation(Options):
-    """Options eval.*."""
+    """Options of the section eval."""
 
     every: Natural
     sequences: Count
 
 
 class Checkpoints(Options):
-    """Options checkpoint.*."""
+    """Options of the section checkpoint."""
 
     every: Natural
     keep: Count
@@ -61,7 +61,7 @@ class Checkpoints(Options):
 
 
 class Samples(Options):
-    """Options samples.*."""
+    """Options of the section samples."""
 
     every: Natural
     prompt: str
@@ -69,7 +69,7 @@ class Samples(Options):
 
 
 class Network(Options):
-    """Options of exchange/shared/node, which exchange=swarm_gather and exchange=swarm_gossip have."""
+    """Options of exchange/shared/node, which exchange=swarm_gather and exchange=swarm_gossip share."""
 
     run: str | int | None = None
     peers: Count = 1
@@ -85,7 +85,7 @@ class Network(Options):
 
 
 class Training(Options):
-    """All options of a run."""
+    """Options of train.yaml that are checked for every run."""
 
     recipe: str
     workers: Count
@@ -113,7 +113,7 @@ class Training(Options):
 
 
 class SwarmTraining(Training):
-    """All options of a run whose exchange has the options of exchange/shared/node."""
+    """Options of a run whose exchange includes exchange/shared/node."""
 
     exchange: Network
 
@@ -121,8 +121,8 @@ class SwarmTraining(Training):
 def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
     """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
 
-    `defaults` returns the configuration with the same choices but no other overrides. The error suggests a value from
-    it.
+    `defaults` returns the configuration with the same choices but no other overrides. The error message suggests its
+    value.
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:
@@ -141,7 +141,8 @@ def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
 def invalid_option(values: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
     """Return the dotted key and the value of the invalid option at `location`.
 
-    `location` is pydantic's: keys from the root to the option, then its index in a list, or the member of a union.
+    `location` comes from a pydantic error: the keys from the root to the option, then possibly an index in a list, or
+    the member of a union.
     """
     path = []
     for name in location:

@@ -15,20 +15,21 @@ from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule
 
 ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
-"""Options of the exchange that may change when a run is resumed, but only together on all machines."""
+"""Options of the exchange that may change when a run is resumed, but must stay equal on all machines."""
 
 
 MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
 """Options that determine how much work a peer does in a round.
 
-They may differ between peers if contributions are weighted by samples."""
+They may differ between peers if contributions are weighted by the number of samples.
+"""
 
 
 def training_settings(config: DictConfig) -> dict[str, Any]:
     """Return the settings that determine what is trained, as dotted key -> value.
 
-    If contributions are weighted by samples, the options in MAY_DIFFER_IF_WEIGHTED may differ between peers and are
-    omitted. schedule.sync_every is kept if H is adaptive, because all peers change H together.
+    If contributions are weighted by the number of samples, the options in MAY_DIFFER_IF_WEIGHTED may differ between
+    peers and are omitted. schedule.sync_every is kept if the schedule adapts it, because all peers change it together.
     """
     may_differ = MAY_DIFFER_IF_WEIGHTED if getattr(make(config.aggregate), "weighs_samples", False) else ()
     adaptive_key = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
@@ -39,9 +40,9 @@ def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
     Paths, data, evaluation, checkpoints and the numbers of local workers and ranks may differ, so they are omitted. The
-    hardware is included if the outer method gives equal bits only on equal hardware.
+    hardware is included if the outer method gives bitwise equal results only on equal hardware.
 
-    `lanes`: number of shards per island. Each shard is sent in separate messages.
+    `lanes`: number of shards in each message of an island.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
@@ -51,13 +52,13 @@ def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
 
 
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Return the SHA-256 of `shared_settings`, in hexadecimal."""
+    """Return the SHA-256 hash of `shared_settings`, in hexadecimal."""
     shared = shared_settings(config, lanes=lanes)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
 def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the arguments of a swarm's exchange that let peers detect and name settings that differ."""
+    """Return the arguments with which a swarm's exchange detects and names settings that differ between peers."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_settings(config, lanes=lanes)

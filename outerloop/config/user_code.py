@@ -1,8 +1,8 @@
-"""Add the current folder to `sys.path` if a setting names a user's module in it.
+"""Add the current folder to `sys.path` if a setting names a module in that folder.
 
-This happens for `model._target_=mine.Net` if the current folder contains mine.py or mine/. Every later import then
+For example, `model._target_=mine.Net` does so if the current folder contains mine.py or mine/. Every later import then
 searches the current folder first. If no setting names such a module, nothing is imported from the current folder, so
-`outerloop inspect` in a folder of downloads runs no code from it.
+running `outerloop inspect` in a folder of downloads executes no code from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 LOOKS_UP = "hydra.utils.get_"
-"""Prefix of hydra's functions that return the object with a given dotted name."""
+"""Prefix of the hydra functions that look up an object by its dotted name."""
 
 
 def enable_user_code(names: Iterable[str]) -> None:

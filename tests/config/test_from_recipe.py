@@ -133,7 +133,7 @@ def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
         (
             "muloco",
             {"inner.lr": 99},
-            r"inner\.lr does not apply to your own training loop: the loop of your program",
+            r"inner\.lr does not apply to your own training loop: your program's training loop",
         ),
         ("muloco", {"rounds": 7}, "rounds does not apply .* determines when training ends"),
         ("sparseloco", {"model": "nano"}, "model does not apply .* the model is an argument"),

@@ -301,9 +301,9 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         (["island=replicated", "schedule=every_seconds"], "set schedule=every_h"),
         (
             ["island=sharded", "schedule=adaptive"],
-            "schedule=adaptive is for island=single: set schedule=every_h",
+            "schedule=adaptive requires island=single: set schedule=every_h",
         ),
-        (["island=gathered", "compress=auto"], "compress=auto is for island=single: set compress=topk"),
+        (["island=gathered", "compress=auto"], "compress=auto requires island=single: set compress=topk"),
         (["island=sharded", "schedule.early=true", "schedule.delay=2"], "set schedule.early=false"),
         (["island=sharded", "inner.batch=6"], "cannot be split evenly over the 4 ranks of .*: set inner.batch=8"),
         (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
@@ -337,7 +337,7 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     part_checks.check_parts(settings)
     monkeypatch.setattr(dist, "get_world_size", lambda: 6)
-    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: set inner.seq_len=85"
+    said = "has 4 windows of inner.seq_len=128, but each of 6 processes needs one: set inner.seq_len=85"
     with pytest.raises(UserError, match=said) as mistake:
         part_checks.check_parts(settings)
     assert "\n" not in str(mistake.value)

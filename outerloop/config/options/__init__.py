@@ -1,1 +1,1 @@
-"""Compose the configuration from the options that a user types, and describe its options and errors."""
+"""Compose the configuration from a user's options, document the available options, and explain errors."""

@@ -1,4 +1,4 @@
-"""Check the type of an option's value against the annotation or the default of the argument that receives it."""
+"""Check the type of an option's value against the annotation or the default of the argument to which it is passed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.types import UserError
 
 PLAIN = (bool, int, float, str, type(None))
-"""Types of values that can be checked. An argument annotated with any other type is not checked."""
+"""Types that can be checked. If an argument's annotation contains another type, the type of its default is checked."""
 NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list"}
 
 
 def check(config: DictConfig, defaults: Callable[[], DictConfig], override: Override) -> None:
-    """Check the type of an override whose value is passed to a class or function as an argument.
+    """Check the type of an override whose value is passed as an argument to a class or function.
 
-    `defaults` returns the configuration of the same choices without other overrides. If the argument has no
-    annotation that can be checked, its value must have the type of its default. Raises UserError if the type is wrong.
+    `defaults` returns the configuration with the same choices but no other overrides. If the argument's annotation
+    cannot be checked, the value must have the type of the argument's default. Raises UserError if the type is wrong.
     """
     key, value = override.key_or_group, override.value()
     if override.is_sweep_override() or override.is_delete() or not isinstance(value, PLAIN):
@@ -43,16 +43,16 @@ def check(config: DictConfig, defaults: Callable[[], DictConfig], override: Over
 
 
 def types_like(default: Any) -> tuple[type, ...]:
-    """Return the types of values that may replace this default; empty if any type is accepted."""
+    """Return the types that a value may have to replace this default, or an empty tuple if any type is allowed."""
     if OmegaConf.is_list(default):
         return list, str, type(None)
     if type(default) is int:
-        return int, float, type(None)  # the default 1 of a learning rate does not show that 0.7 is invalid
+        return int, float, type(None)  # a learning rate whose default is 1 may also be 0.7
     return (type(default), type(None)) if type(default) in (bool, float) else ()
 
 
 def annotated_types(target: str, name: str) -> tuple[type, ...]:
-    """Return the types that argument `name` of `target` accepts; empty if they are unknown or not all in PLAIN."""
+    """Return the types that argument `name` of `target` accepts, or an empty tuple if they cannot be checked."""
     try:
         arguments = signature(cast(Callable[..., Any], locate(target)), eval_str=True).parameters
     except (ErrorDuringImport, NameError, TypeError, ValueError):
@@ -63,17 +63,17 @@ def annotated_types(target: str, name: str) -> tuple[type, ...]:
 
 
 def fits(value: Any, allowed: tuple[type, ...]) -> bool:
-    """Return whether a value has an allowed type. An int is accepted as a float, but a bool is not."""
+    """Return whether a value has an allowed type. An int counts as a float, but a bool does not count as a number."""
     if isinstance(value, bool):
         return bool in allowed
     return isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
 
 
 def as_typed(value: Any) -> str:
-    """Return a value of an option as it is written on the command line."""
+    """Format an option's value as it is written on the command line."""
     return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
 def hint(key: str, default: Any) -> str:
-    """Return what to do about an invalid value of an option: set the default or, if it is null, read its docs."""
+    """Return what to do about an invalid value: set the default or, if that is null, read the option's description."""
     return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"

@@ -24,16 +24,16 @@ SEARCH_PATH = "hydra.searchpath"
 
 
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return config group -> its choices: those of outerloop, of the user's folders, and of folders in `overrides`."""
+    """Return config group -> its choices, from outerloop, the user's folders and the folders named in `overrides`."""
     choices = choices_in([config_dir(), *search_path(complete(overrides))])
     return {group: sorted({*names, *stored_choices(group)}) for group, names in choices.items()}
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with yaml files replaced by choices, and with the user's folders in the search path.
+    """Return the overrides with yaml file names replaced by choices, and with the user's folders in the search path.
 
-    Each yaml file that an override names is stored as a choice of its group. Overrides that are already complete are
-    returned unchanged. Raises UserError for a file or folder that cannot be used.
+    Each yaml file that an override names is stored as a choice of its group. Complete overrides are returned unchanged.
+    Raises UserError if a file or folder cannot be used.
     """
     parsed, typed, added = parse_overrides(overrides), search_path(overrides), user_folders()
     choices = choices_in([config_dir(), *typed, *added])
@@ -46,13 +46,13 @@ def complete(overrides: Sequence[str]) -> list[str]:
 
 
 def search_path(overrides: Sequence[str]) -> list[Path]:
-    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
+    """Return the folders in `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
     entries = [override.value() for override in parse_overrides(overrides) if override.key_or_group == SEARCH_PATH]
     return [search_path_folder(str(entry)) for listed in entries if isinstance(listed, list) for entry in listed]
 
 
 def search_path_folder(entry: str) -> Path:
-    """Return the folder that one entry of the search path names. Raises UserError if there is no such folder."""
+    """Return the folder that an entry of the search path names. Raises UserError if it does not exist."""
     try:
         package = entry.removeprefix("pkg://")
         enable_user_code([package] if package != entry else [])
@@ -65,14 +65,14 @@ def search_path_folder(entry: str) -> Path:
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Return train.yaml as hydra composes it with these overrides."""
+    """Compose train.yaml with these overrides, using hydra."""
     with outside_applications(), initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return compose("train", overrides=list(overrides))
 
 
 @contextmanager
 def outside_applications() -> Iterator[None]:
-    """Clear hydra's global state for a block that composes inside a hydra application, and restore it at the end."""
+    """Clear hydra's global state inside the block, to compose within a hydra application, and restore it afterwards."""
     application, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         yield
@@ -81,13 +81,13 @@ def outside_applications() -> Iterator[None]:
 
 
 def group_choices(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that select the files of the configuration: choices of groups, and the search path."""
+    """Return only the overrides that determine which yaml files are used: choices of groups, and the search path."""
     known = [*groups(overrides), SEARCH_PATH]
     return [text for text, o in zip(overrides, parse_overrides(overrides), strict=True) if o.key_or_group in known]
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Return the overrides as parsed by hydra. Raises UserError for one that is not key=value."""
+    """Parse overrides with hydra's parser. Raises UserError if one is not of the form key=value."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:

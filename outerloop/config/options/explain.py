@@ -1,4 +1,4 @@
-"""Explain in one line why a configuration cannot be composed: name the first invalid override and what is allowed."""
+"""Explain in one line why a configuration cannot be composed: name the first invalid override and allowed values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outerloop.report.runs import flatten
 def explain(overrides: Sequence[str], error: Exception) -> str:
     """Return a message that names the first invalid override and the allowed values.
 
-    If no override is invalid, return the first line of the error.
+    If no override is found to be invalid, return the first line of `error`.
     """
     choices = groups(overrides)
     for override in parse_overrides(overrides):
@@ -60,7 +60,7 @@ def unknown_option(base: DictConfig, override: Override) -> str:
 
 
 def existing_parent(base: DictConfig, key: str) -> str:
-    """Return the longest prefix of a dotted key that is a dictionary in `base`; empty if there is no such prefix."""
+    """Return the longest prefix of a dotted key that is a dictionary in `base`, or an empty string if there is none."""
     parent = key.rpartition(".")[0]
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
         parent = parent.rpartition(".")[0]
@@ -68,27 +68,27 @@ def existing_parent(base: DictConfig, key: str) -> str:
 
 
 def has_key(base: DictConfig, key: str) -> bool:
-    """Return whether an option exists in `base`, whatever its value."""
+    """Return whether an option exists in `base`, regardless of its value."""
     absent = object()
     return OmegaConf.select(base, key, default=absent) is not absent
 
 
 def close_name(word: str, allowed: Sequence[str]) -> str:
-    """Return the allowed name that a misspelled word probably means; empty if no name is close enough."""
+    """Return the allowed name closest to a misspelled word, or an empty string if no name is close enough."""
     return next(iter(difflib.get_close_matches(word, allowed, n=1)), "")
 
 
 def same_word(base: DictConfig, key: str) -> Iterator[str]:
-    """Yield the dotted options whose last word is `key`, such as inner.lr for lr. Options of `inner` come first."""
+    """Yield the dotted options that end in `key`, such as inner.lr for lr. Options of `inner` come first."""
     options = flatten(OmegaConf.to_container(base))
     found = [option for option in options if option.rpartition(".")[2] == key and "." in option]
     yield from sorted(found, key=lambda option: (not option.startswith("inner."), option.count("."), option))
 
 
 def choices_with(key: str) -> str:
-    """Return a hint that names the choices that have the option `key`; empty if no choice has it.
+    """Return a hint that names the choices that have the option `key`, or an empty string if no choice has it.
 
-    Considers only choices of the group whose name is the first word of `key`.
+    Only choices of the group named by the first component of `key` are considered.
     """
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]
@@ -96,5 +96,5 @@ def choices_with(key: str) -> str:
 
 
 def shown_value(override: Override) -> str:
-    """Return the value of an override as it was typed."""
+    """Return an override's value as the user typed it."""
     return (override.input_line or "").partition("=")[2]

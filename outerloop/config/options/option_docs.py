@@ -16,16 +16,16 @@ import yaml
 from outerloop.config.options.search_path import choices_in, config_dir
 
 MAIN = "train"
-"""Name of the file with the options that belong to no group."""
+"""Name of the yaml file whose options belong to no group."""
 NO_OPTIONS = ("defaults", "hydra", "workers_as", "recipe")
-"""Top-level keys of a yaml file that are not listed among its options."""
+"""Top-level keys of a yaml file that are not options."""
 SET_BY_THE_PROGRAM = "set by the program"
-"""Text with which the comment on a value begins if only the program sets this value."""
+"""Start of the comment on a key whose value is set only by the program."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `default`: the value as written in the yaml file. `comment`: its comment on one line, or empty."""
+    """One option. `default`: its value as written in the yaml file. `comment`: its comment as one line, or empty."""
 
     name: str
     default: str
@@ -36,7 +36,7 @@ class Option:
 class Choice:
     """One yaml file: a choice of a group such as schedule=every_h, or train.yaml, whose group is empty.
 
-    `target`: dotted path of the class or function that the file configures; empty if it configures none.
+    `target`: dotted path of the class or function that the file configures, or an empty string if there is none.
     `selects`: group -> the choice that the file's defaults list selects. Only train.yaml and recipes select choices.
     """
 
@@ -49,9 +49,9 @@ class Choice:
 
 
 def all_choices(folder: Path | None = None) -> list[Choice]:
-    """Return train.yaml, then all choices of all groups in alphabetical order.
+    """Return the choices in all yaml files: train.yaml first, then the choices of all groups in alphabetical order.
 
-    `folder`: folder of the yaml files; None for the folder of the package.
+    `folder`: folder with the yaml files, or None for the package's own folder.
     """
     folder = folder or config_dir()
     files = [(group, name) for group, names in choices_in([folder]).items() for name in names]
@@ -59,12 +59,12 @@ def all_choices(folder: Path | None = None) -> list[Choice]:
 
 
 def yaml_file(folder: Path, group: str, name: str) -> Path:
-    """Return the path of the yaml file of a choice."""
+    """Return the path of a choice's yaml file."""
     return folder / group / f"{name}.yaml"
 
 
 def read_choice(folder: Path, group: str, name: str) -> Choice:
-    """Return one choice. Its own options come first, then the options of the choices that it extends."""
+    """Read a choice from its yaml file. Its own options come first, then those of the choices that it extends."""
     text = yaml_file(folder, group, name).read_text()
     lines, tree = text.splitlines(), yaml.compose(text)
     comments, top = comments_by_line(lines), [line[1:].strip() for line in lines[: header_length(lines)]]
@@ -86,10 +86,10 @@ def read_choice(folder: Path, group: str, name: str) -> Choice:
 
 
 def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
-    """Return the options of a file and the options of the files that it extends.
+    """Return the options of a file, followed by those of the files that it extends.
 
-    An option without a comment in this file gets the inherited comment. A part that the file sets to null is left out,
-    with all its options.
+    An option without a comment in this file inherits its comment. If the file sets an inherited section to null, the
+    section and its options are omitted.
     """
     comments = {option.name: option.comment for option in inherited}
     removed = [o.name for o in own if any(i.name.startswith(f"{o.name}.") for i in inherited)]
@@ -100,13 +100,16 @@ def merged(own: list[Option], inherited: list[Option]) -> list[Option]:
 
 
 def is_option(option: Option) -> bool:
-    """Return whether users set this key. Keys such as `_target_` are options only if they have no default."""
+    """Return whether users set this key. Keys such as `_target_` are options only if they have no default (`???`)."""
     hidden = option.name.rpartition(".")[2].startswith("_") and option.default != "???"
     return not hidden and not option.comment.startswith(SET_BY_THE_PROGRAM)
 
 
 def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Option]:
-    """Return the entries of a file's defaults list. `default`: the choice; empty for an entry without a group."""
+    """Return the entries of a file's defaults list as options: the name is the group, and the default is the choice.
+
+    An entry without a group has the choice as its name and an empty default.
+    """
     entries = next((value for key, value in pairs(tree) if key.value == "defaults"), None)
     listed = entries.value if isinstance(entries, yaml.SequenceNode) else []
     return [
@@ -118,21 +121,21 @@ def defaults_list(tree: yaml.Node | None, comments: dict[int, str]) -> list[Opti
 
 
 def bases_of(entries: list[Option]) -> list[str]:
-    """Return the choices of the same group that a file extends, given its defaults list.
+    """Return the choices of the same group that a file extends. `entries`: the file's defaults list.
 
-    Choices that only replace one key, such as sigma_bins@large.values, are not included.
+    Entries that only fill in one key, such as sigma_bins@large.values, are not included.
     """
     names = [entry.name for entry in entries if not entry.default and entry.name != "_self_"]
     return [name.partition("@")[0] for name in names if "@" not in name or name.startswith("shared/")]
 
 
 def pairs(node: yaml.Node | None) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """Return the keys and values of a mapping; an empty list for any other node."""
+    """Return the (key, value) nodes of a mapping, or an empty list for any other node."""
     return node.value if isinstance(node, yaml.MappingNode) else []
 
 
 def leaves(node: yaml.Node | None, prefix: str, comments: dict[int, str], *, depth: int = 0) -> Iterator[Option]:
-    """Yield every key whose value is not a mapping, with its comment."""
+    """Yield an Option for every key whose value is not a mapping, including nested keys."""
     for key, value in pairs(node):
         name, text = f"{prefix}{key.value}", value.start_mark.buffer
         if depth == 0 and key.value in NO_OPTIONS:
@@ -150,7 +153,7 @@ def header_length(lines: list[str]) -> int:
 
 
 def comments_by_line(lines: list[str]) -> dict[int, str]:
-    """Return line number -> the comment on the key in that line, as one line of text."""
+    """Return line number -> the comment on the key in that line, joined into one line."""
     comments: dict[int, str] = {}
     above: list[str] = []
     key_line, column = -1, -1

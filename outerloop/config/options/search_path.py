@@ -12,11 +12,11 @@ import outerloop
 from outerloop.types import UserError
 
 ENVIRONMENT = "OUTERLOOP_CONFIG_PATH"
-"""Environment variable with folders of yaml files, separated by colons."""
+"""Environment variable that lists folders of yaml files, separated by colons."""
 LOCAL = Path("conf")
-"""Folder inside the current folder that is searched for yaml files."""
+"""Subfolder of the current folder that is searched for yaml files."""
 ENTRY_POINTS = "outerloop.configs"
-"""Entry-point group of packages that provide yaml files. The value of an entry is the package that contains them."""
+"""Entry-point group for packages that provide yaml files. The value of each entry is the name of such a package."""
 
 
 def config_dir() -> Path:
@@ -46,12 +46,12 @@ def package_folder(name: str) -> Path:
     except ImportError:
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"entry point {name} of {ENTRY_POINTS} does not name an installed package: install the package")
+        raise UserError(f"entry point {name} in group {ENTRY_POINTS} does not name an installed package: install it")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def choices_in(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """Return config group -> its choices in all these folders."""
+    """Return config group -> its choices, collected from all these folders."""
     choices: dict[str, set[str]] = {}
     for root in folders:
         for group in (path for path in root.iterdir() if path.is_dir()):

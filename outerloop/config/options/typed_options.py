@@ -1,6 +1,6 @@
-"""Adjust, store and read the options that a user typed, so that another run can repeat them.
+"""Modify, save and read the overrides that a user typed, so that another run can reuse them.
 
-.hydra/overrides.yaml   file in the run directory with the list of overrides, in hydra's format
+They are saved as .hydra/overrides.yaml in the run directory: a list in hydra's format.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
 FILE = Path(".hydra") / "overrides.yaml"
-"""The file in a run directory in which hydra records the overrides of the run."""
+"""Path, relative to the run directory, of the file that contains the run's overrides."""
 HYDRA_RUN_DIR = "hydra.run.dir"
 PLACE = ("run_dir", HYDRA_RUN_DIR, "hydra.sweep.dir", "hydra.sweep.subdir")
-"""Options that set the folder of a run. A run that repeats an earlier run does not take them over."""
+"""Options that set the folder of a run. They are not reused by a run that repeats an earlier one."""
 
 
 def with_run_dir(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the option hydra.run.dir renamed to run_dir. Raises UserError if both are set."""
+    """Return the overrides with hydra.run.dir renamed to run_dir. Raises UserError if both are set."""
     keys = [override.key_or_group for override in parse_overrides(overrides)]
     if "run_dir" in keys and HYDRA_RUN_DIR in keys:
         raise UserError(f"run_dir and {HYDRA_RUN_DIR} both set the folder of the run: omit {HYDRA_RUN_DIR}")
@@ -32,7 +32,7 @@ def with_run_dir(overrides: Sequence[str]) -> list[str]:
 
 
 def with_folder(overrides: Sequence[str], folder: str | None) -> list[str]:
-    """Return the overrides with a folder added to the search path. Raises UserError if it is not a folder."""
+    """Return the overrides with `folder` added to the search path, if given. Raises UserError if it is not a folder."""
     if folder is None:
         return list(overrides)
     if not Path(folder).is_dir():
@@ -43,9 +43,9 @@ def with_folder(overrides: Sequence[str], folder: str | None) -> list[str]:
 
 
 def read(path: Path) -> list[str]:
-    """Return the overrides of an earlier run, without the options in PLACE. `path`: its config.yaml or its directory.
+    """Return the overrides of an earlier run, except those that set its folder. `path`: its config.yaml or directory.
 
-    Raises UserError if the file of overrides is missing or damaged.
+    Raises UserError if the overrides file is missing or damaged.
     """
     file = (path if path.is_dir() else path.parent) / FILE
     try:
@@ -58,6 +58,6 @@ def read(path: Path) -> list[str]:
 
 
 def write(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Write the overrides of a run to its directory."""
+    """Write a run's overrides to its directory."""
     (run_dir / FILE).parent.mkdir(exist_ok=True)
     write_atomically(run_dir / FILE, yaml.safe_dump(list(overrides)).encode())

@@ -1,7 +1,7 @@
-"""Load recipes and parts from yaml files of the user, as in `recipe=./mine.yaml`, and search folders of the user.
+"""Load a user's recipes and parts from yaml files, as in `recipe=./mine.yaml`, and from the user's folders.
 
-A file is stored under its name in hydra's ConfigStore, which is shared with jobs of a sweep in other processes. A
-recipe file needs no `@package` header. The recipe has the name of its file, unless the file sets `recipe`.
+Each file is stored under its name in hydra's ConfigStore, which hydra also passes to sweep jobs in other processes. A
+recipe file needs no `@package` header. A recipe is named after its file, unless the file sets `recipe`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from outerloop.types import UserError
 
 SUFFIX = ".yaml"
 GLOBAL = "recipe"
-"""The group whose files set options of all groups."""
+"""The group whose files may set options of any group."""
 
 
 def stored_choices(group: str) -> list[str]:
-    """Return the choices of a group that were read from files named on the command line."""
+    """Return the choices of a group that were loaded from files named on the command line."""
     node = ConfigStore.instance().repo.get(group, {})
     return [name.removesuffix(SUFFIX) for name in node]
 
 
 def forget(choices: Mapping[str, Sequence[str]]) -> None:
-    """Remove stored files that have the name of one of `choices`.
+    """Remove stored files that have the same name as one of `choices`.
 
-    They were stored by an earlier call, which searched other folders.
+    An earlier call stored them while it searched other folders.
     """
     for group, names in choices.items():
         for name in {*names} & {*stored_choices(group)}:
@@ -39,7 +39,7 @@ def forget(choices: Mapping[str, Sequence[str]]) -> None:
 
 
 def with_stored_files(text: str, override: Override, choices: Mapping[str, Sequence[str]]) -> str:
-    """Store each yaml file among the values of an override, and return the override with the names of the new choices.
+    """Store each yaml file that an override names, and return the override with file names replaced by choices.
 
     `choices`: group -> the choices that already exist. Raises UserError if a file cannot be used.
     """
@@ -55,7 +55,7 @@ def with_stored_files(text: str, override: Override, choices: Mapping[str, Seque
 def store(group: str, path: Path, taken: Sequence[str]) -> str:
     """Store a yaml file as a choice of a group and return the choice's name.
 
-    Raises UserError if the file cannot be read as a mapping, or has the name of an existing choice.
+    Raises UserError if the file cannot be read as a mapping, or if its name is in `taken`.
     """
     content, name = read_mapping(path), path.stem
     if name in taken:
@@ -69,19 +69,19 @@ def store(group: str, path: Path, taken: Sequence[str]) -> str:
 
 
 def with_file_paths(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of one run, with the paths of the files in place of the names of stored choices."""
+    """Return the overrides of one run with the names of stored choices replaced by the paths of their files."""
     return [with_file_path(*text.partition("=")) for text in overrides]
 
 
 def with_file_path(group: str, equals: str, name: str) -> str:
-    """Return an override, with the quoted absolute path of the file that is stored as this choice, if there is one."""
+    """Return an override. If a file is stored as choice `name`, its quoted absolute path replaces the name."""
     node = ConfigStore.instance().repo.get(group, {}).get(name + SUFFIX)
     value = name if node is None else QuotedString(node.provider, Quote.single).with_quotes()
     return f"{group}{equals}{value}"
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the contents of a yaml file. Raises UserError if it is not a readable yaml mapping."""
+    """Read a yaml file. Raises UserError if it is not a readable yaml mapping."""
     try:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -95,6 +95,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def searching(folders: Sequence[Path]) -> str:
-    """Return the override that adds these folders to hydra's search path."""
+    """Return the override that sets hydra's search path to these folders."""
     entries = [QuotedString(f"file://{folder.absolute()}", Quote.single).with_quotes() for folder in folders]
     return f"hydra.searchpath=[{','.join(entries)}]"
