@@ -1,4 +1,4 @@
-"""Draw quantities over the course of training. Each group of runs is one line, the mean over its seeds.
+"""Draw line charts of training progress. Each group of runs is one line, the mean over its seeds.
 
 Each unfinished run is a separate dashed line.
 """
@@ -19,17 +19,17 @@ from outerloop.report.runs import Run
 from outerloop.report.units import format_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
-"""Seconds per unit, and name of the unit. The largest unit that fits at least twice into the longest time is used."""
+"""(seconds per unit, name of the unit). The largest unit that fits at least twice into the longest time is used."""
 
 LOSS = "validation loss [nats per token]"
-SENT = "payload sent per worker, every copy counted"
+SENT = "payload sent per worker, counting every copy"
 
 Values = Callable[[Run], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Definition of one figure. `xs`, `ys`: functions that return one number per validation, or NaN if missing."""
+    """Definition of one figure. `xs`, `ys`: functions that return a number per validation of a run, NaN if missing."""
 
     name: str
     title: str
@@ -42,19 +42,19 @@ class Chart:
 
 
 def charts(comparison: Comparison, *, bits_per_s: float) -> list[Chart]:
-    """Return all charts; `bits_per_s` is the bandwidth of the simulated clock."""
+    """Return the definitions of all charts. `bits_per_s`: bandwidth of the simulated clock."""
     return [by_tokens(), by_bytes(), by_clock(comparison, bits_per_s), by_spread()]
 
 
 def by_tokens() -> Chart:
     """Return the chart of validation loss against training tokens."""
-    caption = "Validation loss of the global model against the tokens of all workers."
+    caption = "Validation loss of the global model against the number of tokens of all workers."
     return Chart("loss_tokens", "Loss against tokens", caption, "tokens, all workers", LOSS, tokens, losses, unit="")
 
 
 def by_bytes() -> Chart:
     """Return the chart of validation loss against bytes sent."""
-    caption = "Validation loss against the bytes that one worker sent, every copy of its payload counted."
+    caption = "Validation loss against the bytes that one worker sent, counting every copy of its payload."
     return Chart("loss_bytes", "Loss against bytes", caption, SENT, LOSS, Run.sent_bytes, losses, unit="B")
 
 
@@ -71,14 +71,14 @@ def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
 
 
 def by_spread() -> Chart:
-    """Return the chart of the replica spread: how far apart the workers' slow weights are."""
+    """Return the chart of the replica spread, a measure of how far apart the workers' slow weights are."""
     title, ylabel = "Replica spread against rounds", "replica spread (rms)"
     caption = "Root mean square, over all weights, of the standard deviation between the workers' slow weights."
     return Chart("spread", title, caption, "outer rounds", ylabel, rounds, spreads, unit=None)
 
 
 def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
-    """Draw one chart as a PNG and return True; if no run has a point, write nothing and return False."""
+    """Draw one chart as a PNG and return True. If no run has a point, write nothing and return False."""
     lines = [line for i, group in enumerate(comparison.groups) for line in group_lines(group, chart, i)]
     log = style.needs_log_scale([line.end for line in lines])
     drawn = [seen for line in lines if (seen := line.without_zero() if log else line).points]
@@ -114,17 +114,17 @@ class Line:
 
     @property
     def end(self) -> float:
-        """Return the largest x of the line, 0 for an empty line."""
+        """Return the largest x of the line, or 0 if the line is empty."""
         return max((point.x for point in self.points), default=0.0)
 
     def without_zero(self) -> Line:
-        """Return the line without the points that a logarithmic x axis cannot show."""
+        """Return the line without the points at x = 0, which a logarithmic x axis cannot show."""
         return replace(self, points=[point for point in self.points if point.x > 0])
 
     def draw(self, axes: Axes) -> None:
-        """Draw a finished line with markers and a band for the range over seeds.
+        """Draw the line with markers and a band for the range over seeds.
 
-        Draw an unfinished line dashed, with a cross at its last point.
+        If it is unfinished, draw it dashed, with a cross at its last point.
         """
         xs, ys = [p.x for p in self.points], [p.y for p in self.points]
         colour, label = style.colour(self.index), self.label
@@ -146,7 +146,7 @@ def group_lines(group: Group, chart: Chart, index: int) -> Iterator[Line]:
 
 
 def mean_points(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
-    """Return the mean x and y over the seeds for each round in which every seed has a point."""
+    """Average x and y over the seeds, for each round in which every seed has a point. `seeds`: round -> (x, y)."""
     points = []
     for number in (n for n in seeds[0] if all(n in points for points in seeds)):
         xs, ys = zip(*(points[number] for points in seeds), strict=True)
@@ -161,7 +161,7 @@ def run_points(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """Return the largest suitable unit for this time: its length in seconds, and its name."""
+    """Return the length in seconds and the name of the largest unit that suits this time."""
     return next(((unit_s, name) for unit_s, name in TIMES if longest_s >= 2 * unit_s), (1.0, "seconds"))
 
 
@@ -171,7 +171,7 @@ def rounds(run: Run) -> list[int]:
 
 
 def tokens(run: Run) -> list[float]:
-    """Return the number of tokens that all workers of the run folder have trained on by each validation."""
+    """Return the tokens processed by each validation, over all workers of the run folder."""
     return [row["tokens"] for row in run.validations]
 
 
@@ -186,5 +186,5 @@ def losses(run: Run) -> list[float]:
 
 
 def spreads(run: Run) -> list[float]:
-    """Return the replica spread at each validation, NaN where all workers share one replica."""
+    """Return the replica spread at each validation, or NaN where all workers share one replica."""
     return [math.nan if row.get("spread") is None else row["spread"] for row in run.validations]

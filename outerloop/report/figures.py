@@ -9,8 +9,8 @@ from outerloop.report import curves, pareto
 from outerloop.report.groups import Comparison
 
 HOW_TO_READ = (
-    "Line: mean over seeds. Band: lowest to highest seed. Dashed line ending in a cross: a run that did not finish."
-    " Curves start at the first validation after training started."
+    "Line: mean over seeds. Band: range over seeds. Dashed line ending in a cross: a run that did not finish."
+    " Curves start at the first validation after the start of training."
 )
 PARETO = "Marker: mean over seeds. Bar: standard deviation. Ring: on the Pareto front of final loss and bytes."
 
@@ -25,7 +25,7 @@ class Picture:
 
 
 def draw_all(comparison: Comparison, folder: Path, *, bits_per_s: float) -> list[Picture]:
-    """Draw every figure that has data into an existing folder, and return the figures drawn.
+    """Draw every figure that has data as a PNG file in an existing folder. Return the figures drawn.
 
     Charts left by an earlier report are deleted.
     """

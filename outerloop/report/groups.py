@@ -1,4 +1,4 @@
-"""Group runs that differ only in the seed, compute statistics for each group, and compare the groups."""
+"""Group runs that differ only in the seed, compute statistics per group, and compare the groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outerloop.types import UserError
 
 DEFAULT_BASELINE = "ddp"
 YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
-"""Prefixes of settings. Losses are compared only between groups in which all these settings are equal."""
+"""Prefixes of settings. Losses are compared only between groups with equal values for all of these settings."""
 SAME_TOKENS = 0.01
 """Relative difference in token counts above which the report notes that two runs of different length are compared."""
 
@@ -36,32 +36,32 @@ class Group:
 
     @property
     def finished(self) -> list[Run]:
-        """Return the finished runs; the statistics include only these."""
+        """Return the finished runs, the only ones that the statistics include."""
         return [run for run in self.runs if run.results is not None]
 
     @property
     def unfinished(self) -> list[Run]:
-        """Return the unfinished runs; these are listed, but not averaged."""
+        """Return the unfinished runs, which the report lists but does not average."""
         return [run for run in self.runs if run.results is None]
 
     def stat(self, name: str) -> Stat:
-        """Return the mean and standard deviation of one number of summary.json over the finished runs."""
+        """Return the mean and standard deviation of one field of summary.json over the finished runs."""
         values = [float(run.results[name]) for run in self.runs if run.results is not None]
         return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     @property
     def loss(self) -> float:
-        """Return the mean final validation loss, nats per token."""
+        """Return the mean final validation loss in nats per token."""
         return self.stat("val_loss").mean
 
     @property
     def comparison_key(self) -> str:
-        """Return a key that is equal for two groups if their losses may be compared."""
+        """Return a key; the losses of two groups are comparable if their keys are equal."""
         return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Return the groups: first those with finished runs, lowest final loss first, then the others by label."""
+    """Group the runs. Return first the groups with finished runs, lowest final loss first, then the others by label."""
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
@@ -73,17 +73,17 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def sort_key(group: Group) -> tuple[bool, float, str]:
-    """Return the sort key of a group: finished before unfinished, finite before diverged, low loss before high."""
+    """Return a sort key: finished groups before unfinished ones, then low losses before high and non-finite ones."""
     loss = group.loss if group.finished else math.inf
     return (not group.finished, loss if math.isfinite(loss) else math.inf, group.label)
 
 
 class Comparison:
-    """All groups of a report, and how they compare with each other.
+    """Compare all groups of a report.
 
     Args:
         runs: all runs that were found.
-        baseline: the recipe whose loss the other losses are compared with; None: ddp.
+        baseline: recipe whose loss serves as the reference for the other losses; None means ddp.
 
     Raises:
         UserError: if a baseline was given and no run of this recipe has finished.
@@ -108,7 +108,7 @@ class Comparison:
         return placed + [(run.recipe, run) for run in self.runs if not run.settings]
 
     def find_baseline(self, group: Group) -> Group | None:
-        """Return the best baseline group whose losses are comparable to this group's; None if there is none."""
+        """Return the baseline group with the lowest loss among those comparable to this group, or None."""
         comparable = [
             other
             for other in self.finished
@@ -119,7 +119,7 @@ class Comparison:
     def gap_percent(self, group: Group) -> float | None:
         """Return the percentage by which this group's mean final loss exceeds its baseline's.
 
-        None if the group is its own baseline, or has no baseline.
+        Return None if the group has no baseline, or is its own baseline.
         """
         base = self.find_baseline(group)
         return None if base is None or base is group else 100 * (group.loss / base.loss - 1)
@@ -135,27 +135,27 @@ class Comparison:
         return [group for group, _, _ in sorted(undominated, key=lambda place: place[2])]
 
     def notes(self) -> list[str]:
-        """Return notes that a reader needs in order to interpret the numbers."""
+        """Return the notes that readers need to interpret the numbers."""
         return [*self.damage_notes(), *self.repeated_seed_notes(), *self.baseline_notes()]
 
     def damage_notes(self) -> list[str]:
-        """Return one note for each run with lines that could not be read."""
+        """Return one note for each run whose metrics.jsonl has damaged lines."""
         return [
             f"{r.path}/metrics.jsonl: {r.damaged_lines} damaged line(s) skipped" for r in self.runs if r.damaged_lines
         ]
 
     def repeated_seed_notes(self) -> list[str]:
-        """Return one note for each group with several runs of one seed, which are not independent samples."""
+        """Return one note for each group with several runs of the same seed, which are not independent samples."""
         notes = []
         for group in self.finished:
             seeds = [run.settings.get("seed") for run in group.finished]
             repeated = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
             if repeated:
-                notes.append(f"{group.label}: seed {', '.join(repeated)} was run more than once; each run is counted")
+                notes.append(f"{group.label}: seed {', '.join(repeated)} was run more than once; every run is counted")
         return notes
 
     def baseline_notes(self) -> list[str]:
-        """Return notes on loss gaps that are missing, are ambiguous, or compare runs of different length."""
+        """Return notes on loss gaps that are missing or ambiguous, or that compare runs of different lengths."""
         bases = {group.label: base for group in self.finished if (base := self.find_baseline(group))}
         if not bases:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]
@@ -164,7 +164,7 @@ class Comparison:
         candidates = sum(group.recipe == self.baseline for group in self.finished)
         return [
             *([f"gaps are relative to the best of {candidates} {self.baseline} groups"] if candidates > 1 else []),
-            *(["some gaps compare runs of different length: compare their numbers of tokens"] if uneven else []),
+            *(["some gaps compare runs of different lengths: check their token counts"] if uneven else []),
             *(
                 [
                     f"no gap, because no finished {self.baseline} run has the same model, data and evaluation: "
@@ -177,7 +177,7 @@ class Comparison:
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    """Return whether no entry of a is higher than the same entry of b, and at least one is lower."""
+    """Return whether every entry of `a` is at most the corresponding entry of `b`, and at least one is lower."""
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
@@ -187,5 +187,5 @@ def differs(a: float, b: float) -> bool:
 
 
 def tokens(group: Group) -> float:
-    """Return the mean number of tokens of a group's finished runs."""
+    """Return the mean token count of a group's finished runs."""
     return group.stat("tokens").mean

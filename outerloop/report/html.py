@@ -1,4 +1,4 @@
-"""Write report.html: one self-contained page with all figures, which needs no other file, no network and no script."""
+"""Write report.html: a self-contained page with all figures, without references to other files and without scripts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ details { margin: 0.8rem 0; } summary { cursor: pointer; } pre { white-space: pr
 """
 
 UNITS = (
-    "val_loss: final validation loss, nats per token. bits/param/round: bits of one worker's payload, every byte of its"
-    " messages counted, per parameter and round. sent/worker: payload bytes sent by one worker, every copy counted."
-    " tokens: of all workers. wait_s: seconds that each worker waited for its rounds. wall_s: duration of the run in"
-    " seconds. No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
+    "val_loss: final validation loss, nats per token. bits/param/round: payload bits per parameter and round, counting"
+    " every byte of a worker's messages. sent/worker: payload bytes sent by one worker, counting every copy. tokens:"
+    " total of all workers. wait_s: seconds that a worker waited for its rounds. wall_s: duration of the run, seconds."
+    " No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
 )
 
 
 def page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
-    """Return the whole page as HTML text."""
+    """Return the complete HTML page."""
     counts = f"{sum(len(g.finished) for g in comparison.groups)} finished, {len(comparison.unfinished)} unfinished runs"
     body = [
         f"<h1>outerloop report</h1><p class=quiet>{counts} in {len(comparison.groups)} groups"
@@ -56,7 +56,7 @@ def page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
 
 
 def finished_part(comparison: Comparison) -> list[str]:
-    """Return the HTML parts with the results of the finished runs."""
+    """Return the HTML of the section on finished runs."""
     if not comparison.finished:
         return ["<h2>Results</h2><p>No run has finished.</p>"]
     results = table.results(comparison)
@@ -65,7 +65,7 @@ def finished_part(comparison: Comparison) -> list[str]:
 
 
 def unfinished_part(comparison: Comparison) -> list[str]:
-    """Return the HTML parts with the runs that died, stopped or are still running, and the reason for each."""
+    """Return the HTML of the section on runs that died, stopped or are still running, with the reason for each."""
     if not comparison.unfinished:
         return []
     unfinished = table.unfinished(comparison)
@@ -78,7 +78,7 @@ def unfinished_part(comparison: Comparison) -> list[str]:
 
 
 def settings_part(comparison: Comparison) -> list[str]:
-    """Return the HTML parts with the settings that differ between the groups."""
+    """Return the HTML of the section on settings that differ between groups."""
     if len(comparison.groups) < 2:
         return ["<h2>Settings that differ</h2><p>None: there are fewer than two groups.</p>"]
     few, all_of_them = (table_html(table.settings(comparison, everything=x), {}) for x in (False, True))
@@ -87,12 +87,12 @@ def settings_part(comparison: Comparison) -> list[str]:
 
 
 def swatches(comparison: Comparison) -> dict[str, str]:
-    """Return group label -> colour."""
+    """Return the colour of each group in the figures, by group label."""
     return {group.label: style.colour(i) for i, group in enumerate(comparison.groups)}
 
 
 def table_html(content: Table, colours: dict[str, str]) -> str:
-    """Return a table as HTML. `colours`: text of a row's first cell -> colour shown in front of it."""
+    """Return a table as HTML. `colours`: text of a row's first cell -> colour of the swatch in front of it."""
     kinds = ["word" if i < content.words else "number" for i in range(len(content.columns))]
     head = "".join(f'<th class="{k}">{escape(c)}</th>' for k, c in zip(kinds, content.columns, strict=True))
     rows = []
@@ -105,7 +105,7 @@ def table_html(content: Table, colours: dict[str, str]) -> str:
 
 
 def figure_html(picture: Picture) -> str:
-    """Return one figure as HTML, with the PNG embedded."""
+    """Return the HTML of one figure, with the PNG embedded."""
     data = base64.b64encode(picture.path.read_bytes()).decode()
     alt, caption = escape(picture.title, quote=True), escape(picture.caption)
     return (

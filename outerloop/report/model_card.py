@@ -25,10 +25,10 @@ each of {rounds} rounds (recipe `{recipe}`).
 | | |
 |---|---|
 | parameters | {params} |
-| tokens, all workers of the exporting machine | {tokens} |
-| validation loss, nats per token | {val_loss} |
+| tokens (all workers on the exporting machine) | {tokens} |
+| validation loss (nats per token) | {val_loss} |
 | workers | {workers} |
-| bytes sent by each worker | {bytes_sent} |
+| bytes sent per worker | {bytes_sent} |
 
 ## Load it
 
@@ -54,17 +54,17 @@ from safetensors.torch import load_file
 model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=False)
 ```"""
 GROUPS = ("model", "data", "method", "compress", "feedback", "aggregate", "schedule", "inner")
-"""Groups of settings in the card, besides `seed`."""
+"""Groups of settings shown in the card, in addition to `seed`."""
 
 
 def write_model_card(folder: Path, summary: dict[str, Any], settings: dict[str, Any], *, title: str) -> None:
     """Write README.md to the folder of an exported model.
 
     Args:
-        folder: the folder that `export_hf` wrote.
+        folder: folder written by `export_hf`.
         summary: the content of summary.json.
         settings: the configuration of the run, nested.
-        title: heading of the card.
+        title: title of the card.
     """
     is_transformers = (folder / "config.json").exists()
     shown = {key: value for key, value in flatten(settings).items() if key == "seed" or key.split(".")[0] in GROUPS}

@@ -1,4 +1,4 @@
-"""Draw final loss against bytes sent, with the Pareto front marked."""
+"""Draw the final loss of each group against the bytes sent, and mark the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outerloop.report.groups import Comparison, Group
 
 
 def draw(comparison: Comparison, path: Path) -> bool:
-    """Draw the figure as a PNG and return True; if no run has a finite final loss, write nothing and return False."""
+    """Draw the figure as a PNG and return True. If no run has a finite final loss, write nothing and return False."""
     front = comparison.front
     if not front:
         return False
@@ -22,7 +22,7 @@ def draw(comparison: Comparison, path: Path) -> bool:
         draw_group(axes, group, index)
     draw_front(axes, front)
     style.scale_x(axes, log=style.needs_log_scale([bytes_sent(group) for _, group in shown]), unit="B")
-    axes.set(xlabel="payload sent per worker, every copy counted", ylabel="final validation loss [nats per token]")
+    axes.set(xlabel="payload sent per worker, counting every copy", ylabel="final validation loss [nats per token]")
     style.save(figure, path)
     return True
 
@@ -49,7 +49,7 @@ def draw_front(axes: Axes, front: list[Group]) -> None:
         mfc="none",
         mec="0.2",
         mew=1.2,
-        label="Pareto front: no group has lower loss and fewer bytes",
+        label="Pareto front: no group has both lower loss and fewer bytes",
     )
 
 

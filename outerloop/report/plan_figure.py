@@ -1,4 +1,4 @@
-"""Draw the figure of a plan: seconds per round against the number of peers."""
+"""Draw the figure of `outerloop plan`: seconds per round against the number of peers."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         style.save(figure, path)
     except OSError as error:
         raise UserError(
-            f"--picture {path} cannot be written: {error.strerror}; choose another path, for example --picture plan.png"
+            f"cannot write --picture {path}: {error.strerror}; choose another path, for example --picture plan.png"
         ) from error

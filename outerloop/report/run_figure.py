@@ -1,4 +1,4 @@
-"""Draw loss.png: training and validation loss against tokens, and payload bytes compared with float32 payloads."""
+"""Draw the figure of one run: its losses against tokens, and its payload bytes compared with float32 payloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def draw_run(rows: list[Row], summary: Row, path: Path) -> None:
-    """Draw one run as a PNG."""
+    """Draw the losses and payload bytes of one run as a PNG."""
     figure, (loss, sent) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     draw_loss(loss, rows)
     draw_bytes(sent, rows, summary)
@@ -39,13 +39,13 @@ def draw_loss(axes: Axes, rows: list[Row]) -> None:
     axes.plot([row["tokens"] / 1e6 for row in seen], [row["val_loss"] for row in seen], "o-", ms=3, color="tab:orange")
     axes.plot([], [], lw=0.8, color="tab:blue", label="training, each worker")
     axes.plot([], [], "o-", ms=3, color="tab:orange", label="validation, global model")
-    axes.set(xlabel="million tokens, workers of this machine", ylabel="loss [nats per token]")
+    axes.set(xlabel="million tokens, workers on this machine", ylabel="loss [nats per token]")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
 
 
 def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
-    """Draw the cumulative payload bytes of worker 0, and those of float32 pseudo-gradients in the same rounds."""
+    """Draw worker 0's cumulative payload bytes, next to those of float32 pseudo-gradients in the same rounds."""
     rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
     numbers, total, cumulative = [row["round"] for row in rounds], 0.0, []
     for row in rounds:

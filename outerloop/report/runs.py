@@ -1,6 +1,6 @@
 """Read the data of a report from run folders. A run may be finished, still running or dead.
 
-Numbers come from metrics.jsonl, summary.json and config.yaml. A damaged line is skipped and counted.
+The data comes from metrics.jsonl, summary.json and config.yaml. Damaged lines are skipped and counted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FIELDS = {
     "round": ("worker", "step", "round", "payload_bytes", "bytes_sent", "wait_s"),
     "step": ("worker", "step", "loss"),
 }
-"""Event -> the numeric fields that its row must contain."""
+"""Event -> numeric fields that a row of this event must contain."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
-"""The fields of summary.json that are averaged over seeds."""
+"""Fields of summary.json that the report averages over seeds."""
 DIED = "died.json"
-"""File that a job of a sweep writes when its training fails: {"why": one line, "settings": its configuration}."""
+"""File that a sweep job writes when its training fails: {"why": one line, "settings": its configuration}."""
 SWEEP = "multirun.yaml"
 """File that hydra writes into the folder of a sweep, next to one numbered folder per run."""
 FRESH_S = 120
-"""A run may still be running if its metrics.jsonl was changed less than this number of seconds ago."""
+"""Maximum age of metrics.jsonl, in seconds, for which an unfinished run may still be running."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Run:
     settings: config.yaml with dotted keys; empty if it cannot be read.
     results: summary.json; None if the run did not finish.
     validations: the validation rows of metrics.jsonl.
-    why: why the run did not finish, or why a later job in its folder failed; empty if neither is the case.
+    why: why the run did not finish, or why a later job in its folder failed; otherwise empty.
     trace: the complete error text.
     """
 
@@ -69,13 +69,13 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the number of bytes sent per worker up to each validation, counting every copy (mean over workers)."""
+        """Return the bytes that a worker (mean over workers) had sent by each validation, counting every copy."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
 
     def seconds(self, bits_per_s: float) -> list[float]:
-        """Return the simulated clock of the slowest worker at each validation, in seconds."""
+        """Return the simulated time of the slowest worker at each validation, in seconds."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         clocks = (pace.seconds_at(self.steps, bits_per_s) for pace in self.step_rates)
@@ -83,7 +83,7 @@ class Run:
 
 
 def find(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders of all runs in or under these folders, each once, in order.
+    """Return the folders of all runs in or under these folders, in order and without duplicates.
 
     Raises UserError if a folder does not exist or contains no run.
     """
@@ -91,13 +91,13 @@ def find(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
-                f"{folder} is not a folder: call outerloop report with the folder of a run, or one that contains runs"
+                f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
             )
         runs = runs_under(folder)
         if not runs:
             raise UserError(
-                f"no run in or under {folder}: a run is a folder with the files config.yaml and metrics.jsonl,"
-                " which outerloop train writes to its run_dir. Example: outerloop report runs"
+                f"no run in or under {folder}: a run folder contains config.yaml and metrics.jsonl, which outerloop"
+                " train writes to its run_dir; for example, call outerloop report runs"
             )
         for path in runs:
             found.setdefault(path.resolve(), path)
@@ -105,7 +105,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def runs_under(folder: Path) -> list[Path]:
-    """Return the run folders at any depth below a folder. Does not descend into run folders or hidden folders."""
+    """Return all run folders in or under a folder. Hidden folders, and folders inside a run folder, are skipped."""
     runs = []
     for current, subfolders, files in os.walk(folder):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
@@ -118,8 +118,7 @@ def runs_under(folder: Path) -> list[Path]:
 def is_run(folder: Path, files: Sequence[str]) -> bool:
     """Return whether a run was started in this folder.
 
-    This is the case if the folder contains metrics.jsonl, `DIED` or a config.yaml with a recipe, or if it is a numbered
-    folder of a sweep.
+    A run folder contains metrics.jsonl, `DIED` or a config.yaml with a recipe, or is a numbered folder of a sweep.
     """
     if "metrics.jsonl" in files or DIED in files:
         return True
@@ -151,7 +150,7 @@ def read(path: Path) -> Run:
 
 
 def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> str:
-    """Return one line that states why a run did not finish."""
+    """Return a one-line reason why a run did not finish."""
     if not settings:
         started = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
         return (
@@ -168,7 +167,7 @@ def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> st
 def last_error(rows: list[Row]) -> str:
     """Return the text of the error that ended the last session.
 
-    Return an empty text if the run continued after its last error, or logged no error.
+    Return "" if the run continued after its last error, or logged no error.
     """
     for row in reversed(rows):
         if row["event"] == "error":
@@ -181,7 +180,7 @@ def last_error(rows: list[Row]) -> str:
 def read_settings(path: Path) -> Row:
     """Return the settings of config.yaml with dotted keys, or the settings in `DIED` if config.yaml cannot be read.
 
-    Empty if neither file can be read.
+    Return an empty dictionary if neither file can be read.
     """
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
@@ -191,7 +190,7 @@ def read_settings(path: Path) -> Row:
 
 
 def read_died(path: Path) -> Row:
-    """Return the contents of `DIED`; empty if the file is missing or damaged."""
+    """Return the contents of `DIED`, or an empty dictionary if the file is missing or damaged."""
     try:
         record = json.loads((path / DIED).read_text())
     except (OSError, ValueError):
@@ -200,14 +199,14 @@ def read_died(path: Path) -> Row:
 
 
 def flatten(node: Any, prefix: str = "") -> Row:
-    """Flatten nested dictionaries into one with dotted keys."""
+    """Flatten nested dictionaries into a single one with dotted keys."""
     if not isinstance(node, dict) or not node:
         return {prefix.rstrip("."): node}
     return {key: value for name, child in node.items() for key, value in flatten(child, f"{prefix}{name}.").items()}
 
 
 def read_results(path: Path) -> Row | None:
-    """Return the contents of summary.json; None if it cannot be read or a field of `RESULTS` is missing."""
+    """Return the contents of summary.json, or None if it cannot be read or lacks a field of `RESULTS`."""
     try:
         results = json.loads((path / "summary.json").read_text())
     except (OSError, ValueError):
@@ -216,7 +215,7 @@ def read_results(path: Path) -> Row | None:
 
 
 def read_rows(path: Path) -> tuple[list[Row], int]:
-    """Return the rows of metrics.jsonl, and the number of lines that could not be read."""
+    """Return the rows of metrics.jsonl and the number of damaged lines."""
     if not path.exists():
         return [], 0
     rows = [parse_row(line) for line in path.read_text(errors="replace").splitlines() if line.strip()]
@@ -225,7 +224,7 @@ def read_rows(path: Path) -> tuple[list[Row], int]:
 
 
 def parse_row(line: str) -> Row | None:
-    """Parse one line as a row; return None if it is damaged."""
+    """Parse one line of metrics.jsonl. Return None if the line is damaged."""
     try:
         row = json.loads(line)
     except ValueError:

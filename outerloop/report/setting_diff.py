@@ -1,6 +1,6 @@
 """Compare groups of runs by the settings in their config.yaml, and give each group a label.
 
-A label consists of the recipe and a short list of settings in which the group differs from others of the same recipe.
+A label consists of the recipe and a few settings in which the group differs from other groups of the same recipe.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ NOT_TRAINED = [
     "exchange.reform",
     "exchange.max_blob_bytes",
 ]
-"""Settings that do not change what is trained. Each entry includes the settings nested below it."""
+"""Settings that do not distinguish groups of runs. Each entry includes the settings nested below it."""
 MAX_NAMED = 4
-"""Maximum number of settings in a label before they are reduced to a small set that still distinguishes the groups."""
+"""Maximum number of settings in a label; longer lists are reduced to a small set that distinguishes the groups."""
 
 
 class ClassPath(str):
-    """The import path of a class; only its last component is shown."""
+    """The import path of a class. Labels and tables show only its last component."""
 
 
 def training_settings(settings: Settings) -> Settings:
-    """Return the settings that determine what is trained. They are equal for all runs of a group.
+    """Return the settings by which runs are grouped; they are equal for all runs of a group.
 
-    The seed is left out, and so is every nested `seed` with the same value. A key such as compress._target_ is returned
-    as compress, with the class path as its value; other hydra keys with a leading underscore are left out.
+    The seed is omitted, and so is every nested `seed` with the same value. A key such as compress._target_ is returned
+    as compress, with the class path as its value. Other hydra keys with a leading underscore are omitted.
     """
     seed = settings.get("seed")
     out: Settings = {}
@@ -74,7 +74,7 @@ def identity(settings: Settings) -> str:
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
-    """Return one label per group. `groups`: the results of `training_settings` for all groups, all different."""
+    """Return one label per group. `groups`: the settings of each group from `training_settings`, all different."""
     out: list[str] = []
     for settings in groups:
         words = [f"{key}={format_value(settings, key)}" for key in distinguishing_keys(same_recipe(settings, groups))]
@@ -84,7 +84,7 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
 
 def named_keys(groups: Sequence[Settings]) -> list[str]:
-    """Return each key that at least one label names, in the order of `differing_keys`."""
+    """Return the keys that appear in at least one label, in the order of `differing_keys`."""
     keys = {key for settings in groups for key in distinguishing_keys(same_recipe(settings, groups))}
     return [key for key in differing_keys(groups) if key in keys]
 
@@ -95,7 +95,7 @@ def recipe_name(settings: Settings) -> str:
 
 
 def same_recipe(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
-    """Return those of `groups` that have the same recipe as `settings`."""
+    """Return the groups with the same recipe as `settings`."""
     return [other for other in groups if recipe_name(other) == recipe_name(settings)]
 
 
@@ -122,7 +122,7 @@ def differing_keys(groups: Sequence[Settings]) -> list[str]:
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Drop each key that has the same value as an earlier key in every group, because it is derived from that key."""
+    """Drop each key whose value equals that of an earlier key in every group, because it is derived from that key."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)
@@ -130,7 +130,7 @@ def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]
 
 
 def fewest_keys(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Return keys chosen greedily until they distinguish all groups. Each step adds the most distinguishing key."""
+    """Choose keys greedily until they distinguish all groups. Each step adds the key that distinguishes most groups."""
     selected: list[str] = []
     while not tells_apart(groups, selected):
         selected.append(
@@ -140,7 +140,7 @@ def fewest_keys(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
 
 
 def tells_apart(groups: Sequence[Settings], keys: Sequence[str]) -> bool:
-    """Return whether no two groups have the same values for these keys."""
+    """Return whether no two groups have the same values for all of these keys."""
     return distinct_count(groups, keys) == len(groups)
 
 
@@ -150,17 +150,17 @@ def distinct_count(groups: Sequence[Settings], keys: Sequence[str]) -> int:
 
 
 def column(groups: Sequence[Settings], key: str) -> tuple[str, ...]:
-    """Return the values of one setting in all groups, in a comparable form."""
+    """Return the value of one setting in each group, as text that can be compared."""
     return tuple(comparable_value(settings, key) for settings in groups)
 
 
 def comparable_value(settings: Settings, key: str) -> str:
-    """Return one setting in a comparable form; "-" if the group does not have it."""
+    """Return one setting as text that can be compared, or "-" if the group does not have it."""
     return json.dumps(settings[key], default=str) if key in settings else "-"
 
 
 def format_value(settings: Settings, key: str) -> str:
-    """Return one setting as the user would write it; for a class path, return only its last component."""
+    """Return one setting as a user would write it. A class path is shortened to its last component."""
     value = settings.get(key)
     if not isinstance(value, str):
         return comparable_value(settings, key)

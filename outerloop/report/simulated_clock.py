@@ -1,11 +1,11 @@
-"""Simulate a clock: the time at which a worker would have reached each inner step at a chosen bandwidth.
+"""Simulate the time at which a worker would have reached each inner step at a chosen bandwidth.
 
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 
-c is the worker's measured number of seconds per inner step, without waits, evaluations and saves. b_r is the number of
+c is the worker's measured time per inner step in seconds, without waits, evaluations and saves. b_r is the number of
 payload bytes of round r times the number of copies that the worker sent. B is the bandwidth in bits/s. τ is the
 number of inner steps between launch and landing, during which a transfer costs no time (0 for most schedules). The
-model ignores latency, and assumes that downlinks are not slower than uplinks.
+model ignores latency and assumes that downlinks are at least as fast as uplinks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 Row = dict[str, Any]
 
 MODEL = (
-    "Simulated seconds of the slowest worker: its measured seconds per inner step (without waits, evaluations and"
-    " saves) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the time of the inner"
-    " steps that the schedule runs between launch and landing."
+    "Simulated time of the slowest worker: its measured time per inner step (without waits, evaluations and saves)"
+    " times its steps, plus, for every round, payload bytes × copies / bandwidth, minus the time of the inner steps"
+    " that the schedule runs between launch and landing."
 )
 
 
@@ -41,11 +41,11 @@ class WorkerStepRate:
     delay_steps: int
 
     def bytes_at(self, steps: Sequence[int]) -> list[float]:
-        """Return the total bytes sent up to each of these inner steps."""
+        """Return the total number of bytes sent up to each of these inner steps."""
         return totals_at(steps, self.landed_steps, self.sent_bytes)
 
     def seconds_at(self, steps: Sequence[int], bits_per_s: float) -> list[float]:
-        """Return the simulated clock, in seconds, at each of these inner steps."""
+        """Return the simulated time, in seconds, at each of these inner steps."""
         hidden_s = self.delay_steps * self.step_s
         stalls_s = [max(0.0, 8 * sent / bits_per_s - hidden_s) for sent in self.sent_bytes]
         stalled_s = totals_at(steps, self.landed_steps, stalls_s)
@@ -53,13 +53,13 @@ class WorkerStepRate:
 
 
 def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[float]) -> list[float]:
-    """Return, for each of `steps`, the sum of the amounts that landed up to it. `landed_steps` is ascending."""
+    """Return, for each of `steps`, the sum of the amounts landed up to that step. `landed_steps` must be ascending."""
     totals = [0.0, *accumulate(amounts)]
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 
 
 def worker_step_rates(rows: list[Row], *, delay_steps: int) -> list[WorkerStepRate]:
-    """Return one `WorkerStepRate` for each worker that landed a round, in order of worker."""
+    """Return one `WorkerStepRate` for each worker that landed a round, ordered by worker."""
     workers = sorted({row["worker"] for row in rows if row["event"] == "round"})
     return [step_rate([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
 
@@ -74,9 +74,9 @@ def step_rate(rows: list[Row], *, delay_steps: int) -> WorkerStepRate:
 
 
 def step_seconds(rows: list[Row]) -> float:
-    """Return one worker's seconds per inner step: wall time between its rows, minus its waits.
+    """Return one worker's seconds per inner step: the wall time between its rows, minus its waits.
 
-    Only the time before a step or round row is counted. Evaluations, saves and time between sessions are not counted.
+    Only the time before a step or round row counts; evaluations, saves and the time between sessions do not.
     """
     steps, seconds = 0, 0.0
     for before, row in pairwise(rows):

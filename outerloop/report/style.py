@@ -1,4 +1,4 @@
-"""Define the common style of the figures: sizes, colours, axes and legend."""
+"""Define the style that all figures share: sizes, colours, axes and legend."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LOG_FROM = 10
 
 
 def colour(index: int) -> str:
-    """Return the colour of a group as #rrggbb. There are ten colours; groups of equal colour have different markers."""
+    """Return the colour of a group as #rrggbb. After ten groups, colours repeat, with different markers."""
     return to_hex(plt.get_cmap("tab10")(index % 10))
 
 
 def marker(index: int) -> str:
-    """Return the marker of a group."""
+    """Return the matplotlib marker of a group."""
     return MARKERS[index // 10 % len(MARKERS)]
 
 
 def canvas(legend: Sequence[str]) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes, and room below them for a legend with these labels."""
+    """Return a figure with one pair of axes, and space below them for a legend with these labels."""
     lines = sum(wrapped(label).count("\n") + 1 for label in set(legend))
     figure, axes = plt.subplots(figsize=(WIDTH, HEIGHT + LINE * lines), constrained_layout=True)
     axes.grid(alpha=0.3)
@@ -49,7 +49,7 @@ def wrapped(label: str) -> str:
 
 
 def needs_log_scale(ends: Sequence[float]) -> bool:
-    """Return whether curves that end at these x need a logarithmic axis. Ends at 0 are ignored."""
+    """Return whether curves that end at these x values need a logarithmic x axis. Zeros are ignored."""
     positive = [x for x in ends if x > 0]
     return bool(positive) and max(positive) >= LOG_FROM * min(positive)
 
@@ -57,7 +57,7 @@ def needs_log_scale(ends: Sequence[float]) -> bool:
 def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
     """Set the scale and ticks of the x axis. Call this after all curves are drawn.
 
-    Ticks read 10 MB for the unit "B", 10 M for "", and 10 for None.
+    Ticks read "10 MB" with the unit "B", "10 M" with "", and plain numbers with None.
     """
     if log:
         axes.set_xscale("log")
@@ -69,7 +69,7 @@ def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Add a legend below the axes, with each label once, write the PNG and close the figure."""
+    """Add a legend below the axes that shows each label once, write the PNG, and close the figure."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     once = {wrapped(name): handle for handle, name in zip(handles, names, strict=True)}
     figure.legend(list(once.values()), list(once), loc="outside lower left", frameon=False, fontsize=9)

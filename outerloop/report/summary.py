@@ -1,4 +1,4 @@
-"""Summarize the rows of a run for summary.json: its losses, time and traffic."""
+"""Summarize the metrics of a run for summary.json: its losses, time and traffic."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
 
 def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
-    """Return one flat record of the run. `workers` is the number of workers of the whole swarm.
+    """Return a flat record of the run. `workers` is the number of workers in the whole swarm.
 
-    `tokens`, `tokens_per_s`: of the workers on this machine. `val_loss*`: nats per token. `bytes_sent_per_worker`:
-    counts every copy. `bits_per_param_per_round`: one worker's payload per parameter, counting every byte of its
-    message. `ratio_to_fp32`: 32 divided by these bits. `slow_hash`: the hash of the slow weights of each worker
-    of this machine that finished. `workers_died`: the workers of this machine that died.
+    `tokens` and `tokens_per_s` cover the workers on this machine. `val_loss*` is in nats per token.
+    `bytes_sent_per_worker` counts every copy. `bits_per_param_per_round` is one worker's payload per parameter,
+    counting every byte of its message, and `ratio_to_fp32` is 32 divided by it. `slow_hash` lists the hash of the slow
+    weights of each worker on this machine that finished, and `workers_died` the workers that died.
 
-    `compute_s`, `communication_s`, `others_s`: seconds spent in inner steps, in the work of the outer loop between
-    them, and waiting for other peers between them (inner/run_totals.py); means over this machine's finished workers.
-    `utilization`: `compute_s` divided by the sum of the three. Runs with gossip also have the number of `replicas`,
-    their `spread` at the end, and the counts that GOSSIP_COUNTS lists, summed over this machine's finished workers.
+    `compute_s`, `communication_s` and `others_s` are seconds spent in inner steps, in the outer loop's work between
+    them, and waiting for other peers between them (inner/run_totals.py), averaged over this machine's finished workers.
+    `utilization` is `compute_s` divided by their sum. Runs with gossip also have the number of `replicas`, their final
+    `spread`, and the counts listed in GOSSIP_COUNTS, summed over this machine's finished workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}
@@ -57,7 +57,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
 
 
 def last_tokens(rows: list[Row], worker: int) -> int:
-    """Return the number of tokens that one worker has trained on."""
+    """Return the number of tokens that a worker has trained on."""
     return max(row["tokens"] for row in rows if row["event"] == "eval" and row["worker"] == worker)
 
 

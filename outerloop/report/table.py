@@ -1,4 +1,4 @@
-"""Build the tables of a report as plain text cells, for both the HTML page and the terminal."""
+"""Build the tables of a report from plain-text cells, for both the HTML page and the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a heading per column and a text per cell. The first `words` columns are text, the others are numbers."""
+    """A table of text cells with title and column headings. The first `words` columns hold text, the others numbers."""
 
     title: str
     columns: list[str]
@@ -25,7 +25,7 @@ class Table:
 
 
 def results(comparison: Comparison) -> Table:
-    """Return a table with one row per group that has finished runs, ordered by loss, lowest first."""
+    """Return a table with one row per group that has finished runs, lowest loss first."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
     return Table(
@@ -36,7 +36,7 @@ def results(comparison: Comparison) -> Table:
 
 
 def result(comparison: Comparison, group: Group) -> Iterator[str]:
-    """Yield the cells of one group."""
+    """Yield the cells of one group's row in `results`."""
     yield group.label
     yield str(len(group.finished))
     yield format_stat(group.stat("val_loss"), decimals=3)
@@ -50,7 +50,7 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
 
 
 def gap(comparison: Comparison, group: Group) -> str:
-    """Return the percentage by which the group's loss exceeds its baseline's, as text."""
+    """Return the percentage by which a group's loss exceeds its baseline's, as text for a cell."""
     if comparison.find_baseline(group) is group:
         return "baseline"
     percent = comparison.gap_percent(group)
@@ -68,7 +68,7 @@ def unfinished(comparison: Comparison) -> Table:
 
 
 def last_loss(run: Run) -> str:
-    """Return the last validation loss, or the last training loss if there is none, or a dash if there is neither."""
+    """Return the last validation loss, or else the last training loss, or else a dash."""
     if run.validations:
         return f"{run.validations[-1]['val_loss']:.3f}"
     return DASH if run.last_train_loss is None else f"{run.last_train_loss:.3f} (training)"
@@ -97,8 +97,8 @@ def runs(comparison: Comparison) -> Table:
 def settings(comparison: Comparison, *, everything: bool) -> Table:
     """Return a table with one row per setting that differs between groups, and one column per group.
 
-    The rows are the recipe and the settings that occur in labels. If `everything` is true, all other settings that
-    differ are added, such as those that a recipe implies.
+    The rows are the recipe and the settings that appear in labels. If `everything` is true, all other differing
+    settings follow, such as those that a recipe implies.
     """
     groups = [group.settings for group in comparison.groups]
     first = [key for key in setting_diff.differing_keys(groups) if key in ("recipe", *setting_diff.named_keys(groups))]

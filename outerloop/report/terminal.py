@@ -1,4 +1,4 @@
-"""Show the tables of a report in a terminal. Text is wrapped, numbers are not. A table that is too wide is split."""
+"""Print the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outerloop.report.table import Table, results, unfinished
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
-"""Minimum width of each text column, in characters. If less space is left, the table is split."""
+"""Minimum width of a text column, in characters. If less space is left, the table is split."""
 
 
 PIPE_WIDTH = 180
@@ -28,7 +28,7 @@ def console() -> Console:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the tables and the notes on them."""
+    """Print the tables of a comparison and its notes."""
     for content in (results(comparison), unfinished(comparison)):
         for part in fit_to_width(content, console.width) if content.rows else ():
             console.print(part)
@@ -37,7 +37,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:
-    """Yield the whole table if it fits into `width` characters, else a table of its first columns and one of the rest.
+    """Yield the table, split into two if it does not fit into `width` characters.
 
     The second part repeats the first column. A table with more than one text column is never split.
     """
@@ -57,13 +57,13 @@ def table_width(table: Table) -> int:
 
 
 def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
-    """Return a table of some columns, of which only the first contains text."""
+    """Return a table of the selected columns. Only the first of them may be a text column."""
     pick = [[row[i] for i in columns] for row in [table.columns, *table.rows]]
     return Table(title, pick[0], pick[1:])
 
 
 def to_rich_table(table: Table) -> RichTable:
-    """Convert the table to a rich table. Cells are sanitized, because they may contain names chosen by other users."""
+    """Convert a table to a rich table. Cells are sanitized, because they may contain names chosen by other users."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):

@@ -1,4 +1,4 @@
-"""Parse bandwidths and times, and format counts and seconds with their standard deviations."""
+"""Parse bandwidths and times, and format counts and seconds with standard deviations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 @dataclass(frozen=True)
 class Stat:
-    """The mean and sample standard deviation of one quantity over `n` runs, in its unit. `std` is None for one run."""
+    """Mean and sample standard deviation of a quantity over `n` runs, in its own unit. `std` is None for one run."""
 
     mean: float
     std: float | None
@@ -22,42 +22,42 @@ class Stat:
 
 
 def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
-    """Parse a bandwidth: "100mbit" -> 1e8 bits per second. Raises UserError, naming `option`, for any other text."""
+    """Parse a bandwidth: "100mbit" -> 1e8 bits per second. Raises a UserError that names `option` for invalid text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
     if not found or float(found[1]) == 0:
         raise UserError(
-            f"{option} {text!r} is not a bandwidth: expected a number above 0 and kbit, mbit or gbit (per second),"
+            f"{option} {text!r} is not a bandwidth: expected a positive number with kbit, mbit or gbit (per second),"
             f" for example {option} 100mbit"
         )
     return float(found[1]) * BITS[found[2]]
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Parse a time: "50ms" -> 0.05 seconds. Raises UserError, naming `option`, for any other text."""
+    """Parse a time: "50ms" -> 0.05 seconds. Raises a UserError that names `option` for invalid text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
     if not found:
-        raise UserError(f"{option} {text!r} is not a time: expected a number and ms or s, for example {option} 50ms")
+        raise UserError(f"{option} {text!r} is not a time: expected a number with ms or s, for example {option} 50ms")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 
 def format_bandwidth(bits_per_s: float) -> str:
-    """Format a bandwidth: 1e8 -> 100 Mbit/s."""
+    """Format a bandwidth in bits per second: 1e8 -> "100 Mbit/s"."""
     factor, prefix = si_scale(bits_per_s)
     return f"{bits_per_s / factor:g} {prefix}bit/s"
 
 
 def si_scale(value: float) -> tuple[float, str]:
-    """Return the factor and the prefix letter that scale a count to 1 .. 1000."""
+    """Return the factor and prefix letter of the SI prefix that suits a value: 1234567 -> (1e6, "M")."""
     return next(((factor, letter) for factor, letter in LARGE if abs(value) >= factor), (1.0, ""))
 
 
 def format_stat(stat: Stat, *, decimals: int) -> str:
-    """Format mean ± standard deviation. If there is one run or all values are equal, format the mean alone."""
+    """Format mean ± standard deviation. For a single run, or equal values, format the mean alone."""
     return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
 
 
 def format_count(stat: Stat, unit: str = "") -> str:
-    """Format a count with the prefix that suits its mean: 1234567 -> 1.23 M."""
+    """Format a count with the SI prefix that suits its mean: 1234567 -> "1.23 M"."""
     factor, prefix = si_scale(stat.mean)
     scaled = Stat(stat.mean / factor, None if stat.std is None else stat.std / factor, stat.n)
     return f"{format_stat(scaled, decimals=decimals_for(scaled.mean) if factor > 1 else 0)} {prefix}{unit}".strip()
