@@ -23,22 +23,22 @@ logger = logging.getLogger(__name__)
 
 
 class Attached:
-    """The outer loop attached to an optimizer by hooks on `optimizer.step`.
+    """Attaches an outer loop to an optimizer by hooks on `optimizer.step`.
 
-    It stays attached until `remove` is called or the `with` block ends.
+    The hooks stay in place until `remove` is called or the `with` block ends.
 
     Args:
-        optimizer: optimizer of all trainable parameters of the model for which `outer` was made; it may have other
+        optimizer: optimizer of all trainable parameters of the model that `outer` was made for; it may have other
             parameters as well. Optimizers returned by `accelerator.prepare` and `fabric.setup` are accepted. If there
-            are several optimizers, such as Muon and AdamW for different parameters, pass a list in the order of their
-            steps; only the steps of the last optimizer are counted.
+            are several optimizers, such as Muon and AdamW for different parameters, pass a list in the order in which
+            they step; only the steps of the last one are counted.
         outer: the outer loop, which counts every step; its rounds launch and land inside `optimizer.step`. On a rank
-            that does not lead its island, pass the `Follower` that replaces the outer loop.
+            that does not lead its island, pass the `Follower` that stands in for the outer loop.
         samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
         on_round: called with the report of every round that landed or failed.
-        sole_writer: whether only the steps of `optimizer` change the weights. This is not the case if, for example,
-            averaged weights replace them for evaluation. If True, a delayed launch copies the weights in the
-            background; if False, the step that launches a round waits for this copy.
+        sole_writer: whether the weights change only in `optimizer.step`; False if, for example, averaged weights
+            replace them during evaluation. If True, a delayed launch copies the weights in the background; if False,
+            the step that launches a round waits for this copy.
 
     Raises:
         UserError: if the optimizer does not train a parameter that would be exchanged, or if a trainable parameter was
@@ -96,7 +96,7 @@ attach = Attached
 def hooked_optimizer(optimizer: Any) -> Optimizer:
     """Return the optimizer whose step calls hooks: `optimizer` itself, or the optimizer that it wraps.
 
-    Accelerate's wrapper has no hooks. It calls the step of the wrapped optimizer when the gradients are complete.
+    Accelerate's wrapper has no hooks. It steps the wrapped optimizer once all gradients are accumulated.
 
     Raises UserError if neither has hooks.
     """
@@ -111,7 +111,7 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
 
 
 def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Check that the optimizers train all trainable parameters. Raises UserError, naming the first missing one."""
+    """Check that the optimizers train all trainable parameters. Raises UserError that names the first missing one."""
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     kind = " and ".join(type(optimizer).__name__ for optimizer in optimizers)
     for name, p in outer.island.params.items():
@@ -123,9 +123,9 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe prescribes an inner optimizer other than AdamW, and the given one has another class.
+    """Log a warning if the recipe prescribes an inner optimizer other than AdamW and `optimizers` is another one.
 
-    If several optimizers are given, nothing is checked.
+    Several optimizers are not checked.
     """
     wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
     kind = type(optimizers[0]).__name__

@@ -16,12 +16,12 @@ Event = dict[str, Any]
 
 
 def status_lines(report: RoundReport) -> Iterator[str]:
-    """Yield lines that inform a user about refused messages, changed settings and diverged peers of a round."""
+    """Yield one line for the user per refused message, changed setting and diverged peer of a round."""
     for refusal in report.refused:
         yield f"left out, {refusal}"
     yield from report.notes
     for peer in report.diverged:
-        yield f"{peer} does not have the weights of most peers, and must take over theirs"
+        yield f"{peer} has other weights than most peers, and must load theirs"
 
 
 def round_fields(

@@ -1,12 +1,12 @@
 """Export the global model to a folder that other tools can read.
 
-The folder contains safetensors weights, config and tokenizer. It appears atomically: everything is written to a hidden
-sibling folder, which is then renamed.
+The folder contains weights (safetensors), config and tokenizer. It appears atomically: everything is written to a
+hidden sibling folder, which is then renamed.
 
-`exported_shapes` reads names and shapes without the weights, in the order that the parameters have in payloads. For a
-folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
-safetensors file was written either by `export_hf`, which stores the order in the metadata, or by another tool. In the
-latter case the order in the file is used.
+`exported_shapes` reads names and shapes without the weights, in the order that parameters have in payloads. If there is
+a config.json, transformers builds the model on the meta device, which allocates no memory. Otherwise the order is read
+from the metadata of the safetensors file, where `export_hf` stores it. For files from other tools, which lack this
+entry, the order in the file is used.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ORDER = "parameters"
-"""Metadata key of model.safetensors under which the order of the parameters in payloads is stored.
+"""Metadata key of model.safetensors that stores the order of the parameters in payloads.
 
-The file itself sorts parameters by name, so this order would be lost.
+The file sorts parameters by name, so this order would be lost otherwise.
 """
 
 
@@ -45,10 +45,10 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
     tokenizer. Raises UserError if the folder exists and is neither empty nor an exported model.
 
     Args:
-        model: the training model, which provides the architecture, the buffers and the frozen parameters.
-        slow: the weights to write, by the names of `trainable_parameters(model)`.
+        model: the trained model; provides the architecture, the buffers and the frozen parameters.
+        slow: the weights to write; the keys are the names in `trainable_parameters(model)`.
         tokenizer: the tokenizer to write next to the weights, or None.
-        folder: the folder to create; an earlier export in it is replaced.
+        folder: the folder to create. If it contains an earlier export, this is replaced.
     """
     folder = Path(folder)
     if folder.exists() and not is_replaceable(folder):
@@ -63,7 +63,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
 
 def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
-    """Return the slow weights and the tensors that are never exchanged: frozen parameters and persistent buffers."""
+    """Return name -> tensor to export: the slow weights, frozen parameters and persistent buffers, on the CPU."""
     names = {plain_name(name): p for name, p in model.named_parameters()}
     assert slow.keys() <= names.keys(), f"slow weights missing from the model: {slow.keys() - names.keys()}"
     tied = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -73,7 +73,7 @@ def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
 
 
 def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the whole export to a new folder."""
+    """Write weights, config and tokenizer to a new folder."""
     from transformers import PreTrainedModel
     from transformers.utils.logging import disable_progress_bar
 
@@ -90,7 +90,7 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
 
 
 def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the config with the tokenizer's special tokens, so that generation knows where to stop."""
+    """Write the model config with the tokenizer's special token ids, so that generation stops at the end of a text."""
     from transformers import GenerationConfig
 
     if tokenizer is None:
@@ -135,7 +135,7 @@ def exported_shapes(path: Path) -> dict[str, Size]:
 
 
 def shapes_from_config(folder: Path) -> dict[str, Size]:
-    """Return the shapes of the model that the config of a Hugging Face folder describes."""
+    """Return parameter name -> shape for the model that the config in a Hugging Face folder describes."""
     from transformers import AutoConfig, AutoModelForCausalLM  # imported late, because the import takes 3 s
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -145,7 +145,7 @@ def shapes_from_config(folder: Path) -> dict[str, Size]:
 
 
 def shapes_from_file(file: Path) -> dict[str, Size]:
-    """Return the shapes in a .safetensors file."""
+    """Return parameter name -> shape for a .safetensors file."""
     with safe_open(file, framework="pt") as tensors:
         names = json.loads((tensors.metadata() or {}).get(ORDER, "null")) or tensors.keys()
         return {name: Size(tensors.get_slice(name).get_shape()) for name in names}

@@ -1,9 +1,9 @@
-"""Run a non-leader rank of a gathered island. It follows the commands of the leader and has no outer state.
+"""Run a non-leader rank of a gathered island. It follows the leader's commands and has no outer state.
 
 leader's command   action of this rank
 gather, scatter    sends or receives its shards (gathered.py)
 step, evaluate     computes together with the other ranks, on its part of the batch
-save, load         saves or loads its shards of the model and inner optimizer; a load command contains the data position
+save, load         saves or loads its shards of the model and inner optimizer; a load command includes the data position
 leave              stops following commands
 """
 
@@ -23,7 +23,7 @@ from outerloop.types import Tensors
 
 
 class GatheredFollower:
-    """Replaces the outer loop on a non-leader rank. It knows the current inner step, but has no outer state."""
+    """Stands in for the outer loop on a non-leader rank. It knows the current inner step, but has no outer state."""
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
@@ -50,7 +50,7 @@ class GatheredFollower:
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
-    """Follow the leader's commands until the leader leaves. Raises UserError or LeaderFailed if the leader failed."""
+    """Run the leader's commands until it leaves. Raises UserError or LeaderFailed if the leader fails."""
     follower = Follower(outer.island)
     while (command := follower.recv_command())["do"] != "leave":
         if command["do"] == "step":

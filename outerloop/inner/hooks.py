@@ -1,6 +1,6 @@
 """Define the interfaces through which a training loop calls its outer loop.
 
-On non-leader ranks, a follower that has the same interface replaces the outer loop.
+On non-leader ranks, a follower with the same interface stands in for the outer loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class StepHooks(Protocol):
     """The methods that any training loop calls; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
 
     notifies_updates: bool
-    """True if the caller calls `before_update` before every change to the weights; set by the caller."""
+    """Set to True by a caller that calls `before_update` before every change to the weights."""
 
     @property
     def island(self) -> Island:
@@ -25,7 +25,7 @@ class StepHooks(Protocol):
         ...
 
     def before_update(self) -> float:
-        """Wait until the weights of the model may change. Return the seconds that this took."""
+        """Wait until the model's weights may be changed. Return the seconds spent waiting."""
         ...
 
     def after_inner_step(self, samples: int) -> Sequence[RoundReport]:

@@ -1,4 +1,4 @@
-"""Build the Llama models of configs/model, and define the interface that the trainer expects of any model.
+"""Build the Llama models in configs/model, and define the interface that the trainer expects of any model.
 
 A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that has them as `.logits`.
 Letters: B sequences in a batch, T tokens in a sequence, V token ids in the vocabulary.
@@ -36,20 +36,20 @@ def llama(
     norm_eps: float,
     attention: str,
 ) -> LlamaForCausalLM:
-    """Return a Llama with random weights. Seed torch's global generator first to get the same model on every peer.
+    """Return a Llama model with random weights. Seed torch's global generator to get the same model on every peer.
 
     Args:
-        vocab_size: V; at least the vocabulary size of the data.
+        vocab_size: number of token ids; at least the vocabulary size of the data.
         hidden_size: width of the residual stream.
         intermediate_size: width of the SwiGLU layers.
         layers: number of transformer blocks.
         heads: number of query heads; must divide hidden_size.
-        kv_heads: number of key and value heads; must divide heads. If equal to heads, heads are not grouped.
-        max_seq_len: the maximum sequence length stated in the config of an exported model.
+        kv_heads: number of key and value heads; must divide heads. Set it equal to heads for no grouping.
+        max_seq_len: maximum sequence length, as stated in the config of an exported model.
         tie_embeddings: whether to use the input embedding as the output matrix.
         rope_theta: base (θ) of the rotary embedding.
         norm_eps: epsilon of RMSNorm.
-        attention: "sdpa" or "eager"; the implementation, by its name in transformers.
+        attention: implementation of attention in transformers: "sdpa" or "eager".
 
     Raises UserError if `attention` is unknown or the numbers of heads do not divide as required.
     """
@@ -82,14 +82,14 @@ def llama(
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Run the model: tokens (B, T) -> logits (B, T, V)."""
+    """Run the model on tokens (batch, sequence). Return the logits (batch, sequence, vocabulary)."""
     within = model.module if isinstance(model, DistributedDataParallel) else model
-    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, also if compiled or sharded
+    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, even if compiled or sharded
     output = model(tokens, use_cache=False) if caches else model(tokens)
     return output if isinstance(output, Tensor) else output.logits
 
 
 def next_token_loss(model: nn.Module, window: Tensor) -> Tensor:
-    """Compute the loss: window (B, T + 1) -> mean cross-entropy in nats, float32 scalar."""
+    """Return the mean cross-entropy in nats (float32 scalar) of a window (batch, sequence + 1) of token ids."""
     logits = logits_of(model, window[:, :-1])
     return F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())

@@ -1,7 +1,7 @@
 """Define the inner optimizer that uses Muon for layer matrices and AdamW for the rest (MuLoCo, arXiv 2505.23725).
 
-Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps. Embeddings, the output matrix, norms and biases are
-not maps between layers, so AdamW updates them. Both optimizers are implemented by torch.
+Muon orthogonalizes a matrix's momentum with Newton-Schulz iterations. Embeddings, the output matrix, norms and biases
+are not maps between hidden layers, so AdamW updates them. Both optimizers come from torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Named = Iterable[tuple[str, Parameter]]
 
 
 class MuonWithAdamW(Optimizer):
-    """Muon and AdamW behind the interface of one optimizer, with the parameter groups of both.
+    """Combines Muon and AdamW into one optimizer, with the parameter groups of both.
 
     `needs_whole_matrices` is True because a rank cannot update its shard of a matrix without the other shards.
 

@@ -1,10 +1,10 @@
-"""Compute the totals of a worker's run, and how the time between two rounds was spent.
+"""Compute a worker's totals over its run, and how it spent the time between two rounds.
 
     utilization = compute / (compute + communication + others)
 
-"others" is the time spent waiting for other peers. Communication is all other work of the outer loop between two inner
-steps: launching, waiting for bytes in transit, and landing. Communication that overlaps with inner steps is not
-counted. Evaluations and checkpoints belong to none of the three.
+"others" is the time spent waiting for other peers. Communication is all other time that the outer loop takes between
+two inner steps: launching, waiting for bytes in transit, and landing. Communication that overlaps with inner steps is
+not counted. Evaluations and checkpoints are in none of the three categories.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from outerloop.replica.rank_group import RankGroup
 
 
 class StepTimeBudget:
-    """Sums up the times of all inner steps since the last round landed or failed."""
+    """Sums the times of all inner steps since the last round landed or failed."""
 
     def __init__(self) -> None:
         self.compute_s = self.outer_s = 0.0
 
     def add(self, step: StepReport) -> None:
-        """Add the times of one inner step: the computation, and the outer loop's work."""
+        """Add the computing time and the outer loop's time of one inner step."""
         self.compute_s += step.compute_s
         self.outer_s += step.outer_s
 
     def split(self, report: RoundReport) -> dict[str, float]:
-        """Return category -> seconds spent since the previous round, and reset the sums."""
+        """Split the time since the previous round: return category -> seconds, and reset the sums."""
         others_s = min(self.outer_s, report.peer_wait_s)
         spent = {
             "compute_s": self.compute_s,
@@ -42,11 +42,11 @@ class StepTimeBudget:
 
 
 class RunTotals:
-    """Totals of one worker since the run began, including earlier sessions.
+    """Keeps one worker's totals since the run began, including the time before it was resumed.
 
     Args:
-        exchange: counts the bytes of this session.
-        lanes: the ranks whose bytes are summed.
+        exchange: counts the bytes since this process started.
+        lanes: the ranks of an island whose bytes are summed.
     """
 
     def __init__(self, exchange: Exchange, lanes: RankGroup) -> None:
@@ -57,7 +57,7 @@ class RunTotals:
         self.totals = dict(self.earlier)
 
     def add_round(self, report: RoundReport) -> dict[str, float]:
-        """Add a round that has landed or failed. Return category -> seconds since the previous round."""
+        """Add a round that landed or failed. Return category -> seconds spent since the previous round."""
         spent = self.step_time.split(report)
         self.totals["payload_bytes"] += report.payload_bytes
         self.totals["rounds_failed"] += bool(report.failed)
@@ -66,12 +66,12 @@ class RunTotals:
         return spent
 
     def counters(self) -> dict[str, Any]:
-        """Return all totals, with the bytes of all lanes. This is a collective call if there are several lanes."""
+        """Return all totals, with bytes summed over all lanes. This is a collective: every lane must call it."""
         sent, received = self.lanes.all_reduce([self.traffic.bytes_sent, self.traffic.bytes_received])
         counted = {"bytes_sent": int(sent), "bytes_received": int(received), **counters(self.exchange)}
         return self.totals | {name: self.earlier.get(name, 0) + count for name, count in counted.items()}
 
     def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from the totals that `counters` returned in an earlier session."""
+        """Continue from the totals that `counters` returned before the run was resumed."""
         self.earlier |= counters
         self.totals = dict(self.earlier)

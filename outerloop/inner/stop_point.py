@@ -1,12 +1,12 @@
-"""Determine the inner step at which an interrupted run stops, which is the same for all workers of a machine.
+"""Choose the inner step after which an interrupted run stops, the same for all workers on a machine.
 
-    1. `request`, called for each worker, makes the worker wait before its next inner step, and returns the number of
-       steps that the worker has begun.
+    1. `request`, called for each worker, makes it wait before its next inner step, and returns the number of inner
+       steps that it has begun.
     2. `set_target` lets each worker train up to the largest of these numbers. The worker then saves its state and
        leaves.
 
 Because no worker begins another step between the two calls, all workers can reach the target. `request` returns
-immediately even if a worker is waiting for other peers inside a step that it has begun.
+immediately, even if a worker is waiting for other peers inside a step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 
 
 class StopPoint:
-    """The stop point of one worker. Its training thread calls `begin_step`; another thread calls the other methods."""
+    """The stop point of one worker. The training thread calls `begin_step`; another thread calls the rest."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -24,7 +24,7 @@ class StopPoint:
         self.target: int | None = None
 
     def begin_step(self, done: int) -> bool:
-        """Return whether to take another inner step after `done` steps. After `request`, wait for the target first."""
+        """Return whether to take another step after `done` inner steps. After `request`, wait until a target is set."""
         with self.changed:
             self.changed.wait_for(lambda: self.target is not None or not self.requested)
             self.begun = done + 1
@@ -43,7 +43,7 @@ class StopPoint:
             self.changed.notify_all()
 
     def cancel(self) -> None:
-        """Let a waiting worker continue, because the run ends without saving."""
+        """Wake a waiting worker, because the run ends without saving."""
         with self.changed:
             self.requested = False
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""Generate text from the global model during training, as a check of its quality in addition to the loss."""
+"""Generate text from the global model during training, as a quality check in addition to the loss."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPERATURE = 0.8
-"""Sampling temperature, by which the logits are divided.
+"""Sampling temperature: logits are divided by it.
 
-With a value below 1, unlikely tokens are drawn less often than the model predicts.
+Below 1, unlikely tokens are drawn less often than the model predicts.
 """
 
 
@@ -27,12 +27,12 @@ With a value below 1, unlikely tokens are drawn less often than the model predic
 class TextSampler:
     """Generates text samples, each of which continues a prompt.
 
-    A sampler has its own random generator, so that training is the same with and without samples.
+    The sampler has its own random generator, so that training is the same with and without samples.
 
     every: number of rounds between two samples.
     prompt: the text to continue.
     tokens: number of tokens to generate.
-    window: maximum number of preceding tokens from which the model predicts the next one.
+    window: maximum number of preceding tokens that the model sees when it predicts the next one.
     tokenizer: tokenizer of the data.
 
     Raises UserError if the data has no tokenizer, or if the prompt is empty.
@@ -46,12 +46,14 @@ class TextSampler:
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
-            raise UserError(f"samples.every={self.every} needs a tokenizer; this data has none: set samples.every=0")
+            raise UserError(
+                f"samples.every={self.every} needs a tokenizer, but this data has none: set samples.every=0"
+            )
         if not self.prompt:
             raise UserError("samples.prompt is empty: set it to a non-empty text, for example samples.prompt='The'")
 
     def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
-        """Return the prompt and its continuation by the model with these weights.
+        """Return the prompt followed by the text that the model generates with the given weights.
 
         All ranks of an island must call this.
         """
@@ -65,7 +67,7 @@ class TextSampler:
 
     @torch.no_grad()
     def generate(self, model: Module, text: Tensor, seed: int) -> Tensor:
-        """Return the token ids `text`, (1, n), followed by the generated ones: (1, n + tokens)."""
+        """Return the token ids `text` (1, n) followed by the generated token ids: (1, n + tokens)."""
         generator = torch.Generator().manual_seed(seed)
         model.eval()
         for _ in range(self.tokens):

@@ -1,6 +1,6 @@
-"""The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each step.
+"""Train one worker's model: turn batches into inner steps, and run the outer loop after each step.
 
-An inner step consists of forward and backward passes of `accumulate` micro-batches of `batch` sequences, gradient
+An inner step consists of forward and backward passes over `accumulate` micro-batches of `batch` sequences, gradient
 clipping, and a step of the inner optimizer. Then the outer loop counts the step. If there is no inner optimizer
 (method.reads = "gradients"), the outer loop reads the accumulated gradient.
 """
@@ -38,11 +38,11 @@ class StepReport:
     tokens: number of tokens in the step.
     lr: learning rate of the inner optimizer; None if there is no inner optimizer.
     rounds: reports of the rounds that landed or failed after the step.
-    compute_s: seconds of the step itself.
-    outer_s: seconds for which the outer loop stopped inner steps.
+    compute_s: seconds spent on the step itself.
+    outer_s: seconds for which the outer loop delayed training.
 
     On an accelerator, kernels queued by `update` may still be running when `compute_s` is measured. Their time is then
-    counted in the next operation that waits for them.
+    attributed to the next operation that waits for them.
     """
 
     loss: float
@@ -54,19 +54,19 @@ class StepReport:
 
 
 class Trainer(Generic[Outer]):
-    """The inner trainer of one worker.
+    """Trains the model of one worker.
 
     Args:
         model: the model, already on its device.
         forward: module called in the forward pass: the model itself, or its torch.compile or DDP wrapper.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: counts every inner step; the outer loop, or its replacement on a non-leader rank of a gathered island
+        outer: counts every inner step; the outer loop, or its stand-in on a non-leader rank of a gathered island
             (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
-        lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
-        warmup_steps: number of this worker's first updates during which a linear ramp limits the factor. A worker that
-            joins late needs the ramp because its optimizer moments start at zero.
+        lr_factor: inner step of the run (from 0) -> factor to multiply the optimizer's learning rate by.
+        warmup_steps: number of updates at this worker's start during which a linear ramp limits the factor. A late
+            joiner needs the ramp because its optimizer moments start at zero.
         accumulate: number of micro-batches per step.
         clip_norm: maximum global L2 norm to which the gradient is clipped; None for no limit.
         precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
@@ -117,8 +117,8 @@ class Trainer(Generic[Outer]):
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
         """Take one step of the inner optimizer on these micro-batches.
 
-        Return the mean loss before the step, the learning rate, and the seconds spent waiting until the outer loop had
-        read the weights.
+        Return the mean loss before the step, the learning rate, and the seconds spent waiting for the outer loop to
+        finish reading the weights.
         """
         [loss] = self.ranks.all_reduce([sum(self.backward(window) for window in windows) / self.ranks.size])
         stall_s = self.outer.before_update()
@@ -127,7 +127,7 @@ class Trainer(Generic[Outer]):
     def backward(self, window: Tensor) -> float:
         """Add the gradient of one micro-batch and return its loss, both divided by `accumulate`.
 
-        The sums over micro-batches are then means.
+        Sums over micro-batches are therefore means.
         """
         with self.autocast():
             loss = next_token_loss(self.forward, window) / self.accumulate
@@ -135,7 +135,7 @@ class Trainer(Generic[Outer]):
         return float(loss.detach())
 
     def update(self) -> float | None:
-        """Clip the gradient and step the inner optimizer. Return its learning rate; None if there is no optimizer."""
+        """Clip the gradient and step the inner optimizer, if there is one. Return its learning rate, else None."""
         if self.optimizer is None:
             return None
         if self.clip_norm is not None:
@@ -145,15 +145,15 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        # Workers that share this device take turns. Gradients are freed here, so only one worker holds them at a time.
+        # Workers that share this device take turns. Freeing gradients here lets only one worker hold them at a time.
         self.optimizer.zero_grad()
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()
     def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
-        """Return the total loss in nats with these weights, over all predicted tokens of windows (n, seq_len + 1).
+        """Return the total loss in nats with `weights`, over all predicted tokens of all ranks' windows.
 
-        Each rank has its own windows; all ranks have the same number. The sum includes the windows of all ranks.
+        `windows`: this rank's windows, (n, seq_len + 1), the same number on every rank.
         """
         self.outer.before_update()
         with self.outer.island.temporary_weights(weights):
@@ -162,7 +162,7 @@ class Trainer(Generic[Outer]):
 
     @torch.no_grad()
     def nats(self, windows: Tensor, batch: int) -> float:
-        """Return the total loss as `evaluate` does, with the model's current weights. All ranks must call this."""
+        """Return the total loss like `evaluate`, but with the model's current weights. All ranks must call this."""
         self.model.eval()
         nats = 0.0
         with self.autocast():
@@ -181,11 +181,11 @@ class Trainer(Generic[Outer]):
         }
 
     def position(self) -> dict[str, Any]:
-        """Return the data position and the numbers of tokens and updates, which are equal on all ranks."""
+        """Return the data position, the token count and the update count, which are equal on all ranks."""
         return {"stream": self.stream.state_dict(), "tokens": self.tokens, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict`, so that training resumes exactly from it."""
+        """Restore a state returned by `state_dict`, so that training resumes exactly where it was."""
         self.outer.before_update()
         self.model.load_state_dict(state["model"])
         if self.optimizer:
@@ -200,7 +200,7 @@ class Trainer(Generic[Outer]):
 
 
 def autocast_context(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """Return a function that creates an autocast context. Raises UserError if the precision is unknown."""
+    """Return a function that creates an autocast context for `precision`. Raises UserError if it is unknown."""
     if precision not in PRECISIONS:
         raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -210,10 +210,10 @@ def autocast_context(precision: str, device: torch.device) -> Callable[[], Abstr
 
 
 def pick_device(name: str, index: int) -> torch.device:
-    """Return the device called `name`. "auto" selects the first available one of CUDA, Apple's GPU and the CPU.
+    """Return the device called `name`. "auto" prefers CUDA, then Apple's GPU (mps), then the CPU.
 
-    With several CUDA devices, local workers are assigned to them round-robin by `index`. Raises UserError if the device
-    is unknown or not available.
+    Local workers are assigned round-robin to CUDA devices by their `index`. Raises UserError if the device is unknown
+    or not available.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":

@@ -1,6 +1,6 @@
 """Run one worker: resume, train, evaluate, save, agree on the final model, and emit events (events.py).
 
-All ranks of an island run this together; only the first rank emits events.
+All ranks of an island run this code together; only the first rank emits events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Worker:
     """Runs one trainer from the first inner step, or from the step of its checkpoint, to the last inner step.
 
     Args:
-        settings: settings of this run.
+        settings: when to evaluate, save, log and give up.
         trainer: this worker's inner trainer.
         outer: the trainer's outer loop.
         exchange: the outer loop's exchange, already joined.
@@ -77,9 +77,9 @@ class Worker:
         return self.outer.inner_step
 
     def run(self) -> None:
-        """Run from the start or the checkpoint to the last round.
+        """Train from the start, or from the checkpoint, to the last round.
 
-        Raises RoundFailed after too many failed rounds in a row, and UserError if the peers do not start at the same
+        Raises RoundFailed after too many failed rounds in a row, and UserError if the peers do not start from the same
         position. Also raises Stopped, QuorumLost, ReplicasDiverged and Outvoted (types.py).
         """
         if self.settings.resume_step is not None:
@@ -105,11 +105,10 @@ class Worker:
         self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
 
     def inner_step(self) -> StepReport:
-        """Take one inner step and land the rounds that are due.
+        """Take one inner step, and launch and land the rounds that are due.
 
-        If ReplicasDiverged is raised, the state is saved first: it is not known which replica is wrong, so this replica
-        may be the correct one. With several ranks, nothing is saved, because all ranks must take part in saving, but
-        only the leader gets this error.
+        Before ReplicasDiverged is re-raised, the state is saved, because this replica may be the correct one. With
+        several ranks, nothing is saved: all ranks must take part in saving, but only the leader gets this error.
         """
         try:
             return self.trainer.step()
@@ -119,19 +118,20 @@ class Worker:
             raise
 
     def agree_on_start(self) -> None:
-        """Check that most peers start at the same position with equal weights, else raise UserError (initial_state.py).
+        """Check that most peers start from the same position, and give them equal weights (initial_state.py).
 
-        Without lockstep this check is skipped. A worker that took over weights from other peers saves them immediately,
-        because it could not reproduce them if it were killed before its first checkpoint.
+        Raises UserError if the check fails. It is skipped if the exchange does not run peers in lockstep. A worker that
+        loaded weights from other peers saves them at once, because it could not reproduce them if it were killed before
+        its first checkpoint.
         """
         if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
-        """Record a round. After a round of the last fragment, do what is due: evaluate, generate text, export, save.
+        """Record a round. After a round of the last fragment, evaluate, generate text, export and save as due.
 
-        `newest` is False if later rounds landed after the same step, because this peer had fallen behind. The weights
-        are then newer than the round, so they are neither evaluated nor saved.
+        `newest` is False if later rounds landed after the same inner step, because this peer had fallen behind. The
+        weights are then newer than the round, so they are neither evaluated nor saved.
         """
         self.record(report)
         self.limit_failures(report)
@@ -157,13 +157,13 @@ class Worker:
             )
 
     def keep_payload(self, report: RoundReport) -> None:
-        """Write this worker's payload of the round to disk, if the settings request it."""
+        """Write this worker's payload of a round to disk if `keep_payload_rounds` is set."""
         if self.settings.keep_payload_rounds and report.blob and self.ranks.is_leader:
             folder = self.settings.run_dir / "workers" / str(self.settings.index) / "payloads"
             keep_payload(folder, report, rounds=self.settings.keep_payload_rounds)
 
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
-        """Do what is due after `done` rounds: evaluate, generate text, export and, unless the round `failed`, save."""
+        """Evaluate, generate text, export and, unless the last round `failed`, save, as due after `done` rounds."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
             self.evaluate(round_number=done)
         if self.sampler and is_due(done, self.sampler.every):
@@ -178,7 +178,7 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If rounds may land early, defer the save to the inner step after which the newest round has landed on all
+        If the schedule lets rounds land early, wait for the inner step after which the newest round has landed on all
         peers, so that all peers save after the same step.
         """
         schedule = self.outer.schedule
@@ -189,7 +189,7 @@ class Worker:
     def save_at_stop_point(self) -> None:
         """Save and raise Stopped if the run is interrupted and its stop point is reached.
 
-        If the workers may have landed different rounds by that step, save after the next step at which this is
+        If different rounds may have landed on the workers at that step, continue to the next step at which this is
         impossible: no round is in flight, or a round has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
@@ -203,7 +203,7 @@ class Worker:
     def finish(self) -> None:
         """Agree on the final model: the mean if replicas differ by design, else the majority's model (final_check.py).
 
-        Raises Outvoted if this peer's model is not the majority's.
+        Raises Outvoted if this peer's model differs from the majority's.
         """
         if not self.outer.shared:
             self.adopt_mean()
@@ -216,12 +216,12 @@ class Worker:
         self.divergence = ending.divergence
 
     def raise_if_diverged(self) -> None:
-        """Raise ReplicasDiverged if no hash of final weights had a majority. Call this after exporting the model."""
+        """Raise ReplicasDiverged if no final model had a majority. Call this after exporting the model."""
         if self.divergence:
             raise ReplicasDiverged(self.divergence)
 
     def adopt_mean(self) -> None:
-        """Adopt the mean of all compatible replicas as this machine's final model, and evaluate it."""
+        """Make the mean of all compatible replicas this worker's final model, and evaluate it."""
         averaged = average(self.outer, self.lanes)
         self.outer.replica.assign(averaged.mean)
         for reason in averaged.refused.values():
@@ -238,8 +238,9 @@ class Worker:
     def evaluate(self, *, round_number: int) -> None:
         """Evaluate the global model on this worker's share of the validation set, and emit the total loss in nats.
 
-        If replicas differ, the global model is their mean, and `spread` states how far apart they are. Without lockstep
-        the mean is computed only at the end; before that each worker evaluates its own replica.
+        If replicas differ by design, the global model is their mean, and `spread` states how far apart they are. If
+        peers do not run in lockstep, the mean is computed only at the end, and each worker evaluates its own replica
+        here.
         """
         if self.outer.shared or not self.exchange.info.lockstep:
             self.emit_validation(round_number, self.outer.slow)
@@ -248,7 +249,7 @@ class Worker:
             self.emit_validation(round_number, averaged.mean, spread=averaged.spread, replicas=len(averaged.peers))
 
     def save(self) -> None:
-        """Save this worker's whole state. The supervisor seals the checkpoint once all local workers have saved."""
+        """Save this worker's full state. The supervisor seals the checkpoint once all local workers have saved."""
         rest = {"rng": rng.get_state(), "counters": self.totals.counters()}
         save(
             self.trainer,
@@ -261,7 +262,7 @@ class Worker:
         self.emit("saved")
 
     def resume(self, step: int) -> None:
-        """Restore this worker's state at `step`. The random state is restored only on the leader."""
+        """Restore this worker's state from the checkpoint of `step`. Only the leader restores the random state."""
         rest = load(self.trainer, run_dir=self.settings.run_dir, step=step, worker=self.settings.index)
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
@@ -281,7 +282,7 @@ class Worker:
         self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)
 
     def emit_once(self, text: str) -> None:
-        """Emit a status line about the whole run; only worker 0 of each machine emits it."""
+        """Emit a status line about the whole run, from worker 0 of each machine only."""
         if self.settings.index == 0:
             self.emit("status", text=text)
 
@@ -292,6 +293,6 @@ class Worker:
 
 
 def sum_over_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
-    """Return the report of a round with payload bytes and norms combined over all lanes of an island."""
+    """Return a round's report with payload bytes and norms combined over all lanes (ranks) of an island."""
     payload_bytes, delta, mean = ranks.all_reduce([report.payload_bytes, report.delta_norm**2, report.mean_norm**2])
     return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))

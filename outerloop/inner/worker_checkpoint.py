@@ -3,10 +3,9 @@
     checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
     checkpoints/step-00000300/island-0/       the shards of a sharded island (distributed_checkpoint.py)
 
-All ranks of an island must call `save`. Once all shards are written, the first rank writes the file, and a record that
-is used to verify the file and the shards (checkpoint.py). All ranks must call `load`; ranks that follow a leader call
-`load_inner` instead. Shards can be loaded by any number of ranks. An unsharded replica can be loaded by any number of
-ranks, each of which then has a copy.
+All ranks of an island must call `save`. Once all shards are written, the first rank writes the file and a record for
+verifying the file and the shards (checkpoint.py). All ranks must call `load`, except that ranks that follow a leader
+call `load_inner`. Any number of ranks can load shards, and any number can each load a copy of an unsharded replica.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ State = dict[str, Any]
 
 
 def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int, slow_hash: str) -> None:
-    """Write the state of a trainer, and `rest`, the rest of the worker's state. All ranks of an island must call this.
+    """Save the state of a trainer, and `rest`, the rest of the worker's state. All ranks of an island must call this.
 
-    slow_hash: hash of the slow weights, 16 hexadecimal digits; only the leader uses it.
+    `slow_hash`: hash of the slow weights, 16 hexadecimal digits; only the leader uses it.
     """
     outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     outer.island.run_on_followers("save", step=step)
@@ -45,7 +44,7 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
-    """Restore the state of a trainer. Return the whole content of the file, including the `rest` given to `save`."""
+    """Restore the state of a trainer. Return the content of the file, including the `rest` passed to `save`."""
     outer, folder = trainer.outer, shard_folder(run_dir, step, worker)
     state = checkpoint.load(run_dir, step, worker)
     if not is_sharded(trainer.model):
@@ -62,7 +61,7 @@ def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
 
 
 def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, worker: int) -> None:
-    """Restore the inner state of a rank of a gathered island: its shards, and `position`, which the leader sends.
+    """Restore a rank's inner state in a gathered island: its shards, and the data `position` that the leader sends.
 
     Only the leader has outer state.
     """
@@ -71,17 +70,17 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
 
 def distributed_checkpoint() -> ModuleType:
-    """Return the module that saves and loads shards. It is imported late, because the import takes a second."""
+    """Return the module that saves and loads shards. It is imported only when needed, which takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 
 def shard_folder(run_dir: Path, step: int, worker: int) -> Path:
-    """Return the folder of an island's shards."""
+    """Return the folder that contains an island's shards in the checkpoint of `step`."""
     return checkpoint.generation(run_dir, step) / f"island-{worker}"
 
 
 def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
-    """Write the payload of a round, landed or failed, and delete the payloads of all but the last `rounds` rounds."""
+    """Write the payload of a round that landed or failed. Delete the payloads of all but the last `rounds` rounds."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
     for path in folder.glob("*.outl"):

@@ -1,4 +1,4 @@
-"""The settings of one worker's run: when it evaluates, saves, logs and gives up."""
+"""Settings of one worker: when it evaluates, saves, logs and gives up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of one worker's run.
+    """Settings of one worker: when it evaluates, saves, logs and gives up.
 
+    index, local_workers: this worker's index, and the number of workers, on this machine.
     eval_every, checkpoint_every: number of rounds between two evaluations or checkpoints; 0: only at the end.
+    eval_batch: number of windows per batch of an evaluation.
+    export_every: number of rounds between two exports of the model during training; 0: none.
     log_every: number of inner steps between two step events.
     keep_payload_rounds: number of recent rounds for which this worker's payloads are kept on disk.
+    max_failed_rounds: number of failed rounds in a row after which the worker gives up.
+    resume_step: inner step of the checkpoint to resume from; None to start from scratch.
     """
 
     index: int
@@ -31,7 +36,8 @@ class WorkerSettings:
     def evaluates_after(self, done: int, *, shared: bool) -> bool:
         """Return whether to evaluate after `done` rounds.
 
-        False after the last round if replicas are not `shared`: their mean is evaluated instead (`Worker.adopt_mean`).
+        After the last round, this is False if replicas differ by design (not `shared`): `Worker.adopt_mean` evaluates
+        their mean instead.
         """
         return shared if done == self.rounds else done < self.rounds and is_due(done, self.eval_every)
 
@@ -41,5 +47,5 @@ class WorkerSettings:
 
 
 def is_due(done: int, every: int) -> bool:
-    """Return whether an action with a period of `every` rounds (0: never) is due after `done` rounds."""
+    """Return whether an action that repeats every `every` rounds (0: never) is due after `done` rounds."""
     return every > 0 and done % every == 0

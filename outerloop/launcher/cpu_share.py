@@ -40,7 +40,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def useful_threads(params: int, tokens: int) -> int:
-    """Return how many threads (at least 1) a model of `params` parameters can use on micro-batches of `tokens` tokens."""
+    """Return how many threads, at least 1, `params` parameters and micro-batches of `tokens` tokens can keep busy."""
     return max(1, int(params * tokens / GRAIN))
 
 

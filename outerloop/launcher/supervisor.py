@@ -86,7 +86,7 @@ class Supervisor:
             raise WorkerCrashed(self.outvoted)
 
     def next_events(self, pool: WorkerPool) -> list[Event]:
-        """Return the next event, as a list of one.
+        """Return the next event in a one-element list.
 
         Once a worker is done, the others have `round_timeout_s` seconds to finish. After this timeout, return a "died"
         event for each worker that is still active.

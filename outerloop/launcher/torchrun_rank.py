@@ -133,7 +133,7 @@ def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store)
 
 
 def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, stop_point: StopPoint) -> bool:
-    """Train in the folder, and from the inner step, that rank 0 sends. Return whether the worker finished."""
+    """Train in the run directory and from the inner step that rank 0 sends. Return whether the worker finished."""
     try:
         exchange_values(settings, world, shared_settings(settings))
         run, *_ = exchange_values(settings, world, None)

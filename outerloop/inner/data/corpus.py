@@ -1,11 +1,11 @@
-"""The interface between text and training. A corpus serves batches to workers and holds out text for validation.
+"""Define the interface between text and training: a corpus serves batches and holds out text for validation.
 
 Every corpus guarantees:
 1. The training text of one worker is disjoint from that of every other worker and from the validation text.
 2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
-A window consists of seq_len + 1 tokens. Its first seq_len tokens are the inputs, its last seq_len tokens the targets.
-Consecutive windows share one token, so that every token of a text, except the first, is a target once.
+A window consists of seq_len + 1 tokens: the first seq_len are the inputs, the last seq_len the targets. Consecutive
+windows share one token, so that every token of a text, except the first, is a target once.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ class Stream(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the stream, as plain ints and strings."""
+        """Return the position in the stream as plain ints and strings."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Corpus(Protocol):
-    """AXIS data: one source of text."""
+    """A source of training and validation text."""
 
     vocab_size: int
-    """All token ids are below this number; the model's vocabulary must be at least as large."""
+    """Upper bound on the token ids (exclusive); the model's vocabulary must be at least this large."""
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> Stream:
         """Return the stream of worker `rank` among `size` workers. No two workers train on the same text."""
         ...
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """Return (n <= sequences, seq_len + 1) int64 windows of the validation split, the same for every rank."""
+        """Return up to `sequences` windows of the validation text, (n, seq_len + 1) int64, equal for all workers."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """Return the tokenizer of these token ids, which is saved with an exported model; None if it is not known."""
+        """Return the tokenizer that belongs to the token ids, to be saved with an exported model; None if unknown."""
         ...
 
 
@@ -57,13 +57,13 @@ def check_rank(rank: int, size: int) -> None:
     """Check that 0 <= rank < size. Raises UserError if not."""
     if not 0 <= rank < size:
         raise UserError(
-            f"worker rank {rank} of {size} workers does not exist: ranks go from 0 to workers - 1; "
-            "give every worker its own rank below the number of workers"
+            f"worker rank {rank} of {size} workers does not exist: ranks are 0 .. workers - 1; "
+            "give every worker its own rank in this range"
         )
 
 
 def too_short_error(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
-    """Return the error for a text that does not fill one window. `what`: name of the text; `mend`: advice."""
+    """Return the error for a text that is too short for one window. `what`: name of the text; `mend`: advice."""
     if tokens > 1:
         mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
     return UserError(f"{what}: {tokens} tokens, but a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")

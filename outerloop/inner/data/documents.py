@@ -1,8 +1,8 @@
 """Serve text files as a corpus.
 
-Whole files are held out for validation or assigned to workers, and each worker reads only its own files. If too small
-or too large a share of the bytes would be held out (for example, if all text is in one file), the last 5 % of the
-joined text is for validation instead. In that case, or if the files cannot be assigned to workers evenly enough,
+Whole files are held out for validation or assigned to workers, and each worker reads only its own files. If this would
+hold out too small or too large a share of the bytes (for example, if all text is in one file), the last 5 % of the
+joined text is used for validation instead. In that case, or if the files cannot be assigned to workers evenly enough,
 workers train on contiguous spans of the joined training text, and each worker reads all of it.
 """
 
@@ -31,19 +31,19 @@ class Document:
     """One text file."""
 
     name: str
-    """A path that is the same on every machine. It determines whether the file is held out for validation."""
+    """Path that is the same on every machine; its hash determines whether the file is held out for validation."""
     path: Path
     bytes: int
 
 
 class Documents:
-    """The corpus of a list of text files.
+    """A corpus made of text files.
 
     Args:
         documents: the files; their names must be unique.
         encoding: converts files to tokens.
         what: name of this corpus in messages.
-        whole_packages: whether to distribute whole top-level folders (non-IID workers) instead of single files.
+        whole_packages: whether to assign whole top-level folders to workers (non-IID) instead of single files.
     """
 
     def __init__(self, documents: Sequence[Document], *, encoding: Encoding, what: str, whole_packages: bool) -> None:
@@ -64,7 +64,7 @@ class Documents:
         return self.encoding.tokenizer()
 
     def split(self) -> tuple[list[Document], list[Document]] | None:
-        """Return (training, validation) documents; None unless the held-out files have 1 % to 20 % of the bytes."""
+        """Return (training, validation) documents, or None if the held-out files are not 1 % to 20 % of the bytes."""
         training: list[Document] = []
         held_out: list[Document] = []
         for document in self.documents:
@@ -73,9 +73,9 @@ class Documents:
         return (training, held_out) if 0.01 <= share <= 0.2 else None
 
     def documents_by_worker(self, training: Sequence[Document], size: int) -> list[list[Document]]:
-        """Return the documents of each worker, distributed by file or by package.
+        """Return each worker's documents, assigned by file or by package (top-level folder).
 
-        Raises UserError if packages are distributed and there are fewer packages than workers.
+        Raises UserError if packages are assigned and there are fewer packages than workers.
         """
         packages = group_by_package(training) if self.whole_packages else {d.name: [d] for d in training}
         if self.whole_packages and len(packages) < size:
@@ -116,7 +116,7 @@ def total_bytes(documents: Sequence[Document]) -> int:
 
 
 def is_fair(shares: Sequence[Sequence[Document]]) -> bool:
-    """Return whether every worker has at least half of an equal share of the bytes."""
+    """Return whether every worker has at least half as many bytes as in an equal split."""
     loads = [total_bytes(share) for share in shares]
     return min(loads) * 2 * len(loads) >= sum(loads)
 

@@ -10,7 +10,7 @@ from outerloop.types import UserError
 
 
 def match_files(patterns: str | Sequence[str], *, option: str) -> list[Path]:
-    """Return the files that match any of the patterns, each once, sorted by path. ** matches nested folders.
+    """Return the files that match any of the patterns, without duplicates, sorted by path. ** matches nested folders.
 
     Raises UserError if there is no pattern, or if a pattern matches no file.
     """

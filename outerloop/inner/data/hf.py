@@ -1,8 +1,8 @@
 """Stream text from Hugging Face `datasets`. This is the only module that imports that package.
 
 Examples are packed end to end into windows, in the dataset's own order, because a shuffle buffer could not be resumed
-exactly. Without a validation split, one text in twenty is held out by its hash, independently of worker and shard. The
-saved position consists of the dataset's own position and the tokens that were read but not yet returned.
+exactly. Without a validation split, one text in twenty is held out, chosen by its hash, independently of worker and
+shard. The saved position consists of the dataset's own position and the tokens that were read but not yet returned.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class HuggingFace:
-    """The corpus of one Hugging Face dataset.
+    """A corpus that streams one Hugging Face dataset.
 
     Args:
-        path: a dataset on the Hub, or, for local files, their format: parquet, json, text, csv.
+        path: a dataset on the Hub, or the format of local files: parquet, json, text, csv.
         name: the dataset's configuration, such as sample-10BT; null: its default.
         split: the split to train on.
         data_files: training files, if the dataset is loaded from local files.
         text_column: the column that contains the text.
-        val_split: a split to validate on; null: one text in twenty of the training split.
+        val_split: the split to validate on; null: one text in twenty of the training split.
         val_files: validation files, if the dataset is loaded from local files.
         tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
     """
@@ -60,13 +60,13 @@ class HuggingFace:
         self.what = f"data=hf ({path})"
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> HuggingFaceStream:
-        """Return the batches of one worker, in the dataset's own order. `seed` has no effect."""
+        """Return the stream of one worker's batches, in the dataset's own order. `seed` has no effect."""
         check_rank(rank, size)
         what = f"{self.what}, training text of worker {rank} of {size}"
         return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """Return the first windows of the validation text, because a stream cannot be sampled over its whole length."""
+        """Return the first windows of the validation text; a stream cannot be sampled over its whole length."""
         packer, windows = Packer(seq_len), list[Tensor]()
         for tokens in self._validation_tokens():
             packer.add(tokens)
@@ -85,13 +85,13 @@ class HuggingFace:
         return self.encoding.tokenizer()
 
     def open_part(self, rank: int, size: int) -> IterableDataset:
-        """Return worker `rank`'s part: whole files if `size` divides the file count, else every size-th example."""
+        """Return worker `rank`'s part: whole files if `size` divides the file count, else every `size`-th example."""
         from datasets.distributed import split_dataset_by_node
 
         return split_dataset_by_node(self._open(self.split, self.data_files), rank, size)
 
     def training_tokens(self, dataset: IterableDataset) -> Iterator[np.ndarray]:
-        """Yield the tokens of each document. `dataset.state_dict()` is the position after the last document yielded."""
+        """Yield each document's tokens. `dataset.state_dict()` is the position after the last document yielded."""
         for text in self._texts(dataset):
             if not (self.holds_out and is_held_out(text)):
                 yield self.encoding.encode(text)
@@ -130,7 +130,7 @@ class HuggingFace:
 class Packer:
     """Joins documents end to end and cuts them into windows of seq_len + 1 tokens.
 
-    The attribute `pending` is the whole state.
+    The attribute `pending` (tokens not returned yet) is the whole state.
     """
 
     def __init__(self, seq_len: int) -> None:
@@ -152,8 +152,8 @@ class Packer:
 class HuggingFaceStream:
     """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
-    The dataset is reopened for each epoch. `set_epoch` is not used, because it would redistribute the files, so workers
-    would train on the parts of other workers.
+    The dataset is reopened for each epoch. `set_epoch` is not used: it would redistribute the files, so that workers
+    would train on other workers' parts.
     """
 
     def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:
@@ -203,7 +203,7 @@ class HuggingFaceStream:
 
 
 def require_datasets() -> None:
-    """Check that `datasets` is installed. If not, raises UserError with the command that installs it."""
+    """Check that `datasets` is installed. Raises UserError with the install command if it is not."""
     try:
         import datasets  # noqa: F401
     except ImportError as error:

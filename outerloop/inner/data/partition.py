@@ -1,7 +1,7 @@
-"""Decide which text is held out for validation, and which worker trains on which part of the rest.
+"""Decide which text is held out for validation, and which part of the rest each worker trains on.
 
-Every rule is a pure function of names and sizes, so workers agree without communication. Within an island, all ranks
-draw the same windows, and each keeps its part of the batch.
+Every rule is a pure function of names and sizes, so workers agree without communication. All ranks of an island read
+the same windows, and each rank keeps its part of the batch.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ HELD_OUT = 0.05
 
 
 def is_held_out(key: bytes) -> bool:
-    """Return whether a key is held out. One key in twenty is held out; this depends only on the hash of the key."""
+    """Return whether `key` is held out for validation, which depends only on its hash. One key in twenty is."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") < HELD_OUT * 2**64
 
 
 def training_length(tokens: int) -> int:
-    """Return how many of the tokens are for training: the first 95 %. The last 5 % are for validation."""
+    """Return the number of training tokens, the first 95 % of `tokens`. The last 5 % are for validation."""
     return tokens - int(tokens * HELD_OUT)
 
 
 def rank_span(tokens: int, rank: int, size: int) -> slice:
-    """Return the contiguous part of worker `rank`. The parts of all workers cover all tokens without overlap."""
+    """Return worker `rank`'s contiguous span of the tokens. The workers' spans cover all tokens without overlap."""
     return slice(rank * tokens // size, (rank + 1) * tokens // size)
 
 
 def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[str]]:
-    """Return the names of the text files or packages of each worker.
+    """Assign text files or packages to workers. Return the names assigned to each worker.
 
-    Files or packages are assigned in order of size, largest first, each to the worker with the fewest bytes so far.
+    Each file or package, largest first, goes to the worker with the fewest bytes so far.
     """
     names_by_rank: list[list[str]] = [[] for _ in range(size)]
     loads = [(0, rank) for rank in range(size)]
@@ -49,10 +49,10 @@ def balance_by_bytes(bytes_by_name: Mapping[str, int], size: int) -> list[list[s
 
 
 class RankStream:
-    """The stream of rank r of R ranks: windows r B/R .. (r + 1) B/R of each batch of B windows. R must divide B.
+    """One rank's part of a stream: chunk `rank` of each batch, split into `ranks` equal chunks.
 
-    The mean of the ranks' mean gradients is the gradient of the whole batch. So an island trains as a single process
-    would, whatever its number of ranks.
+    `ranks` must divide the batch size. The mean of the ranks' gradients is then the gradient of the whole batch, so an
+    island trains as a single process would.
     """
 
     def __init__(self, stream: Stream, *, rank: int, ranks: int) -> None:
@@ -63,7 +63,7 @@ class RankStream:
         return self.stream.next().chunk(self.ranks)[self.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the island, which is the same on all its ranks."""
+        """Return the island's position in the stream, which is the same on all ranks."""
         return self.stream.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

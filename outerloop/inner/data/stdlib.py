@@ -1,6 +1,6 @@
-"""The source code of the Python standard library: 12 MB of text that every machine with Python already has.
+"""Serve the source code of the Python standard library: 12 MB of text that every machine with Python already has.
 
-Bytes are tokens, and 5 % of the files are for validation. The text differs slightly between Python versions.
+Bytes are tokens, and 5 % of the files are held out for validation. The text differs slightly between Python versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def stdlib(*, non_iid: bool) -> Documents:
     """Return the corpus of the standard library.
 
     Args:
-        non_iid: whether each worker gets whole top-level packages, so that workers see different kinds of code.
+        non_iid: whether to assign whole top-level packages to workers, so that they see different kinds of code.
     """
     root = Path(sysconfig.get_path("stdlib"))
     documents = [Document(path.relative_to(root).as_posix(), path, path.stat().st_size) for path in sources(root)]
@@ -27,7 +27,7 @@ def stdlib(*, non_iid: bool) -> Documents:
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """Yield every .py file below `folder`, except tests and installed packages."""
+    """Yield every .py file under `folder`, except tests and installed packages."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name not in SKIPPED:
             yield from sources(path)

@@ -1,6 +1,6 @@
 """Read local text files, as bytes or tokenized with a local tokenizer.
 
-The text of a worker is kept in memory. If it does not fit, tokenize it once and use data=tokens.
+Each worker keeps its text in memory. If it does not fit, tokenize it once and use data=tokens.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from outerloop.inner.data.tokenization import encoding
 
 
 def text(*, files: Sequence[str], tokenizer: str | None) -> Documents:
-    """Return the corpus of local text files.
+    """Return a corpus of local text files.
 
     Args:
-        files: paths or globs. The split uses the path of each file relative to the common parent folder of all files.
+        files: paths or globs. Files are split by their paths relative to the common parent folder of all files.
         tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
     """
     paths = match_files(files, option="data.files")

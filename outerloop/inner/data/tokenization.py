@@ -1,4 +1,4 @@
-"""Convert text to token ids: either to its bytes, or with a tokenizer from a local folder."""
+"""Convert text to token ids, either its bytes or the ids of a tokenizer from a local folder."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Encoding(Protocol):
-    """A conversion of documents to token ids."""
+    """Converts documents to token ids."""
 
     vocab_size: int
 
     def encode(self, document: bytes) -> np.ndarray:
-        """Return the token ids of one document, given as UTF-8 bytes; the end-of-text token, if any, is the last."""
+        """Return the token ids of one document, given as UTF-8 bytes, with the end-of-text token, if any, appended."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
 
 class Bytes:
-    """The encoding in which a token id is a byte value and documents end with byte 0. It needs no download."""
+    """An encoding whose token ids are byte values. Documents end with byte 0. It needs no download."""
 
     vocab_size = 256
 
@@ -38,7 +38,7 @@ class Bytes:
 
 
 class LocalTokenizer:
-    """The encoding of a Hugging Face tokenizer folder. Documents end with its eos token, if it has one."""
+    """The encoding of a Hugging Face tokenizer in a local folder. Documents end with its eos token, if it has one."""
 
     def __init__(self, folder: str) -> None:
         self._tokenizer = load_tokenizer(folder)
@@ -56,12 +56,12 @@ class LocalTokenizer:
 
 
 def encoding(tokenizer: str | None) -> Encoding:
-    """Return the encoding given by `data.tokenizer`; None means bytes."""
+    """Return the encoding for the option `data.tokenizer`; None means bytes."""
     return Bytes() if tokenizer is None else LocalTokenizer(tokenizer)
 
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer saved in `folder`, without network access. Raises UserError if the folder contains none."""
+    """Load the tokenizer saved in `folder`, without network access. Raises UserError if there is none."""
     from transformers import AutoTokenizer  # imported late: the import takes a second, and bytes need no tokenizer
 
     path = Path(folder).expanduser()
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
-    """Return a new tokenizer whose ids are the byte values. It supports save_pretrained and AutoTokenizer."""
+    """Return a new tokenizer whose token ids are byte values. It works with save_pretrained and AutoTokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast  # imported late: the import takes a second; only exports need it
 
@@ -91,13 +91,13 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
         tokenizer_object=core,
         eos_token=characters[0],
         pad_token=characters[0],
-        split_special_tokens=True,  # else a letter Ā in a text would be taken for the end-of-text token "Ā"
+        split_special_tokens=True,  # otherwise the letter Ā in a text would be read as the end-of-text token "Ā"
         clean_up_tokenization_spaces=False,
     )
 
 
 def byte_characters() -> list[str]:
-    """Return the 256 characters by which a byte-level BPE represents the bytes, in the order of byte values."""
+    """Return the characters that a byte-level BPE uses for the bytes 0 .. 255, in this order."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = iter(range(256, 512))
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]

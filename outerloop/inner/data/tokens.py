@@ -1,10 +1,10 @@
 """Read token shards in llm.c's format: text is tokenized only once, and files may be of any size.
 
-A shard is a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens. The two kinds of shards:
+A shard is a header of 256 int32 (magic, version, number of tokens, zeros), followed by the tokens. Supported formats:
 magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
 
-A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped,
-because each map keeps a file open: 100B tokens are about 1000 shards, and the usual limit is 1024 open files.
+Windows are read from the files on demand, so memory use does not grow with the data. Files are not memory-mapped,
+because each mapping keeps a file open: 100B tokens are about 1000 shards, and the usual limit is 1024 open files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def open_shard(path: Path) -> Shard:
 
 
 class Shards:
-    """A read-only token array that joins shards end to end."""
+    """A read-only array of the tokens in several shards, joined end to end."""
 
     def __init__(self, shards: Sequence[Shard], *, vocab_size: int) -> None:
         self.shards, self.vocab_size = list(shards), vocab_size
@@ -78,7 +78,7 @@ class Shards:
         return np.concatenate([self._read_checked(shard) for shard in self._pieces(window)])
 
     def view(self, window: slice) -> Shards:
-        """Return a part of the tokens as `Shards`, without reading any tokens."""
+        """Return a part of the tokens as `Shards`, without reading the files."""
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
@@ -101,13 +101,13 @@ class Shards:
 
 
 class TokenShards:
-    """The corpus of llm.c token shards, joined in name order. Each worker trains on a contiguous span of the tokens.
+    """A corpus of llm.c token shards, joined in path order. Each worker trains on a contiguous span of the tokens.
 
     Args:
         files: paths or globs of the training shards.
         val_files: paths or globs of the validation shards; null: the last 5 % of `files`.
         vocab_size: the vocabulary size of the tokenizer that made the shards (50257 for GPT-2).
-        tokenizer: folder of this tokenizer, which is copied into an exported model; null: only weights are exported.
+        tokenizer: folder of this tokenizer, to be exported with the model; null: the model is exported without it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Sample a corpus of known length: windows of a token array, in a new order every epoch.
+"""Sample windows from a token array, in a new order every epoch.
 
-In epoch e the tokens are cut at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ..., and the windows are visited in
-the order of a permutation. Phase and permutation are drawn from default_rng([seed, e]), so the epoch and the number of
-visited windows (cursor) are the whole state. The random phase shifts the cuts, so that over many epochs a token occurs
-at every position of a window.
+In epoch e, the tokens are cut at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ..., and the windows are visited in a
+permuted order. Phase and permutation are drawn from default_rng([seed, e]), so the epoch and the number of visited
+windows (cursor) are the whole state. The random phase shifts the cuts, so that over many epochs a token occurs at every
+position in a window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TokenArray(Protocol):
 
 
 class WindowStream:
-    """An endless stream of batches of windows of one token array."""
+    """An endless stream of batches of windows from one token array."""
 
     def __init__(self, tokens: TokenArray, *, batch: int, seq_len: int, seed: int, what: str) -> None:
         if len(tokens) <= seq_len:
@@ -65,7 +65,7 @@ def window(tokens: TokenArray, start: int, seq_len: int) -> Tensor:
 
 
 def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: str) -> Tensor:
-    """Return windows that are evenly spaced over the whole array: (n <= sequences, seq_len + 1) int64."""
+    """Return at most `sequences` windows, (n, seq_len + 1) int64, evenly spaced over the whole array."""
     windows = (len(tokens) - 1) // seq_len
     if windows < 1:
         raise too_short_error(len(tokens), seq_len=seq_len, what=what, mend="use more text")
