@@ -1,7 +1,7 @@
-"""Train with two peers and accelerate. The outer loop takes the objects that `prepare` returns, unchanged.
+"""Train two peers with accelerate. The outer loop takes the objects that `prepare` returns as they are.
 
 Run: `python examples/accelerate_loop.py`. Then, in a second terminal, `python examples/accelerate_loop.py ADDRESS` with
-the address that the first program prints. For several processes per peer: `accelerate launch --num_processes 2 ...`.
+the address printed by the first program. For several processes per peer: `accelerate launch --num_processes 2 ...`.
 See: a round after every 20 optimizer steps, each of which accumulates the gradients of two batches.
 """
 
@@ -19,7 +19,7 @@ SHARE = len(ADDRESS)
 
 accelerator = Accelerator(gradient_accumulation_steps=2)
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
+torch.manual_seed(0)  # equal initial weights save a download; otherwise all peers load the first peer's weights
 model, x = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=32, sampler=range(SHARE, 4096, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,8 +1,8 @@
-"""Simulate eight workers on one device, with any model, data and loss; here, a CNN is trained on generated images.
+"""Simulate eight workers on one device, with any model, data and loss. Here they train a CNN on generated images.
 
 Run: `python examples/cnn_simulation.py` (half a minute on two cores), then `outerloop report runs/cnn` for a page with
-curves. See: the validation loss and accuracy of three recipes after the same number of steps, and the bytes that each
-worker sent.
+curves. See: for each of three recipes, the validation loss and accuracy after the same number of steps, and the bytes
+sent per worker.
 """
 
 from pathlib import Path
@@ -20,14 +20,14 @@ shapes = nn.functional.interpolate(torch.randn(10, 1, 4, 4, generator=torch.Gene
 
 
 def make_model() -> nn.Module:
-    """Return a CNN of 20,000 parameters. It is called once for each worker, each time with the same seed."""
+    """Return a CNN with 20,000 parameters. Called once per worker, with the same seed each time."""
     first = (nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(32 * 9, 48), nn.ReLU(), nn.Linear(48, 10))
 
 
 def draw(seed: int, count: int) -> list[Batch]:
-    """Return batches of 32 noisy images (12 x 12, shifted by up to 2 pixels) of ten shapes, with their labels."""
+    """Return batches of 32 noisy 12 x 12 images of ten shapes, shifted by up to 2 pixels, with their labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
     shifts = torch.randint(-2, 3, (count, 2), generator=generator).tolist()
@@ -49,7 +49,7 @@ for recipe in ("ddp", "diloco", "sparseloco"):
         loss,
         recipe=recipe,
         workers=WORKERS,
-        steps=STEPS,  # inner steps of each worker, the same for every recipe
+        steps=STEPS,  # inner steps per worker, equal for all recipes
         sync_every=1 if recipe == "ddp" else SYNC_EVERY,
         validation=validation,
         run_dir=FOLDER / recipe,

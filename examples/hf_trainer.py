@@ -1,7 +1,7 @@
-"""Train with two peers and one callback in Hugging Face's Trainer, which still saves, logs and resumes as usual.
+"""Train two peers with Hugging Face's Trainer and one callback. Saving, logging and resuming work as usual.
 
 Run: `python examples/hf_trainer.py`. Then, in a second terminal, `python examples/hf_trainer.py ADDRESS` with the
-address that the first program prints. For several processes per peer: `torchrun --standalone --nproc-per-node 2 ...`.
+address printed by the first program. For several processes per peer: `torchrun --standalone --nproc-per-node 2 ...`.
 See: values named `outer/...` in the log after every 20 steps.
 """
 
@@ -16,10 +16,10 @@ import outerloop
 
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
-PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # folder for this peer's key
+PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # folder with this peer's key
 
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
+torch.manual_seed(0)  # equal initial weights save a download; otherwise all peers load the first peer's weights
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = LlamaForCausalLM(LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes))
 text = torch.tensor(list(Path(random.__file__).read_bytes()))  # bytes of the source code of Python's `random`
@@ -31,9 +31,9 @@ arguments = TrainingArguments(
     logging_steps=10,
     save_steps=30,
     disable_tqdm=True,
-    use_cpu=not torch.cuda.is_available(),  # without this option, the CPU processes of a peer ignore each other
-    ddp_find_unused_parameters=False,  # under torchrun, torch warns about the Trainer's default, True
-    report_to=[],  # "wandb", "tensorboard", ... would also receive the values of every round
+    use_cpu=not torch.cuda.is_available(),  # without this option, a peer's CPU processes train independently
+    ddp_find_unused_parameters=False,  # the Trainer's default, True, causes a torch warning under torchrun
+    report_to=[],  # loggers such as "wandb" or "tensorboard" would also receive the values of every round
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
 trainer.add_callback(

@@ -1,8 +1,8 @@
-"""Train with two peers and one callback in Lightning's Trainer, which logs every round and saves the outer loop.
+"""Train two peers with Lightning's Trainer and one callback, which logs rounds and saves the outer loop's state.
 
 Run: `python examples/lightning_trainer.py`. Then, in a second terminal, `python examples/lightning_trainer.py ADDRESS`
-with the address that the first program prints. See: the progress bars of both programs start when the second one has
-joined. At the end, both programs print the same hash of the agreed weights.
+with the address printed by the first program. See: both progress bars start once the second program has joined. At the
+end, both programs print the same hash of the agreed weights.
 """
 
 import sys
@@ -33,7 +33,7 @@ class Regression(lightning.LightningModule):
 
 
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
+torch.manual_seed(0)  # equal initial weights save a download; otherwise all peers load the first peer's weights
 module, x = Regression(), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=16, sampler=range(SHARE, 4096, 2))
 callback = outerloop.LightningCallback(

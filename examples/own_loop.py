@@ -1,8 +1,8 @@
-"""Train with two peers and a plain PyTorch loop: SparseLoCo adds three lines, and the rest of the loop is unchanged.
+"""Train two peers with SparseLoCo in a plain PyTorch loop. The outer loop adds only three lines.
 
 Run: `python examples/own_loop.py`. Then, in a second terminal, `python examples/own_loop.py ADDRESS` with the address
-that the first program prints. See: six rounds, each of 4.7 KB instead of the 428 KB of float32 values. At the end, both
-programs print the same hash of the agreed weights.
+printed by the first program. See: six rounds, each of which sends 4.7 KB instead of 428 KB in float32. At the end,
+both programs print the same hash of the agreed weights.
 """
 
 import random
@@ -19,11 +19,11 @@ STEPS, SYNC_EVERY = 180, 30
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 
-# Windows of 16 bytes of the source code of Python's `random`, each with the next byte. Each peer trains on one half.
+# Windows of 16 bytes from the source of Python's `random`, plus the next byte as the target. Each peer takes one half.
 text = torch.tensor(list(Path(random.__file__).read_bytes()))
 windows = text.unfold(0, 17, 1)[SHARE::2]
 torch.set_num_threads(1)  # two peers share the cores of this machine
-torch.manual_seed(0)  # equal initial weights save a download; if they differ, all peers start from the first peer's
+torch.manual_seed(0)  # equal initial weights save a download; otherwise all peers load the first peer's weights
 model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(16 * 32, 128), nn.ReLU(), nn.Linear(128, 256))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 

@@ -1,8 +1,8 @@
 """Train on two islands of FSDP2 ranks. Each island holds one sharded model; islands exchange updates every 15 steps.
 
 Run: `torchrun --nproc-per-node 4 examples/own_loop_fsdp2.py` (4 CPU processes or GPUs: 2 islands of 2 ranks). See: the
-memory and the loss of each rank, the hash of its shards, which is equal on the rank with the same shards on the other
-island, and one checkpoint per island.
+memory and loss of each rank; the hash of its shards, which equals that of the rank with the same shards on the other
+island; and one checkpoint per island.
 """
 
 import random
@@ -30,9 +30,9 @@ model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), *blocks, nn.Linear(51
 for block in blocks:
     fully_shard(block, mesh=mesh["ranks"])
 fully_shard(model, mesh=mesh["ranks"])
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which replaces the parameters
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # created after fully_shard, which replaces parameters
 
-# Windows of 16 bytes of the source code of Python's `random`, each with the next byte. Each rank has a separate share.
+# Windows of 16 bytes from the source of Python's `random`, plus the next byte as the target. Each rank has a share.
 text = torch.tensor(list(Path(random.__file__).read_bytes()), device=device)
 windows = text.unfold(0, 17, 1)[dist.get_rank() :: dist.get_world_size()]
 

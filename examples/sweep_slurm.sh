@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A sweep on SLURM, one job per run: three recipes and three seeds with equally many inner steps, then one report.
-# Run: `examples/sweep_slurm.sh hydra.launcher.partition=gpu` on a login node; further options are appended. FOLDER= sets
-# the place of the runs. See: nine lines with job ids, then the table of all recipes; FOLDER/report/report.html has the curves.
+# A sweep on SLURM with one job per run: three recipes, three seeds, the same number of inner steps; then one report.
+# Run: `examples/sweep_slurm.sh hydra.launcher.partition=gpu` on a login node. Further options can be added; FOLDER=...
+# sets the output folder. See: nine job ids, then a table of all recipes. FOLDER/report/report.html shows the curves.
 set -euo pipefail
 folder=${FOLDER:-runs/sweep}
 outerloop train -m \

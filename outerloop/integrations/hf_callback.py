@@ -2,8 +2,8 @@
 
     Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
-The processes that torchrun starts for one Trainer form one peer, of which only the first process exchanges data with
-other peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds
+The processes that torchrun starts for one Trainer form one peer. Only the first process exchanges data with other
+peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds
 one file to every checkpoint folder, and `train(resume_from_checkpoint=True)` resumes from it.
 """
 
@@ -31,8 +31,8 @@ class HFCallback(TrainerCallback):
 
     Args:
         recipe, overrides, arguments: as for `from_recipe`, e.g. HFCallback("sparseloco", "compress=int8", peers=2).
-        trainer: the Trainer to which this callback is added with `add_callback`. If it is given, rounds are also logged
-            to its reporting targets (wandb, TensorBoard).
+        trainer: the Trainer to which this callback is added with `add_callback`. If given, rounds are also logged to
+            its reporting targets (wandb, TensorBoard).
     """
 
     outer: OuterLoop
@@ -49,8 +49,8 @@ class HFCallback(TrainerCallback):
     ) -> None:
         """Create the outer loop and attach it to the optimizer.
 
-        Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer shards the model,
-        or if the optimizer does not train the whole model. In the last case this peer leaves the run.
+        Raises UserError if training resumes from a checkpoint that contains no outer loop, if the Trainer shards the
+        model, or if the optimizer does not train the whole model. In the last case, this peer leaves the run.
         """
         model, processes = kwargs["model"], args.world_size
         if processes > 1 and (args.fsdp or args.deepspeed or is_sharded(model)):
@@ -65,8 +65,8 @@ class HFCallback(TrainerCallback):
             raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log the rounds that landed after this step."""
-        due = control.should_log  # trainer.log may reset it before this step's loss is logged
+        """Log the rounds that were applied after this step."""
+        due = control.should_log  # trainer.log may reset should_log before this step's loss is logged
         for report in self.rounds:
             charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
             if self.trainer is not None:
@@ -84,7 +84,7 @@ class HFCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the run, after the other peers have received the data that they need from this peer."""
+        """Leave the run once the other peers have received the data that they need from this peer."""
         self.attached.remove()
         self.outer.close()
 
@@ -95,7 +95,7 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the outer loop's state in the checkpoint to resume from. Raises UserError if the checkpoint has none."""
+    """Load the outer loop's state from the checkpoint to resume from. Raises UserError if the checkpoint has none."""
     file = outer_state_file(args, state)
     if not file.exists():
         raise UserError(

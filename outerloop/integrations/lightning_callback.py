@@ -2,7 +2,7 @@
 
     Trainer(callbacks=[LightningCallback("sparseloco", peers=2, sync_every=30)], max_steps=3000).fit(module, data)
 
-The processes of a Trainer with DDP form one peer, of which only the first process exchanges data with other peers.
+The processes of a Trainer with DDP form one peer. Only the first process exchanges data with other peers.
 Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the state of the
 outer loop, which `fit(ckpt_path=...)` restores.
 """
@@ -28,7 +28,7 @@ class LightningCallback(Callback):
 
     Args:
         recipe, overrides, arguments: as for `from_recipe`: LightningCallback("sparseloco", "compress=int8", peers=2).
-        samples: number of training samples of all processes together per optimizer step. It is used only as the weight
+        samples: total number of training samples per optimizer step, over all processes. It is only used as the weight
             of this peer in a sample-weighted mean.
     """
 
@@ -44,13 +44,13 @@ class LightningCallback(Callback):
         Raises UserError if the Trainer shards the module, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
-        self.outer, self.restored = self.make(model, self.restored, None), None  # a later `fit` starts fresh
+        self.outer, self.restored = self.make(model, self.restored, None), None  # a later `fit` starts from scratch
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the rounds that landed after the step of this batch."""
+        """Log the rounds that were applied after this batch's step."""
         assert self.outer is not None
         for report in self.rounds:
             charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
@@ -59,29 +59,29 @@ class LightningCallback(Callback):
         self.rounds.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the run, after the other peers have received the data that they need from this peer."""
+        """Leave the run once the other peers have received the data that they need from this peer."""
         assert self.outer is not None
         self.attached.remove()
         self.outer.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the run immediately after an error in the Trainer."""
+        """Leave the run immediately if the Trainer fails."""
         if self.outer is not None:
             self.outer.exchange.abort()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the outer loop for a checkpoint; empty before training starts."""
+        """Return the state of the outer loop for a checkpoint, or an empty dictionary before training starts."""
         return self.outer.state_dict() if self.outer is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Store the state from which the outer loop resumes when training starts."""
+        """Store the state, from which the outer loop resumes when training starts."""
         self.restored = state_dict
 
 
 def module_or_copies(trainer: Trainer, module: LightningModule) -> Module:
     """Return the module, or its DDP wrapper if several processes hold copies of it.
 
-    Raises UserError if the processes hold different parts of the module.
+    Raises UserError if the processes hold shards of the module.
     """
     if trainer.world_size == 1:
         return module

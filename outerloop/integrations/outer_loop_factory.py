@@ -14,13 +14,13 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import UserError
 
 MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None], OuterLoop]
-"""Function that returns an outer loop for (model on its device, state to resume from, processes with model copies)."""
+"""Function (model on its device, state to resume from, process group of the model's copies) -> outer loop."""
 
 
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
     """Return a function that calls `from_recipe` with these arguments.
 
-    Raises TypeError immediately, before training begins, if an argument does not exist.
+    Raises TypeError at once, instead of when training begins, if an argument does not exist.
     """
     signature(from_recipe).bind(recipe, None, *overrides, **arguments)
 
@@ -36,7 +36,7 @@ def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeA
 
 
 def refuse_sharded(processes: int) -> UserError:
-    """Return the error for a Trainer whose processes hold different parts of the model."""
+    """Return the error for a Trainer that shards the model across its processes."""
     return UserError(
         f"this Trainer shards the model over {processes} processes, but the callback supports only full copies (DDP):"
         " call outerloop.from_recipe with the model under fully_shard in your own training loop"

@@ -1,8 +1,8 @@
 """LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits in both directions.
 
-1 + 4/64 bytes are sent per value instead of 8 bytes (both multiplied by (R - 1) / R), which is 0.133 of a float32
-ring all-reduce. The backward pass waits for each bucket, so use this only if links are slower than the computation.
-N values per bucket, R ranks.
+Each rank sends 1 + 4/64 bytes per value instead of 8 (both times (R - 1) / R), which is 0.133 of a float32 ring
+all-reduce. The backward pass waits for the exchange of each bucket, so use this hook only if communication is slower
+than computation. Shapes: N values per bucket, R ranks, P values per rank's piece of a bucket.
 """
 # No `from __future__ import annotations` in this file: register_comm_hook compares annotations with expected types.
 
@@ -14,10 +14,10 @@ from outerloop.loco.state import State
 
 
 def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return the mean of all ranks' gradients.
+    """Return the mean of all ranks' gradients in this bucket, as a completed future.
 
     Register this hook with `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`. Gradients of any dtype are summed
-    in float32. With one rank, they do not change.
+    in float32. With one rank, they are unchanged.
     """
     mean: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     mean.set_result(averaged(state, bucket))
@@ -26,7 +26,7 @@ def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
 
 def averaged(state: State, bucket: dist.GradBucket) -> torch.Tensor:
-    """Average the bucket's gradients (N,) in place.
+    """Average the bucket's gradients (N,) over all ranks, in place.
 
     The compression errors of the first backward pass are not stored: DDP regroups its buckets after this pass, so the
     errors would be added to the gradients of other parameters.

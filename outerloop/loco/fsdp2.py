@@ -1,7 +1,7 @@
 """LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent in 4 bits to the owner of their shard.
 
-1/2 + 2/64 bytes are sent per value instead of 4 bytes, which is 0.133 of a float32 reduce-scatter. The all-gather of
-the weights and the all-reduce between the replicas of HSDP are unchanged. R ranks, P values per shard.
+Each rank sends 1/2 + 2/64 bytes per value instead of 4, which is 0.133 of a float32 reduce-scatter. The all-gather of
+the weights and the all-reduce between HSDP replicas are unchanged. Shapes: R ranks, P values per shard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outerloop.types import UserError
 
 
 def fsdp_hook(state: State, model: nn.Module) -> None:
-    """Make all `fully_shard` modules of the model send gradients through `state`.
+    """Make all `fully_shard` modules of the model reduce-scatter their gradients through `state`.
 
     Raises:
         UserError: if the model has no such module.
@@ -50,10 +50,10 @@ class Scatter:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Reduce input (R * P,) to output (P,), the sum or mean over all ranks. The call is synchronous.
+        """Reduce the input (R * P,) to the output (P,), the sum or mean over all ranks. Blocks until it is complete.
 
         Raises:
-            UserError: if `op` is neither sum nor mean, because a gradient divide factor was set.
+            UserError: if `op` is neither sum nor mean; this happens if a gradient divide factor was set.
         """
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise UserError(

@@ -5,7 +5,7 @@
 The encoding is that of `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects
 it.
 
-R pieces, P values per piece, G groups in all pieces together, L values per group, B bytes per message.
+Shapes: R pieces, P values per piece, G groups in total, L values per group, B bytes per message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = 64
 
 
 def encode(x_RP: Tensor) -> Tensor:
-    """Encode (R, P) float32 to (R, B) uint8."""
+    """Encode R pieces (R, P) float32 as R messages (R, B) uint8."""
     ranks, length = x_RP.shape
     known_RP = torch.where(x_RP.isfinite(), x_RP, torch.nan)
     code_GL, scale_G = uniform_rows(pad(known_RP, (0, -length % GROUP)).view(-1, GROUP), BITS)
@@ -31,7 +31,7 @@ def encode(x_RP: Tensor) -> Tensor:
 
 
 def decode(message_RB: Tensor, length: int) -> Tensor:
-    """Decode (R, B) uint8 to pieces of `length` values, (R, P) float32."""
+    """Decode R messages (R, B) uint8 to R pieces of `length` values each, (R, length) float32."""
     ranks, padded = len(message_RB), length + -length % GROUP
     code_RB, scale_RB = message_RB.split([packed_bytes(padded, BITS), 2 * padded // GROUP], dim=1)
     code_GL = unpack_codes(code_RB.reshape(-1), BITS, ranks * padded).view(-1, GROUP)

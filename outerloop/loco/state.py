@@ -1,15 +1,16 @@
-"""Exchange gradients (pieces to their owners, means to all ranks), and keep a rank's compression errors between steps.
+"""Exchange 4-bit gradients between ranks, and keep each rank's compression errors between steps.
 
     h = x + e;   q = int4(h);   e ← β e + (1 − β)(h − ĥ)        LoCo (arXiv 2407.04480); e ← 0 every T steps
 
     scatter   all ranks' q of a piece -> its owner, which sums them in float32     all-to-all
     gather    the mean of every piece, again in 4 bits -> all ranks               all-gather
 
-The paper uses only the first exchange; the weights are then sent to all ranks, which FSDP2 does anyway. DDP needs the
-mean on all ranks. So the owner of a piece also stores a compression error for the mean of the piece, and all ranks,
-including the owner, use the decoded mean, so that gradients are equal bit for bit.
+x is the gradient, e the stored compression error, and ĥ the decoded message. The paper uses only the first exchange,
+after which the weights are sent to all ranks, as FSDP2 does anyway. DDP needs the mean on all ranks, so the owner of a
+piece also stores a compression error for the piece's mean. All ranks, including the owner, use the decoded mean, so
+their gradients are bit-identical.
 
-R ranks, P values per piece (the part of the gradients that one rank owns), B bytes per message.
+Shapes: R ranks, P values per piece (the part of the gradients that one rank owns), B bytes per message.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from outerloop.types import UserError
 
 
 class State:
-    """LoCo state of one model on one rank; the checkpoint of each rank must contain its `state_dict()`.
+    """LoCo state of one model on one rank. Save its `state_dict()` in the checkpoint of each rank.
 
     Args:
         beta: weight of the old error, at least 0 and below 1.
-        reset_every: T, number of steps between two resets of the stored errors to zero.
+        reset_every: T, the number of steps after which the stored errors are reset to zero.
         error_bits: bits per value of the stored error, 8 or 32.
-        process_group: the ranks of DDP; None means all ranks. Not used with FSDP2, which passes its own group.
+        process_group: process group of DDP; None: all ranks. Ignored with FSDP2, which passes its own group.
 
     Attributes:
-        bytes_sent: bytes that this rank sent; a message to several ranks counts once for each of them.
-        bytes_float32: bytes that this rank would have sent for the same gradients in float32, with ring algorithms.
+        bytes_sent: bytes that this rank has sent; a message counts once per recipient.
+        bytes_float32: bytes that this rank would have sent in float32, with ring algorithms.
 
     Raises:
         UserError: if a setting is out of range.
@@ -58,7 +59,7 @@ class State:
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: name under which the compression error is stored; None means no error feedback.
+        name: name under which the compression error is stored; None: no error feedback.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -77,7 +78,7 @@ class State:
     def offer(self, name: str | None, x: Tensor) -> Tensor:
         """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the stored error.
 
-        A group with a non-finite value adds nothing to the stored error.
+        A group of values (with one scale) that contains a non-finite value adds nothing to the stored error.
         """
         if name is None:
             return encode(x)
@@ -90,7 +91,7 @@ class State:
         return message
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the compression errors of this rank and their shapes."""
+        """Return this rank's compression errors and their shapes."""
         return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,6 +111,6 @@ class State:
             )
 
     def _count(self, message_B: Tensor, piece_P: Tensor, ranks: int) -> None:
-        """Count the bytes of `ranks` messages of equal size, without the message that stays on this rank."""
+        """Count the bytes of `ranks` messages of equal size, except the one that stays on this rank."""
         self.bytes_sent += (ranks - 1) * message_B.numel()
         self.bytes_float32 += (ranks - 1) * 4 * piece_P.numel()

@@ -18,11 +18,11 @@ class Results:
     """The results of one simulation.
 
     Curves have one point per evaluation: `steps` (inner steps per worker), `losses` (mean over all validation samples)
-    and `bytes_sent` (per worker; a payload sent to several peers counts several times).
+    and `bytes_sent` (per worker; a payload counts once per recipient).
 
     `summary`: the content of summary.json. `rows`: the rows of metrics.jsonl, in which "tokens" counts samples.
-    `model`: the model with the final global weights. `run_dir`: the folder that `outerloop report` reads, if given.
-    `delay`: τ of the schedule, in inner steps.
+    `model`: the model with the final global weights. `run_dir`: the folder that `outerloop report` reads, or None.
+    `delay`: inner steps between sending a payload and applying the result (schedule.delay).
     """
 
     summary: Row
@@ -33,7 +33,7 @@ class Results:
 
     @property
     def validations(self) -> list[Row]:
-        """The row of each evaluation."""
+        """The rows of all evaluations, in order."""
         return [row for row in self.rows if row["event"] == "validation"]
 
     @property
@@ -48,7 +48,7 @@ class Results:
 
     @property
     def bytes_sent(self) -> list[float]:
-        """The number of bytes sent per worker up to each evaluation (mean over workers), counting every copy."""
+        """The bytes sent up to each evaluation (mean over workers); a payload counts once per recipient."""
         rates = worker_step_rates(self.rows, delay_steps=self.delay)
         return [sum(sent) / len(sent) for sent in zip(*(rate.bytes_at(self.steps) for rate in rates), strict=True)]
 

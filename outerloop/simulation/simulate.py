@@ -3,7 +3,7 @@
     for recipe in ("ddp", "diloco", "sparseloco"):
         print(outerloop.simulate(make_model, batches, loss, recipe=recipe, run_dir=f"runs/{recipe}"))
 
-Workers are threads that take turns (exchange/inprocess.py), so a run is reproducible bit for bit on equal hardware.
+Workers are threads that take turns (exchange/inprocess.py), so runs on equal hardware are bit-for-bit reproducible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import Stopped, UserError
 
 UNUSED = ("batch", "seq_len", "accumulate", "precision", "compile")
-"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` replace them."""
+"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` take their place."""
 REASONS = {
     "recipe": "pass recipe=",
     "rounds": "pass steps=",
@@ -48,9 +48,9 @@ REASONS = {
     "workers": "pass workers=",
     "seed": "pass seed=",
     "run_dir": "pass run_dir=",
-    "model": "make_model makes the model",
+    "model": "make_model creates the model",
     "data": "batches returns the data",
-    "init_from": "make_model loads the weights",
+    "init_from": "load the weights in make_model",
     "checkpoint": "a simulation saves no checkpoints",
     "samples": "a simulation has no tokenizer",
     "keep_payload_rounds": "a simulation stores no payloads",
@@ -79,27 +79,28 @@ def simulate(
     run_dir: str | Path | None = None,
     progress: bool = True,
 ) -> Results:
-    """Train with N virtual workers that take turns on one device, and return curves of loss and traffic.
+    """Train with virtual workers that take turns on one device, and return loss and traffic curves.
 
-    Random numbers must be drawn with torch, which is seeded for each worker, or from generators that the user seeds.
+    To keep runs reproducible, draw random numbers with torch, which is seeded per worker, or with your own seeded
+    generators.
 
     Args:
-        make_model: function that returns the model. It is called once for each worker, with the same seed, so that all
+        make_model: function that returns the model. It is called once per worker, with the same seed, so that all
             workers start with equal weights.
-        batches: function of a worker's index (0 .. workers - 1) that returns the batches of this worker, which are
-            iterated again after the last one. A batch is a tensor, or a tuple, list or dictionary of tensors, whose
-            first dimension counts samples.
-        loss: (model, batch) -> mean loss of the batch, a scalar.
+        batches: function that takes a worker's index (0 .. workers - 1) and returns that worker's batches. Iteration
+            restarts after the last batch. A batch is a tensor, or a tuple, list or dictionary of tensors, whose first
+            dimension counts samples.
+        loss: function (model, batch) -> mean loss over the batch, a scalar tensor.
         overrides: options as on the command line: "compress=int8", "eval.every=2" (rounds between evaluations).
         recipe: name of a recipe; "ddp" is data parallel training, the baseline.
         workers: number of workers.
-        steps: number of inner steps of each worker. The run ends with the last round that lands within these steps.
+        steps: number of inner steps per worker. The run ends with the last round that lands within these steps.
         validation: batches on which the global model is evaluated. None: the first batch of each worker is held out.
-        optimizer: function of the parameters that returns the inner optimizer, whose learning rate stays constant.
-            None: the optimizer of the recipe, with inner.lr, warm-up, cosine decay and clipping.
-        sync_every: H, inner steps between two rounds; sets schedule.sync_every.
-        options: options as a mapping: {"inner.lr": 1e-3, "schedule.sync_every": 30}.
-        seed: determines the initial weights, the random numbers of each worker and those of the recipe.
+        optimizer: function that takes the list of parameters and returns the inner optimizer; its learning rate stays
+            constant. None: the recipe's optimizer, with inner.lr, warm-up, decay and gradient clipping.
+        sync_every: H, the number of inner steps per round; sets schedule.sync_every.
+        options: more options, as a mapping: {"inner.lr": 1e-3, "schedule.sync_every": 30}.
+        seed: seed of the initial weights and of all random numbers of the workers and the recipe.
         device: "auto", "cpu", "cuda" or "mps".
         run_dir: new folder for config.yaml, metrics.jsonl and summary.json, which `outerloop report` reads.
         progress: whether to print a line for each evaluation.
@@ -109,7 +110,9 @@ def simulate(
     """
     for name, function in (("make_model", make_model), ("batches", batches), ("loss", loss)):
         if not callable(function):
-            raise UserError(f"{name} is a {type(function).__name__} and must be a function: see outerloop.simulate")
+            raise UserError(
+                f"{name} must be a function, but is of type {type(function).__name__}: see outerloop.simulate"
+            )
     task = Task(make_model, batches, loss, None if validation is None else list(validation), optimizer)
     own = {"recipe": recipe, "workers": workers, "seed": seed, "inner.device": device}
     typed = [
@@ -128,7 +131,10 @@ def simulate(
 
 
 def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
-    """Return the checked settings. An exchange between processes is replaced by an exchange between threads."""
+    """Return the validated settings, with the recipe's exchange between processes replaced by one between threads.
+
+    Raises UserError if the user selected an exchange between processes.
+    """
     settings = load.load([*own, *typed])
     if settings.workers_as == "threads":
         return settings
@@ -155,7 +161,7 @@ def rounds_within(settings: DictConfig, steps: int) -> int:
 
 
 def describe_task(settings: DictConfig, task: Task) -> None:
-    """Replace the settings of model and data by the names of the task's functions, for config.yaml."""
+    """Replace the settings of model and data with the names of the task's functions, for config.yaml."""
     names = task.names()
     with open_dict(settings):
         settings.model = {"_target_": names["model"]}
@@ -165,7 +171,7 @@ def describe_task(settings: DictConfig, task: Task) -> None:
 
 
 def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
-    """Run the workers as threads until they end, and return their models. Raises the error of the first that fails."""
+    """Run all workers as threads and return their models. Raises the error of the first worker that fails."""
     hub, models, errors = Hub(settings.workers), dict[int, Module](), list[BaseException]()
 
     def work(rank: int) -> None:
@@ -195,7 +201,7 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
 
 
 def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
-    """Wait until all threads have ended. If this thread is interrupted meanwhile, stop the workers and re-raise."""
+    """Wait until all threads have ended. If this is interrupted, stop the workers and re-raise the exception."""
     try:
         for thread in threads:
             thread.join()
@@ -211,7 +217,7 @@ class Recorder:
 
     Args:
         settings: settings of the run.
-        run_dir: folder to create and write to; None to write no files.
+        run_dir: folder to create and write to; None: write no files.
         progress: whether to print each evaluation.
 
     Raises:
@@ -231,9 +237,9 @@ class Recorder:
             self.file = Jsonl(run_dir / "metrics.jsonl", earlier=[])
 
     def record(self, event: Event) -> None:
-        """Add the row of an event and, if it completes an evaluation, the row of that evaluation.
+        """Add the row of an event and, if it completes an evaluation, a "validation" row.
 
-        Workers take turns, so there is only one call at a time.
+        Workers take turns, so calls never overlap.
         """
         for row in (event, *self.merge.add(event)):
             row["wall_s"] = round(time.monotonic() - self.start_s, 3)
@@ -265,6 +271,6 @@ class Recorder:
         return Results(summary, self.rows, model, self.run_dir, delay)
 
     def close(self) -> None:
-        """Close the file of rows."""
+        """Close metrics.jsonl, if it is being written."""
         if self.file:
             self.file.close()

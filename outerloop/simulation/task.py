@@ -1,4 +1,4 @@
-"""Describe the task of a simulation by the user's functions for the model, the batches of each worker and the loss."""
+"""Describe the task of a simulation: the user's functions for the model, each worker's batches and the loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeOptimizer = Callable[[list[Parameter]], Optimizer]
 
 @dataclass(frozen=True)
 class Task:
-    """The arguments of `simulate` that describe what is trained."""
+    """The arguments of `simulate` that define what is trained."""
 
     make_model: Callable[[], Module]
     batches: Callable[[int], Iterable[Any]]
@@ -30,7 +30,7 @@ class Task:
     optimizer: MakeOptimizer | None
 
     def names(self) -> dict[str, str]:
-        """Return the dotted path of each function. A report compares these paths to find runs of the same task."""
+        """Return the dotted path of each function. Reports compare these paths to find runs of the same task."""
         functions: dict[str, Callable[..., Any]] = {
             "model": self.make_model,
             "batches": self.batches,
@@ -40,17 +40,17 @@ class Task:
 
 
 def dotted_path(function: Callable[..., Any]) -> str:
-    """Return the module and name of a function; for any other callable, those of its class."""
+    """Return module.name of a function, or of the class of any other callable."""
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 class Batches:
-    """An endless iterator over the batches of one worker on its device. It starts again whenever the batches end.
+    """An endless iterator over one worker's batches, moved to the model's device. Restarts after the last batch.
 
     Args:
         batches: batches of this worker.
-        worker: number of this worker, for error messages.
+        worker: index of this worker, for error messages.
         device: device of the model.
     """
 
@@ -73,7 +73,7 @@ class Batches:
         return self.to_device(batch)
 
     def to_device(self, batch: Any) -> Any:
-        """Return a batch with its tensors on the device of the model."""
+        """Return the batch with its tensors moved to the device of the model."""
         return on_device(batch, self.device)
 
 
@@ -82,7 +82,7 @@ def count_samples(batch: Any) -> int:
     first = next(tensors_in(batch), None)
     if first is None or first.dim() == 0:
         raise UserError(
-            f"a batch is a {type(batch).__name__} without a tensor whose first dimension counts samples: make it a"
+            f"a batch of type {type(batch).__name__} has no tensor whose first dimension counts samples: return a"
             " tensor, or a tuple, list or dictionary of tensors"
         )
     return len(first)

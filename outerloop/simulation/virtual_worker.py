@@ -26,7 +26,7 @@ from outerloop.types import Tensors, UserError
 
 
 class VirtualWorker:
-    """Trains one copy of the model. The worker's thread constructs this object and calls `run` during its turn.
+    """A worker that trains one copy of the model. Its thread constructs this object and calls `run` in its turn.
 
     `samples`: number of samples trained on so far.
 
@@ -34,7 +34,7 @@ class VirtualWorker:
         task, settings: task and settings of the run, equal for all workers.
         exchange: exchange of this worker; `exchange.join` has already been called.
         emit: function called with each event.
-        compute: function of (work, *args) that runs work(*args) in the one thread that computes for all workers.
+        compute: compute(work, *args) runs work(*args) in the single compute thread that all workers share.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class VirtualWorker:
         self.samples, self.totals = 0, RunTotals(exchange, ALONE)
 
     def make_optimizer(self) -> Optimizer | None:
-        """Return the inner optimizer of the user or of the recipe; None if the method exchanges gradients instead."""
+        """Return the user's or the recipe's inner optimizer, or None if the method exchanges gradients."""
         if load.inner_optimizer(self.settings) is None:
             return None
         if self.task.optimizer is not None:
@@ -72,7 +72,7 @@ class VirtualWorker:
         return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
 
     def own_validation(self) -> list[Any]:
-        """Return this worker's share of the validation batches; if none were given, its first training batch."""
+        """Return this worker's share of the validation batches, or its first training batch if none were given."""
         if self.task.validation is None:
             return [self.batches.next()]
         share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
@@ -81,7 +81,7 @@ class VirtualWorker:
     def run(self) -> None:
         """Train until the last round lands, then copy the final global weights into the model.
 
-        Raises UserError, Stopped, ReplicasDiverged, or any error of the functions of the task.
+        Raises UserError, Stopped, ReplicasDiverged, or any error raised by the task's functions.
         """
         begin_alike(self.outer, meet(self.outer), self.tell)
         for warning in self.outer.warnings:
@@ -114,9 +114,9 @@ class VirtualWorker:
         return StepReport(loss, samples, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
 
     def train_on(self, batch: Any) -> tuple[float, float | None]:
-        """Take one step of the inner optimizer. Return the loss before the step, and the learning rate.
+        """Take one step of the inner optimizer. Return the loss before the step and the learning rate.
 
-        Without an inner optimizer, only compute the gradients; the learning rate is None.
+        Without an inner optimizer, only compute the gradients; the returned learning rate is None.
         """
         loss = self.task.loss(self.model, batch)
         loss.backward()
@@ -129,7 +129,7 @@ class VirtualWorker:
         return float(loss.detach()), float(self.optimizer.param_groups[0]["lr"])
 
     def follow_recipe(self, optimizer: Optimizer) -> None:
-        """Clip the gradient and set the learning rate as `outerloop train` does."""
+        """Clip the gradients and set the learning rate, as `outerloop train` does."""
         if self.settings.inner.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.params, self.settings.inner.clip_norm)
         factor = self.lr_factor(self.outer.inner_step)
@@ -137,7 +137,7 @@ class VirtualWorker:
             group["lr"] = peak * factor
 
     def after_round(self, report: RoundReport) -> None:
-        """Record a landed round. If it is for the last fragment and an evaluation is due, evaluate."""
+        """Record a landed round. After the last fragment of a round, evaluate if an evaluation is due."""
         for line in status_lines(report):
             self.tell(line)
         spent, counters = self.totals.add_round(report), self.totals.counters()
@@ -164,7 +164,7 @@ class VirtualWorker:
 
     @torch.no_grad()
     def validation_loss(self) -> tuple[float, int]:
-        """Return the sum of the loss over the samples of this worker's share, and the number of these samples."""
+        """Return the total loss over this worker's validation samples, and the number of these samples."""
         self.model.eval()
         counts = [count_samples(batch) for batch in self.validation]
         losses = [float(self.task.loss(self.model, batch)) for batch in self.validation]
@@ -172,20 +172,20 @@ class VirtualWorker:
         return sum(loss * count for loss, count in zip(losses, counts, strict=True)), sum(counts)
 
     def tell(self, text: str) -> None:
-        """Emit a status line about the whole run. Only the first worker emits it."""
+        """Emit a status line about the whole run if this is the first worker."""
         if self.exchange.rank == 0:
             self.emit("status", text=text)
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Emit one event."""
+        """Emit one event, with this worker's rank and its inner step."""
         self.emit_event({"event": event, "worker": self.exchange.rank, "step": self.outer.inner_step, **fields})
 
 
 def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the recipe's outer method with the user's optimizer, or None if the method is used as it is.
+    """Return the recipe's outer method with the user's optimizer, or None to use the method unchanged.
 
-    Return None if the user gave no optimizer, or if the method does not exchange gradients. Raises UserError if a
-    method that exchanges gradients has no optimizer that can be replaced.
+    Return None if the user passed no optimizer, or if the method does not exchange gradients. Raises UserError if a
+    method that exchanges gradients has no optimizer to replace.
     """
     if task.optimizer is None or settings.method.get("reads") != "gradients":
         return None

@@ -1,10 +1,10 @@
-"""Define the charts that every logger draws: their names, values and horizontal axes.
+"""Define the charts that every logger draws: their names, values and x-axes.
 
     train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
 
-A value can be drawn against inner steps, the tokens of all workers of this machine, or the bytes that the first worker
-has sent. An evaluation is complete when the slowest worker has reported its share. The first worker may have logged
-later steps before that; on each axis, the evaluation has the position of the step after which it was made.
+A value can be plotted against inner steps, the tokens of all workers on this machine, or the bytes sent by the first
+worker. An evaluation is complete once the slowest worker has reported its share, when the first worker may already have
+logged later steps. On each axis, the evaluation is placed at the step after which it was made.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NAMES = {
 """Event -> field name -> chart name."""
 FOLDERS = sorted({chart.partition("/")[0] for charts in NAMES.values() for chart in charts.values()})
 STEP, TOKENS, BYTES = "inner_step", "tokens", "bytes_sent"
-"""Names of the horizontal axes."""
+"""Names of the x-axes."""
 
 
 class Charts:
     """The charts of one run, computed from its rows.
 
     Args:
-        workers: number of workers of this machine.
+        workers: number of workers on this machine.
     """
 
     def __init__(self, workers: int) -> None:
@@ -37,7 +37,7 @@ class Charts:
         self.bytes_after_round: dict[int, int] = {}
 
     def values(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return chart name -> value and axis name -> value for one row; empty if no chart shows the row."""
+        """Return the values that a row adds to the charts, by chart and axis name; empty if no chart shows the row."""
         if row.get("worker", 0):
             return {}
         self.update_axes(row)
@@ -46,7 +46,7 @@ class Charts:
         return values | self.axes(row) if values else {}
 
     def update_axes(self, row: dict[str, Any]) -> None:
-        """Store the token and byte counts that a row of the first worker reports."""
+        """Store the token and byte counts in a row of the first worker."""
         if row["event"] in ("step", "eval"):
             self.tokens = self.workers * row.get("tokens", 0)
         if row["event"] == "round":

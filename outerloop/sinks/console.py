@@ -1,4 +1,4 @@
-"""Show progress in the terminal: a live bar, or plain lines if the output is a file or a pipe."""
+"""Show progress in the terminal: a progress bar, or plain lines if the output is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def format_bytes(count: float) -> str:
 
 
 EVERY_S = 1.0
-"""Minimum number of seconds between two lines of rounds, for recipes with a round after every inner step."""
+"""Minimum number of seconds between two printed rounds; some recipes have a round after every inner step."""
 
 
 class Terminal:
@@ -32,7 +32,7 @@ class Terminal:
         self.shown, self.shown_s = (0, -1), -EVERY_S
 
     def start(self, run: RunInfo) -> None:
-        """Show the bar if the output is a terminal."""
+        """Show the progress bar if the output is a terminal."""
         self.console, self.rounds = run.console, run.settings["rounds"]
         columns = [TextColumn("[bold]{task.completed}/{task.total}"), BarColumn(bar_width=10)]
         self.bar = Progress(
@@ -59,7 +59,7 @@ class Terminal:
             self.say(row["text"])
 
     def show_round(self, row: dict[str, Any]) -> None:
-        """Update the bar, or print a line if the output is not a terminal."""
+        """Update the progress bar, or print a line if the output is not a terminal."""
         if row["failed"]:
             self.say(f"round {row['round']} did not complete: {row['failed']}")
         if self.console.is_terminal:
@@ -69,7 +69,7 @@ class Terminal:
             self.say(f"round {row['round']}/{self.rounds}  {self.line('loss')}")
 
     def line(self, *losses: str) -> str:
-        """Return a one-line summary: the newest values of these losses, speed, bytes that a worker has sent, peers."""
+        """Return a one-line summary: latest values of these losses, tokens per second, bytes sent, peers."""
         parts = [
             f"{name.removesuffix('_loss')} {self.state[name]:.3f}" for name in losses if self.state[name] is not None
         ]
@@ -80,16 +80,16 @@ class Terminal:
         return "  ".join([*parts, f"sent {format_bytes(self.state['bytes_sent'])}", f"{peers_text} peers"])
 
     def tokens_per_s(self) -> float:
-        """Return the tokens per second of all local workers together, averaged over the current session."""
+        """Return the total tokens per second of all local workers, averaged over the current session."""
         tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
         start_s = min((row["wall_s"] for row in self.first.values()), default=0.0)
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - start_s)
 
     def say(self, text: str) -> None:
-        """Print one plain line above the bar."""
+        """Print one plain line above the progress bar."""
         print_line(self.console, text)
 
     def close(self) -> None:
-        """Stop the bar; its last state stays on the screen."""
+        """Stop the progress bar, leaving its last state on the screen."""
         if self.console.is_terminal:
             self.bar.stop()

@@ -1,4 +1,4 @@
-"""Write metrics.jsonl: one JSON object per line for each row of a run, flushed after each row."""
+"""Write metrics.jsonl: one line with a JSON object for each row of a run, flushed after each row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Jsonl:
     """A sink that appends rows to a file, after the rows of earlier sessions.
 
     Args:
-        path: the file.
-        earlier: rows of earlier sessions, which atomically replace the content of the file.
+        path: path of the file.
+        earlier: rows of earlier sessions; the file is atomically replaced by one with these rows.
     """
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
@@ -23,7 +23,7 @@ class Jsonl:
         self.rewrite(earlier)
 
     def rewrite(self, earlier: list[dict[str, Any]]) -> None:
-        """Replace the content of the file with these rows, then append to it."""
+        """Atomically replace the content of the file with these rows, and open it for appending."""
         checkpoint.write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
         self.file = self.path.open("a", buffering=1)
 

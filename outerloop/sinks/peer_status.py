@@ -13,7 +13,7 @@ class PeerStatusSink:
     """A sink that updates one worker's status from its rows.
 
     Args:
-        show: function that publishes the status, called after each step and round. It may skip some updates.
+        show: function that publishes the status. It is called after each step and round, and may skip updates.
     """
 
     def __init__(self, show: Callable[[Status], None]) -> None:

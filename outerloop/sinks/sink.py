@@ -1,9 +1,9 @@
-"""AXIS log: the interface of a sink, and the sinks of one run. A sink that fails is disabled; training continues.
+"""AXIS log: the interface of a sink, and the sinks of one run. If a sink fails, it is disabled and training continues.
 
-A row is a flat dictionary with an "event" (inner/events.py). Each event of each local worker gives one row, with
+A row is a flat dictionary with an "event" (inner/events.py). Each event of a local worker becomes one row, with
 `wall_s` added. There is also a "validation" row for each complete evaluation and, after the last round, a "summary" row
-with the content of summary.json. To use a class of your own as a sink, set `log=[console,mine]` and put mine.yaml into
-a folder `log` of the configuration, or set `+log.mine._target_=mymodule.MySink`.
+with the content of summary.json. To use your own sink class, put mine.yaml into the folder `log` of the configuration
+and set `log=[console,mine]`, or set `+log.mine._target_=mymodule.MySink`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Row = dict[str, Any]
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print one plain line. Non-printable characters, which may come from other peers, are escaped."""
+    """Print one plain line, escaping non-printable characters, which may come from other peers."""
     console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The facts about a run that sinks may show.
+    """Information about a run for its sinks.
 
     Args:
         path: the run directory.
         settings: the whole configuration, nested.
-        resume_step: the inner step from which the run resumes; None if it starts from scratch.
-        name: name of the run. In a sweep it consists of the recipe and the swept options: sparseloco-seed0.
+        resume_step: the inner step from which the run resumes, or None if it starts from scratch.
+        name: name of the run. In a sweep, the recipe and the swept options, such as sparseloco-seed0.
         group: name of the sweep, or `exchange.run` if several machines share the run; None otherwise.
         tags: the recipe, the class of each axis, and the swept options.
         console: the terminal.
@@ -49,7 +49,7 @@ class RunInfo:
 
 
 class Sink(Protocol):
-    """A receiver of rows. Its constructor takes the options in its yaml file, and may raise UserError."""
+    """A receiver of rows. Its constructor takes the options in its yaml file as arguments and may raise UserError."""
 
     def start(self, run: RunInfo) -> None:
         """Prepare for the rows of this run. Called once, before the first row."""
@@ -60,12 +60,12 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Write or upload the remaining data. If `write` has received no "summary" row, the run has not finished."""
+        """Write or upload the remaining data. If `write` received no "summary" row, the run did not finish."""
         ...
 
 
 class Sinks:
-    """The sinks of one run. A sink that raises an error is reported and gets no more rows.
+    """The sinks of one run. If a sink raises an error, it is reported and removed.
 
     Args:
         sinks: name in the configuration -> sink.
@@ -88,7 +88,7 @@ class Sinks:
         self.call("close")
 
     def call(self, method: str, *args: Any) -> None:
-        """Call a method of every sink, and drop the sinks that fail."""
+        """Call a method of every sink, and remove the sinks that fail."""
         for name, sink in list(self.sinks.items()):
             try:
                 getattr(sink, method)(*args)

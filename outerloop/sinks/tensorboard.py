@@ -1,7 +1,7 @@
 """Log to TensorBoard: `log=[console,tensorboard]`, then `tensorboard --logdir runs`.
 
-Values are drawn against inner steps. val/loss is also written against tokens and against bytes sent, as
-val/loss_by_tokens and val/loss_by_bytes_sent.
+Values are plotted against inner steps. val/loss is also plotted against tokens and bytes sent, as val/loss_by_tokens
+and val/loss_by_bytes_sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outerloop.sinks.sink import Row, RunInfo
 
 
 class TensorBoard:
-    """A sink that writes the event files of TensorBoard.
+    """A sink that writes TensorBoard event files.
 
     Args:
         folder: name of the folder for event files, inside the run directory.
@@ -23,13 +23,13 @@ class TensorBoard:
         self.folder = folder
 
     def start(self, run: RunInfo) -> None:
-        """Open the event file. If the run is resumed, TensorBoard hides the values logged after its checkpoint."""
+        """Open the event file. On resume, TensorBoard hides values that were logged after the loaded checkpoint."""
         self.charts = Charts(run.settings["workers"])
         purge_step = None if run.resume_step is None else run.resume_step + 1
         self.writer = SummaryWriter(str(run.path / self.folder), purge_step=purge_step)
 
     def write(self, row: Row) -> None:
-        """Write the values or the text of one row."""
+        """Write the chart values or the text sample of one row."""
         if row["event"] == "sample":
             self.writer.add_text("val/sample", row["text"], row["step"])
         values = self.charts.values(row)

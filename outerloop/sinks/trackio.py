@@ -9,11 +9,11 @@ from outerloop.sinks.sink import Row, RunInfo
 
 
 class Trackio:
-    """A sink that logs the charts of a run to trackio, and in addition the numbers of tokens and of bytes sent.
+    """A sink that logs the charts of a run to trackio, plus the token count and the bytes sent.
 
     Args:
         project: trackio project of the run.
-        name: name of the run; None: the name in RunInfo.
+        name: name of the trackio run; None: the name in RunInfo.
     """
 
     def __init__(self, *, project: str = "outerloop", name: str | None = None) -> None:
@@ -32,7 +32,7 @@ class Trackio:
         )
 
     def write(self, row: Row) -> None:
-        """Log one row if a chart shows it. Log the numbers of a "summary" row as summary/*."""
+        """Log one row if a chart shows it, or the numbers in a "summary" row as summary/*."""
         if row["event"] == "summary":
             self.run.log({f"summary/{key}": x for key, x in row.items() if isinstance(x, int | float)})
         elif values := self.charts.values(row):
@@ -40,5 +40,5 @@ class Trackio:
             self.run.log(values, step=step)
 
     def close(self) -> None:
-        """Write the remaining data."""
+        """Finish the trackio run and write the remaining data."""
         self.run.finish()

@@ -24,20 +24,20 @@ ALERT_EVERY_S = 3600
 """Minimum number of seconds between two alerts about failed rounds."""
 MODES = ("online", "offline", "disabled")
 ARTIFACTS = {"loss.png": "figure", "hf": "model"}
-"""Name of a file or folder in the run directory -> type of the artifact."""
+"""Name of a file or folder in the run directory -> artifact type."""
 Value = TypeVar("Value")
 
 
 class Wandb:
     """A sink that logs a run to Weights & Biases, with inner steps, tokens and bytes as axes.
 
-    wandb's own step is not used, because wandb drops values whose step is lower than the last one, and evaluations are
-    logged after later steps.
+    wandb's own step counter is not used: wandb drops values whose step is lower than the last one, but an evaluation is
+    logged when later steps have already been logged.
 
     Args:
-        project, entity, name, group: settings of the wandb run; None: taken from the environment or from the run.
-        mode: online, offline or disabled; None: WANDB_MODE if set, else online if there is a key, else offline.
-        artifacts: also store loss.png and the model in hf/ as artifacts at the end of the run.
+        project, entity, name, group: settings of the wandb run; None: taken from the environment, else from the run.
+        mode: online, offline or disabled; None: WANDB_MODE if set, else online if there is an API key, else offline.
+        artifacts: whether to store loss.png and the model in hf/ as artifacts at the end of the run.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Wandb:
         self.mode, self.artifacts, self.finished = mode, artifacts, False
 
     def start(self, run: RunInfo) -> None:
-        """Start a wandb run, or continue the wandb run of a run that is resumed."""
+        """Start a wandb run, or continue the existing one if this run is resumed."""
         import wandb
 
         self.path, self.charts = run.path, Charts(run.settings["workers"])
@@ -82,7 +82,7 @@ class Wandb:
             run.console.print(f"wandb: {self.run.url}", markup=False, highlight=False, soft_wrap=True)
 
     def write(self, row: Row) -> None:
-        """Log one row if a chart shows it or if it contains text. A summary row completes the run."""
+        """Log one row if a chart shows it or if it contains text. A "summary" row marks the run as finished."""
         if row["event"] == "summary":
             self.summarize(row)
         elif row["event"] == "sample":
@@ -94,13 +94,13 @@ class Wandb:
             self.run.alert(title="A round failed", text=text, level="WARN", wait_duration=ALERT_EVERY_S)
 
     def log_text(self, row: Row) -> None:
-        """Log a sample of generated text."""
+        """Log a generated text sample."""
         import wandb
 
         self.run.log({"val/sample": wandb.Html(f"<pre>{html.escape(row['text'])}</pre>"), STEP: row["step"]})
 
     def summarize(self, summary: Row) -> None:
-        """Set the summary of the wandb run to the results of the run, and store the artifacts."""
+        """Copy the results of the run to the summary of the wandb run, and store the artifacts."""
         self.finished = True
         self.run.summary.update({key: value for key, value in summary.items() if isinstance(value, int | float | str)})
         for name, kind in ARTIFACTS.items() if self.artifacts else ():
@@ -108,17 +108,17 @@ class Wandb:
                 self.run.log_artifact(str(self.path / name), name=f"{kind}-{self.run.id}", type=kind)
 
     def close(self) -> None:
-        """Upload or write the remaining data, and mark a run without a summary as failed."""
+        """Upload or write the remaining data, and mark the run as failed if it did not finish."""
         self.run.finish(exit_code=0 if self.finished else 1)
 
 
 def unless_set(variable: str, value: Value) -> Value | None:
-    """Return the value; None if this environment variable is set, because wandb then reads the variable itself."""
+    """Return the value, or None if this environment variable is set, because wandb reads the variable itself."""
     return None if os.environ.get(variable) else value
 
 
 def has_key() -> bool:
-    """Return whether the environment or ~/.netrc, to which `wandb login` writes, has a key for wandb's server."""
+    """Return whether the environment or ~/.netrc (written by `wandb login`) contains an API key for wandb's server."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
@@ -129,7 +129,7 @@ def has_key() -> bool:
 
 
 def wandb_run_id(run_dir: Path) -> str:
-    """Return the wandb id of a run directory, which stays the same when the run is resumed."""
+    """Return the wandb run id of a run directory. It is created once and stored, so that a resumed run keeps it."""
     file = run_dir / "wandb-id.txt"
     if not file.exists():
         checkpoint.write_atomically(file, uuid.uuid4().hex.encode())

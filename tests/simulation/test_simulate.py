@@ -163,7 +163,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
     ("arguments", "said"),
     [
         ({"steps": 2, "sync_every": 3}, "steps=2 is less than the 3 inner steps"),
-        ({"options": {"model": "nano"}}, "model does not apply to a simulation: make_model makes the model"),
+        ({"options": {"model": "nano"}}, "model does not apply to a simulation: make_model creates the model"),
         ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: make_model loads"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
@@ -174,7 +174,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
             "connects processes, but the workers of a simulation are threads",
         ),
         ({"workers": 0}, "workers=0 must be greater than or equal to 1"),
-        ({"validation": [3], "sync_every": 3}, "a batch is a int without a tensor"),
+        ({"validation": [3], "sync_every": 3}, "a batch of type int has no tensor"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_in_one_line(arguments, said):

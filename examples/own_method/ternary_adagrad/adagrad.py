@@ -1,8 +1,8 @@
 """Adagrad on the mean pseudo-gradient (FedAdagrad, arXiv 2003.00295): large steps where the mean has been small so far.
 
-    v ← v + ḡ²;   φ ← φ − η ḡ / (√v + ε)
+    v ← v + ḡ²;   φ ← φ − η ḡ / (√v + ε)          φ: slow weights;  ḡ: mean pseudo-gradient
 
-Every operation is rounded separately, so that replicas stay equal bit for bit on unequal machines.
+Every operation is rounded separately, so that replicas stay bit-identical on different machines.
 """
 
 from typing import Any
@@ -15,15 +15,17 @@ from outerloop.types import Tensors
 
 
 class Adagrad(Differences):
-    """Outer method with one sum of squares, v, per weight. `Differences` sends the pseudo-gradient φ − θ.
+    """Outer method that keeps a sum of squares, v, for each weight.
+
+    Its base class sends the pseudo-gradient, slow minus fast weights.
 
     Args:
         lr: η, the learning rate.
-        eps: ε, of about the size of a typical value of ḡ.
+        eps: ε; choose about the typical magnitude of the mean pseudo-gradient.
     """
 
     momentum = 0.0
-    portable = True  # equal bits on every machine; False: peers compare their hardware at the start
+    portable = True  # bit-identical on every machine; if False, peers compare their hardware at startup
 
     def __init__(self, *, lr: float, eps: float) -> None:
         super().__init__(reads="weights")
@@ -44,5 +46,5 @@ class Adagrad(Differences):
         return {"squares": dict(self.squares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a result of `state_dict`."""
+        """Restore what `state_dict` returned."""
         self.squares = dict(state["squares"])

@@ -1,9 +1,9 @@
-"""Encode each value as one of three levels, and five values as a byte (arXiv 1605.04711, packing: arXiv 1802.07389).
+"""Encode values as three levels (arXiv 1605.04711), and pack five values into a byte (arXiv 1802.07389).
 
     x̂ = a · t,   t = sign(x) where |x| > 0.7 mean |x|, else 0,   a = mean |x| over the values with t ≠ 0
 
-A tensor takes 1.6 bits per value and one float32. About half of the norm is lost, so use this compressor with error
-feedback. N values, B = ceil(N / 5) bytes.
+A tensor takes 1.6 bits per value plus one float32. About half of the norm is lost, so use this compressor with error
+feedback. Shapes: N values, B = ceil(N / 5) bytes.
 """
 
 import torch
@@ -21,7 +21,7 @@ class Ternary:
         threshold: values up to this multiple of the mean magnitude become 0.
     """
 
-    linear = False  # codes cannot be added up in the network: peers decode every message
+    linear = False  # messages cannot be summed in the network: peers must decode each one
 
     def __init__(self, *, threshold: float = 0.7) -> None:
         self.threshold = threshold
@@ -36,7 +36,7 @@ class Ternary:
         return {"code": (padded * POWERS.to(x.device)).sum(1).to(torch.uint8), "scale": scale.view(1)}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode to a float32 tensor of `shape`. Raises ValueError for invalid parts, which may come from any peer."""
+        """Decode to a float32 tensor of `shape`. Raises ValueError for invalid parts, which any peer may send."""
         code_B, scale, count = parts["code"], parts["scale"], shape.numel()
         if code_B.dtype != torch.uint8 or code_B.shape != (-(-count // 5),) or (code_B > 242).any():
             raise ValueError(f"expected {-(-count // 5)} bytes below 243, got {tuple(code_B.shape)} of {code_B.dtype}")
