@@ -1,1 +1,1 @@
-"""Gather rounds: all peers of the roster contribute payloads and agree on which ones count."""
+"""Gather rounds: all peers of the roster contribute payloads, and a majority decides which ones count."""

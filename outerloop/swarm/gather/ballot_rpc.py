@@ -1,4 +1,4 @@
-"""RPC that delivers ballots, the messages of the consensus: each at most once, and each on its own stream.
+"""RPC that delivers ballots, i.e. consensus messages, each at most once and on its own stream.
 
 {incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class BallotRpc(RpcService):
-    """Sends ballots, and passes each ballot that arrives to `receive` with its sender's name and its size in bytes."""
+    """Sends ballots, and passes each received ballot to `receive` as (sender name, message, size in bytes)."""
 
     service = "ballot"
 
@@ -37,7 +37,7 @@ class BallotRpc(RpcService):
         self._sending = BackgroundTasks()
 
     def send(self, to: str, message: Message) -> None:
-        """Send a ballot in the background. The caller does not learn whether it arrives."""
+        """Send a ballot in the background. Failures are only logged."""
         self._sending.start(self._send(to, message))
 
     async def _send(self, to: str, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Catch up with peers that are ahead: fetch the missing commits, and ask to rejoin the roster.
+"""Catch up with peers that are ahead: fetch missing commits, and ask to join the roster.
 
 a peer is ahead                        ->   fetch the commits after the local head, from it or another peer (log_rpc.py)
 most peers are ahead, and no log
@@ -6,9 +6,9 @@ reaches back to the local head         ->   this peer has to download the state 
 this peer is not in the roster         ->   ask to join, repeatedly, until it is in the roster
 a peer is on another chain             ->   fetch its log and compare it with the local one (forks.py)
 
-Without proof, a log that does not reach back to the local head has no effect, and neither have commits that do not
-follow the local head: they are rejected and logged with the sender's name. Any peer can claim to be ahead. So after a
-fetch that brought no commit, the same peer cannot cause another fetch for RETRY_S.
+The local head is the last commit that this peer has applied. A log that does not reach back to it has no effect without
+proof, and commits that do not follow it are rejected and logged with the sender's name. Any peer can claim to be ahead.
+So after a fetch that brought no commit, the same peer cannot cause another fetch for RETRY_S.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 class CatchUpTask:
-    """The fetches that keep one peer up to date with the others.
+    """Fetches the commits that keep one peer up to date with the others.
 
-    `rpc` fetches the logs; `outcomes` is notified if they do not reach back to the local head. `awaiting_state` is True
-    while the trainer lacks the state that the local chain begins with.
+    `rpc` fetches logs. `outcomes` is notified if they do not reach back to this peer's last commit. `awaiting_state` is
+    True while the trainer lacks the state with which the local chain begins.
     """
 
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
@@ -61,8 +61,8 @@ class CatchUpTask:
     def fetch_from(self, peer: str) -> None:
         """Fetch the missing commits from a peer that is ahead.
 
-        Does nothing if a fetch from `peer` is running or any fetch began in the last HEDGE_S. A fetch that takes
-        longer than that, because `peer` is silent or its link is slow, does not prevent fetches from other peers.
+        Does nothing if a fetch from `peer` is running, or if any fetch began in the last HEDGE_S. A fetch that takes
+        longer, because `peer` is silent or its link is slow, does not prevent fetches from other peers.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._free_s and _is_idle(self._fetching, peer):
@@ -75,7 +75,7 @@ class CatchUpTask:
             self._comparing[peer] = asyncio.create_task(self._compare(peer))
 
     async def look_at(self, peer: str) -> None:
-        """Ask a peer for newer commits, and catch up with it if it has any.
+        """Ask a peer for newer commits. If it has any, start to fetch them.
 
         Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
         """
@@ -83,7 +83,7 @@ class CatchUpTask:
             self.fetch_from(peer)
 
     async def join(self) -> None:
-        """Until cancelled, ask to join the roster every ASK_S; while the state is missing, fetch commits instead."""
+        """Ask to join the roster every ASK_S, until cancelled. While the state is missing, fetch commits instead."""
         while True:
             if not self.awaiting_state:
                 self._context.act(lambda chain: chain.request_join())
@@ -100,7 +100,7 @@ class CatchUpTask:
         await asyncio.sleep(ASK_S)
 
     async def fetch(self, peer: str) -> None:
-        """Fetch the commits after the local head from `peer`, or from another peer whose log reaches back that far."""
+        """Fetch the commits after the local head from `peer` or, if its log starts later, from another peer."""
         chain = self._context.chain
         head = chain.hard_state.head
         response = await self._rpc.after(head, list(dict.fromkeys([peer, *self._context.others()])), chain.signer)
@@ -116,7 +116,10 @@ class CatchUpTask:
         await asyncio.sleep(RETRY_S[1])
 
     def _check_truncated(self, chain: CommitChain, response: LogAnswer) -> None:
-        """Check logs that begin after the next commit: reject them unless they prove that this peer needs the state."""
+        """Check logs that begin too late to continue this peer's log.
+
+        If they prove that this peer must download the state, report that. Otherwise, reject the logs.
+        """
         hard_state, own, trust = chain.hard_state, id_of(chain.hard_state.peer), self._context.trust
         voters = voters_of(own, hard_state.roster, trust.allow.listed)
         logs = {id_of(peer): log for peer, log in response.later.items()}
@@ -127,7 +130,7 @@ class CatchUpTask:
             return
         for peer, log in response.later.items():
             first = log[0].commit.number
-            reason = f"sent commits from {first} on without proof, although commit {hard_state.number} is next"
+            reason = f"sent commits from {first} on without proof, although this peer needs commit {hard_state.number}"
             trust.refusals.note("ballots", peer, reason)
 
 

@@ -1,7 +1,7 @@
-"""Queue of committed rounds for the trainer: decided commits, and every payload that they name.
+"""Queue of committed rounds for the trainer: the decided commits, and every payload that they name.
 
-The consensus may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and other peers
-can no longer ask for it.
+The consensus may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and the other
+peers can no longer request it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from outerloop.swarm.timeouts import RETRY_S
 
 
 class LogTruncated(Exception):
-    """This peer must download the other peers' state, because their logs do not reach back to its last commit."""
+    """Raised if this peer must download the run's state, because no peer's log reaches back to its last commit."""
 
 
 class CommittedRounds:
-    """The decided rounds that the trainer has not taken yet, and those that other peers may still ask for.
+    """The decided rounds that the trainer has not taken yet or that other peers may still request.
 
     `own` is this peer's name.
     """
@@ -31,18 +31,18 @@ class CommittedRounds:
         self._downloads = downloads
         self._own = own
         self._commits: dict[int, Commit] = {}
-        self._open = 0  # number of the first round whose commit is not known
-        self._landed: int | None = None  # the last round that the trainer has taken; None: not known yet
-        self._error: Exception | None = LogTruncated()  # until the beginning of the chain is known
+        self._open = 0  # the first round whose commit is unknown
+        self._landed: int | None = None  # the last round that the trainer has taken; None: unknown
+        self._error: Exception | None = LogTruncated()  # until the start of the chain is known
         self._news = asyncio.Event()
 
     def begin(self, hard_state: HardState) -> None:
-        """Start from the stored log. The genesis commit is skipped: it is not a round, and no peer accepted it."""
+        """Start from the saved log. Skip the genesis commit, which is not a round and which no peer accepted."""
         self._commits = {decided.commit.number: decided.commit for decided in hard_state.log if decided.accepts}
         self._open, self._error = hard_state.number, None
 
     def add(self, commit: Commit) -> None:
-        """Add the commit of the next round."""
+        """Add the commit of the next round, and drop downloads that it does not need."""
         self._commits[commit.number] = commit
         self._open = commit.number + 1
         self._downloads.drop_all_but(commit.number, commit.participants)
@@ -54,9 +54,9 @@ class CommittedRounds:
         self._notify()
 
     def leave(self, number: int) -> None:
-        """Drop the commits from `number` on, because another chain replaces them.
+        """Drop the commits from round `number` on, because another chain replaces them.
 
-        If the trainer has or may have landed one of them, the trainer's state is invalid and must be downloaded.
+        If the trainer has landed one of them, or may have, its state is invalid, and it must download the run's state.
         """
         self._commits = {known: commit for known, commit in self._commits.items() if known < number}
         self._open = number
@@ -64,37 +64,37 @@ class CommittedRounds:
             self.fail(LogTruncated())
 
     def log_truncated(self, number: int) -> None:
-        """Record that no other peer's log reaches back to round `number`, the first one that this peer lacked.
+        """Record that no peer's log reaches back to round `number`, the first one whose commit this peer lacked.
 
-        Does nothing if this round's commit has arrived since the logs were requested.
+        Does nothing if that commit has arrived since the logs were requested.
         """
         if number >= self._open:
             self.fail(LogTruncated())
 
     @property
     def needs_state(self) -> bool:
-        """Return whether this peer must download the others' state: it fell too far behind, or changed chains."""
+        """Return whether this peer must download the run's state, because it fell too far behind or changed chains."""
         return isinstance(self._error, LogTruncated)
 
     def skip_to(self, number: int) -> None:
-        """Continue after commit `number`, whose state the trainer downloads instead of landing the rounds up to it.
+        """Continue after commit `number`. The trainer downloads the state as of that commit instead of landing rounds.
 
-        Later commits that are already known are kept.
+        Keep later commits that are already known.
         """
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
         self._open, self._landed, self._error = max(self._open, number + 1), number, None
         self._notify()
 
     def digest(self, number: int) -> bytes | None:
-        """Return the digest of a commit, or None if the commit is not stored."""
+        """Return the digest of the commit of round `number`, or None if that commit is not stored."""
         commit = self._commits.get(number)
         return None if commit is None else commit.digest
 
     def decided(self, number: int) -> bool:
-        """Return whether a round is decided.
+        """Return whether round `number` is decided.
 
-        Raises LogTruncated if this peer is too far behind to know the round's commit. Once `fail` has been called,
-        raises the error passed to it.
+        Raises LogTruncated if this peer is too far behind to know the round's commit. After a call of `fail`, raises
+        the error that was passed to it.
         """
         if self._error is not None:
             raise self._error
@@ -103,9 +103,9 @@ class CommittedRounds:
         return number < self._open
 
     async def take(self, number: int) -> list[tuple[str, Buffer]]:
-        """Wait for a round's outcome; return (name, content as stored) of each participant, sorted by name.
+        """Wait for the outcome of round `number`. Return (name, stored content) for each participant, sorted by name.
 
-        If this peer moves to another chain meanwhile, return the outcome on that chain. Raises LogTruncated if this
+        If this peer moves to another chain while waiting, return the outcome on that chain. Raises LogTruncated if this
         peer is too far behind to get the outcome.
         """
         while not self.decided(number):
@@ -124,8 +124,8 @@ class CommittedRounds:
     async def complete(self, commit: Commit) -> None:
         """Download the missing payloads of a commit from their owners or any peer that may have accepted the commit.
 
-        Returns with payloads missing if the chain is so far ahead that no peer keeps them any longer. Returns early
-        if the commit is dropped, because this peer moved to another chain or skipped the round.
+        Returns with payloads still missing if the chain is so far ahead that no peer stores them any longer, or if the
+        commit is dropped because this peer moved to another chain or skipped the round.
         """
         while self._error is None and self._is_current(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
@@ -140,18 +140,18 @@ class CommittedRounds:
                 await asyncio.sleep(RETRY_S[1])
 
     def begin_round(self, number: int) -> None:
-        """Remove the rounds that no peer needs once this round has begun."""
+        """Remove the rounds that no peer needs any longer."""
         self.forget()
 
     def forget(self) -> None:
-        """Remove rounds that the trainer has taken and that no other peer can ask for any longer."""
+        """Remove rounds that the trainer has taken and that no other peer can request any longer."""
         if self._landed is not None:
             first = min(self._open - ROUNDS_KEPT, self._landed + 1)
             self._store.forget_before(first)
             self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
 
     def lacks(self, number: int) -> str:
-        """Return one line that names the payloads missing from a decided round; empty if the round is not decided."""
+        """Return a one-line message about a decided round's missing payloads, or "" if the round is not decided."""
         if number not in self._commits:
             return ""
         missing = [participant.peer for participant in self._missing(self._commits[number])]

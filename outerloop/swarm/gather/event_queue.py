@@ -1,9 +1,9 @@
 """Fair queue of events for the consensus: this peer's own events first, then one message per sender in turn.
 
-A sender that floods this peer fills only its own share of the queue. Its further messages are dropped, and the messages
-of other senders are not delayed by it. The total number of queued bytes is bounded as well. Beyond that bound, the
-newest message of the sender with the most bytes is dropped. The peers send again in the next view, which makes up for
-dropped messages.
+A sender that floods this peer fills only its own share of the queue: its further messages are dropped, and the messages
+of other senders are not delayed. The total number of queued bytes is bounded as well. Beyond that bound, the
+newest message of the sender with the most bytes is dropped. The protocol tolerates dropped messages, because the peers
+send new ones in the next view.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 MAX_WAITING = 32
-"""Maximum number of messages queued per sender. An honest peer needs far fewer: one log of 8 commits, and its messages
-in several views."""
+"""Maximum number of messages queued per sender. An honest peer needs far fewer: one log of 8 commits, plus the messages
+that it sends in several views."""
 MAX_BYTES = 64 << 20
-"""Maximum total number of bytes queued across all senders, e.g. MAX_WAITING messages of the maximum length, or 64 KiB
-from each of 1,024 senders."""
+"""Maximum number of queued bytes, summed over all senders: MAX_WAITING messages of maximum size, or 64 KiB from each of
+1,024 senders."""
 
 
 class EventQueue(Generic[E]):
-    """The event queue of one consumer."""
+    """A queue of this peer's own events and of other peers' messages, with a single consumer."""
 
     def __init__(self) -> None:
         self._own: deque[E] = deque()
-        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # in the order of their turns; no queue is empty
+        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # by sender, in the order of turns; no queue is empty
         self._bytes: Counter[str] = Counter()  # by sender
         self._news = asyncio.Event()
 
     def put(self, event: E) -> None:
-        """Add an event of this peer itself, e.g. that a timer has expired or a payload is stored."""
+        """Add one of this peer's own events, e.g. an expired timer or a stored payload."""
         self._own.append(event)
         self._news.set()
 
     def put_from(self, sender: str, event: E, size: int = 0) -> list[str]:
-        """Add a message of `size` bytes, behind those of the same sender. Return the senders of the dropped messages.
+        """Queue a message of `size` bytes from `sender`. Return the sender of each message that was dropped.
 
-        This message is dropped if `sender` has too many messages queued. Otherwise, the newest messages of the senders
-        with the most bytes are dropped until the rest fits.
+        The message itself is dropped if MAX_WAITING messages of `sender` are queued. Otherwise, the newest messages of
+        the senders with the most queued bytes are dropped until at most MAX_BYTES remain.
         """
         waiting = self._of_senders.setdefault(sender, deque())
         if len(waiting) >= MAX_WAITING:
@@ -65,11 +65,11 @@ class EventQueue(Generic[E]):
         sender = next(iter(self._of_senders))
         event = self._take(sender)
         if sender in self._of_senders:
-            self._of_senders[sender] = self._of_senders.pop(sender)  # its next turn comes after all others
+            self._of_senders[sender] = self._of_senders.pop(sender)  # move the sender to the end of the order
         return event
 
     def _take(self, sender: str, *, newest: bool = False) -> E:
-        """Remove and return the oldest message of a sender; the newest if `newest` is True."""
+        """Remove and return a sender's oldest message, or its newest one if `newest` is True."""
         waiting = self._of_senders[sender]
         event, size = waiting.pop() if newest else waiting.popleft()
         self._bytes[sender] -= size

@@ -1,8 +1,8 @@
-"""RPC that fetches the commits that a peer has missed. They are read from the logs of other peers.
+"""RPC that fetches the commits that a peer has missed, from the logs of other peers.
 
 {after} ->   <- {commits: number of commits}, then each commit as a message in the format of messages.py
 
-{after: nil} asks for the whole log. The whole log is also sent if it begins after the first requested commit.
+{after: nil} requests the whole log. The whole log is also sent if it begins after the first requested commit.
 
 Any peer may be silent, so several are asked concurrently. Malformed answers are rejected and logged with the sender's
 name.
@@ -30,18 +30,18 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[CommitCertificate]]
 Answer = tuple[str, list[CommitCertificate] | None]
-"""The peer that was asked, and the commits that it sent; None if it did not answer or its answer was malformed."""
+"""(peer, the commits that it sent, or None if it did not answer or its answer was malformed)."""
 
 
 @dataclass
 class LogAnswer:
-    """The answers of several peers, by name, to a request for the commits after the local head.
+    """The answers of several peers (names) to a request for the commits after this peer's last commit, its head.
 
-    source           a peer whose log begins with the next commit and proves that commit; "" if there is none
+    source           a peer whose log begins with the commit after the head and proves it, or "" if there is none
     proven           the log of `source`
-    later            peer -> its log, for the peers whose log does not reach back to the next commit
-    level            peers that know no commit after the local head
-    on_other_chain   peers whose next commit does not follow the local head: they are on another chain, or they lie
+    later            peer -> its log, for each peer whose log begins later than the commit after the head
+    level            the peers that have no commit after the head
+    on_other_chain   the peers whose next commit does not follow the head: they are on another chain, or they lie
     """
 
     source: str = ""
@@ -51,7 +51,7 @@ class LogAnswer:
     on_other_chain: set[str] = field(default_factory=set)
 
     def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, signer: AcceptSigner) -> str:
-        """Add a peer's log of the commits after `head`. Return why it is rejected, or an empty string if it is not."""
+        """Add a peer's log of the commits after `head`. Return why the log is rejected, or "" if it is not."""
         if not log:
             self.level.add(peer)
         elif log[0].commit.number > head.number + 1:
@@ -66,7 +66,7 @@ class LogAnswer:
 
 
 class LogRpc(RpcService):
-    """Client and server of the log RPC. `since` returns the commits of this peer's log after a commit number."""
+    """Client and server of the log RPC. `since(n)` returns the commits after commit n from this peer's log."""
 
     service = "commits"
 
@@ -75,7 +75,7 @@ class LogRpc(RpcService):
         self._since = since
 
     async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
-        """Return a peer's commits after commit `after`, in order and without gaps; its whole log if `after` is None.
+        """Return a peer's commits after commit `after`, or its whole log if `after` is None. The commits have no gaps.
 
         If the peer's log does not reach back that far, the result begins later than commit `after` + 1. Raises
         BrokenStream, Unreachable or TimeoutError if the peer does not answer or its answer is malformed.
@@ -93,9 +93,9 @@ class LogRpc(RpcService):
     async def after(self, head: Commit, peers: Sequence[str], signer: AcceptSigner) -> LogAnswer:
         """Ask these peers (names) for the commits after `head`. Return as soon as one log proves the next commit.
 
-        The first peer has HEDGE_S to answer before others are asked too. Its answer is awaited until the time limit of
-        the request, because it may be the only peer that knows more. The answers of the others are awaited until more
-        than half of the peers have answered, and 2 * HEDGE_S longer.
+        The first peer has HEDGE_S to answer before others are asked too. Its answer is awaited until the request times
+        out, because it may be the only peer that knows more. Once it and more than half of the peers have answered, the
+        remaining answers are awaited for 2 * HEDGE_S.
         """
         answer, answered = LogAnswer(), set[str]()
         answers = self.answers(
@@ -115,8 +115,8 @@ class LogRpc(RpcService):
     ) -> AsyncGenerator[Answer, None]:
         """Ask peers for their commits after `after`. Yield answers as they arrive. The caller must close the generator.
 
-        The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Answers that have not
-        arrived 2 * HEDGE_S after `enough` first returned True are not awaited any longer.
+        The first peer is asked at once. After each pause of `pause_s`, the number of peers asked doubles. Once `enough`
+        returns True, the remaining answers are awaited for 2 * HEDGE_S.
         """
         clock, until_s = asyncio.get_running_loop().time, None
         asking = [
@@ -163,11 +163,14 @@ class LogRpc(RpcService):
 
 
 def _decided(message: object, after: int | None, log: Sequence[CommitCertificate]) -> CommitCertificate:
-    """Return the message if it is the next commit of `log`. Raises Unreadable if it is not."""
+    """Return `message` if it is a commit that may come next in `log`, a log of commits after `after`.
+
+    Raises Unreadable if it is not.
+    """
     if not isinstance(message, CommitCertificate):
         raise Unreadable("a log with a message that is not a commit")
     if after is not None and message.commit.number <= after:
-        raise Unreadable(f"commit {message.commit.number}, where only commits after {after} were requested")
+        raise Unreadable(f"commit {message.commit.number}, although only commits after {after} were requested")
     if log and (message.commit.number, message.commit.parent) != (log[-1].commit.number + 1, log[-1].commit.digest):
         raise Unreadable(f"a log in which commit {message.commit.number} does not follow the one before it")
     return message

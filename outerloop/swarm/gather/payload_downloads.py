@@ -1,11 +1,11 @@
-"""Download payloads into the store, each once, from its owner or any other peer that holds it.
+"""Download each payload once, from its owner or any other peer that holds it, and store it on disk.
 
-A payload that is too large is not requested, and one that its owner did not sign for the round is not stored. Both
-are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
-owner signs more, at most PAYLOADS_KEPT of them are stored, plus any that a commit names.
+A payload that is too large is not requested, and a payload that its owner did not sign for the round is not stored.
+Both are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If
+an owner signs more, at most PAYLOADS_KEPT of them are stored, plus any that a commit names.
 
-A leader can propose hashes of content that no peer has. So a download that only a proposal asked for is dropped if
-the next view does not propose the same payload again.
+A leader can propose hashes of content that no peer has. So a download that only a proposal needs is dropped if the next
+view does not propose the same payload again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
 """Maximum number of payloads stored per peer and round. An honest peer has one payload, and two dishonest leaders of
-successive views can each attribute one more to it. A payload that a commit names is stored in addition."""
+successive views can each attribute one more to it. A payload that a commit names is stored regardless of this limit."""
 
 
 @dataclass
 class _Download:
     """A running download.
 
-    views_left    number of further views before the download is dropped; None: no limit, because the owner itself
-                  offered the payload or a commit names it
+    views_left    number of further views before the download is dropped, or None if it is never dropped, because the
+                  owner itself offered the payload or a commit names it
     """
 
     task: asyncio.Task[None]
@@ -64,11 +64,11 @@ class PayloadDownloads:
         decided: bool = False,
         proposed: bool = False,
     ) -> asyncio.Task[None]:
-        """Download a payload from these peers. If its download is already running, add them to its sources.
+        """Start to download a payload from `sources`, or add them to the sources of its running download.
 
-        Return the task of the download, which ends when the payload is stored or the download has failed. `decided`: a
-        commit names the payload, so it is stored regardless of how many payloads its owner has offered. `proposed`:
-        only a proposal of the current view names it.
+        Return the download task, which ends when the payload is stored or the download has failed. `decided`: whether a
+        commit names the payload, so that it is stored regardless of how many payloads its owner has offered.
+        `proposed`: whether only a proposal of the current view names it.
         """
         key = number, participant
         download = self.running.get(key)
@@ -86,11 +86,11 @@ class PayloadDownloads:
         return (number, participant) in self._store
 
     def has_wrong_hash(self, participant: Participant) -> bool:
-        """Return whether the owner of this payload has sent bytes that do not match the hash that it stated."""
+        """Return whether the owner of this payload sent bytes that do not match the hash it had announced."""
         return self._bulk.reputation.sent_wrong_bytes(id_of(participant.peer), participant.digest)
 
     def is_rejected(self, number: int, participant: Participant) -> bool:
-        """Return whether this payload was rejected, for a reason that does not depend on the source."""
+        """Return whether this payload was rejected for a reason that does not depend on the peer that sent it."""
         return (number, participant) in self._rejected
 
     def reject(self, peer: str, reason: str) -> None:
@@ -98,7 +98,7 @@ class PayloadDownloads:
         self._context.trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
-        """Drop all downloads of a decided round except the `needed` payloads."""
+        """Drop all downloads for decided round `number`, except those of the `needed` payloads."""
         self._rejected = {key for key in self._rejected if key[0] > number - ROUNDS_KEPT}
         needed = set(needed)
         for key, download in list(self.running.items()):
@@ -108,7 +108,7 @@ class PayloadDownloads:
                 self._drop(key)
 
     def begin_view(self) -> None:
-        """Begin another view. Drop downloads that only a proposal needed, unless the last view asked for them again."""
+        """Begin another view. Drop downloads that only a proposal needed and the view that just ended did not need."""
         for key, download in list(self.running.items()):
             if download.views_left == 0:
                 self._drop(key)
@@ -116,7 +116,7 @@ class PayloadDownloads:
                 download.views_left -= 1
 
     def _drop(self, key: Key) -> None:
-        """Stop a download. A later `start` begins a new one."""
+        """Cancel a download. A later call of `start` begins a new one."""
         self.running.pop(key).task.cancel()
 
     async def _run(self, key: Key, sources: list[str], decided: bool) -> None:
@@ -135,10 +135,10 @@ class PayloadDownloads:
         """Download a payload, check it, and store or reject it. Raises ContentUnavailable if no source delivers it."""
         number, participant = key
         if not decided and self._too_many(key):
-            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or being downloaded"
+            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of this peer are stored or being downloaded"
             self.reject(participant.peer, reason)
             return
-        content, reason = b"", f"a payload of {participant.size_bytes} bytes, where up to {self._max_bytes} are allowed"
+        content, reason = b"", f"a payload of {participant.size_bytes} bytes; at most {self._max_bytes} are allowed"
         if participant.size_bytes <= self._max_bytes:
             content = await self._get_content(participant, sources)
             reason = await self._content_error(key, content)
@@ -150,7 +150,7 @@ class PayloadDownloads:
         self._context.report_stored(number, participant)
 
     async def _content_error(self, key: Key, content: bytes) -> str:
-        """Return why this content is not a payload that its owner has signed for the round, or an empty string."""
+        """Return why `content` is not the payload that its owner signed for the round, or "" if it is."""
         number, participant = key
         return await payload_error(
             content,
@@ -162,7 +162,7 @@ class PayloadDownloads:
         )
 
     def _too_many(self, key: Key) -> bool:
-        """Return whether PAYLOADS_KEPT payloads of the same owner and round are stored or were requested earlier."""
+        """Return whether PAYLOADS_KEPT other payloads of this owner and round are stored or were requested earlier."""
         number, owner = key[0], id_of(key[1].peer)
         started_before = takewhile(lambda other: other != key, self.running)
         others = {*self._store.since(number), *started_before}

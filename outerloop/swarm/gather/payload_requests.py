@@ -7,16 +7,17 @@ content itself is downloaded by its hash (payload_downloads.py) and contains its
 
     answer to the request                     what this peer does
     no answer, or a broken stream             asks again
-    {}                                        fetches the commits of that peer, which is ahead
-    its payload                               downloads it, and rejects it if it is too large, not signed, or does not
-                                              match the hash
+    {}                                        fetches commits from the answering peer, which is ahead
+    hash and size of the payload              downloads the payload, and rejects it if it is too large, not signed, or
+                                              does not match the hash
 
-A payload is also rejected at landing, if it cannot be decoded or its norm is too far from the norms of the others.
+A payload is also rejected when the round is applied, if it cannot be decoded or its norm differs too much from the
+norms of the others.
 
-A peer whose payload is rejected has none in this round, and is asked again in the next round. `backoff`
+A peer whose payload is rejected does not take part in the round, and is asked again in the next round. `backoff`
 (round_context.py) counts the rejections. The round does not wait for peers that could not be reached when last tried.
 
-This peer's own payloads are offered to the others, and stored payloads are reported to the consensus:
+This peer offers its own payloads to the others, and reports stored payloads to the consensus:
 
     payload of the trainer -> signed for this round -> on disk -> offered and reported as stored
 """
@@ -56,7 +57,7 @@ class PayloadRpc(RpcService):
         self.own: Mailbox[Participant] = Mailbox(keep=ROUNDS_KEPT)
 
     async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
-        """Return a peer's payload for a round, or None if the peer has passed the round without a payload.
+        """Return the description of a peer's payload for a round; None if the peer passed the round without a payload.
 
         Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable or TimeoutError if the peer does
         not answer or its answer is malformed.
@@ -74,7 +75,7 @@ class PayloadRpc(RpcService):
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise Unreadable("a request without the number of a round")
+            raise Unreadable("a request without a round number")
         async with limit(POLL_S):
             payload = await self.own.read(number)
         await stream.send_object({} if payload is None else {"payload": payload.to_list()[1:]})
@@ -84,7 +85,7 @@ class PayloadRpc(RpcService):
 class PayloadRequests:
     """The payload requests of the current round, one task per peer.
 
-    `unreachable`: the peers that could not be reached when they were last tried in this round.
+    `unreachable`: the peers that could not be reached at the last attempt in this round.
     """
 
     def __init__(
@@ -95,24 +96,24 @@ class PayloadRequests:
         self._running: dict[str, asyncio.Task[None]] = {}  # peer -> its task in the current round, even if finished
 
     def ask_all(self, number: int, peers: Iterable[str]) -> None:
-        """Ask each of these peers for its payload, except those already asked in this round."""
+        """Ask each of these peers for its payload of round `number`, unless it has already been asked in this round."""
         for peer in peers:
             if peer not in self._running:
                 self._running[peer] = asyncio.create_task(self.ask(number, peer))
 
     def begin_round(self, number: int) -> None:
-        """Stop the requests of the last round."""
+        """Cancel the requests of the previous round."""
         self.cancel()
         self.unreachable.clear()
 
     def cancel(self) -> None:
-        """Stop all requests."""
+        """Cancel all requests."""
         for task in self._running.values():
             task.cancel()
         self._running = {}
 
     async def ask(self, number: int, peer: str) -> None:
-        """Ask a peer until its payload of this round is stored or rejected. The next round cancels this task."""
+        """Ask a peer repeatedly until its payload for the round is stored or rejected. The next round cancels this."""
         pause_s = RETRY_S[0]
         while True:
             try:
@@ -131,13 +132,13 @@ class PayloadRequests:
             pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
-        """Give strikes to peers whose payloads could not be used when the round landed. `reasons`: peer -> reason."""
+        """Record strikes against peers whose payloads were unusable when the round landed. `reasons`: by peer."""
         for peer, reason in reasons.items():
             self._downloads.reject(peer, f"round {number}: {reason}")
             self._context.backoff.payload_unusable(peer, number)
 
     async def _get(self, number: int, participant: Participant) -> bool:
-        """Download a peer's payload. Return whether it is now stored or rejected; if not, the caller must ask again."""
+        """Download a payload. Return whether it is now stored or rejected. If not, the caller must ask again."""
         peer, backoff = participant.peer, self._context.backoff
         await asyncio.wait([self._downloads.start(number, participant, [peer])])
         if self._downloads.is_stored(number, participant):
@@ -145,7 +146,7 @@ class PayloadRequests:
             return True
         lied = self._downloads.has_wrong_hash(participant)
         if lied:
-            self._downloads.reject(peer, f"round {number}: its payload does not have the sha256 that it stated")
+            self._downloads.reject(peer, f"round {number}: its payload does not match the sha256 that it announced")
         if lied or self._downloads.is_rejected(number, participant):
             backoff.payload_rejected(peer, number)
             return True
@@ -153,13 +154,13 @@ class PayloadRequests:
 
 
 class OwnPayloads:
-    """This peer's payloads. `rpc` offers them to other peers; `roots` returns the run state that a payload names."""
+    """Signs, stores and offers this peer's payloads. `rpc` sends them; `roots` knows the state that they name."""
 
     def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
         self._context, self._store, self._rpc, self._roots = context, store, rpc, roots
 
     async def offer(self, number: int, blob: bytes) -> None:
-        """Sign and store this peer's payload for a round, and offer it to the others.
+        """Sign and store `blob` as this peer's payload for round `number`, and offer it to the other peers.
 
         Does nothing if the round is over, or if this peer has already signed a payload for it, e.g. before a restart: a
         peer never signs two payloads for the same round, not even on different chains.
@@ -180,17 +181,17 @@ class OwnPayloads:
         self._context.report_stored(number, participant)
 
     def resume(self, number: int) -> None:
-        """Report to the consensus the payloads already stored for this and later rounds. Offer this peer's own."""
+        """Report the payloads stored for round `number` and later to the consensus, and offer this peer's own."""
         for known, participant in self._store.since(number):
             self._context.report_stored(known, participant)
             if participant.peer == self._context.own:
                 self._rpc.own.post(known, participant)
 
     def begin_round(self, number: int) -> None:
-        """Answer the pending requests for earlier rounds in which this peer had no payload: it will not have one."""
+        """Answer the pending requests for earlier rounds: this peer will not have a payload for them."""
         self._rpc.own.over(number - 1)
 
     def restart(self, number: int) -> None:
-        """Follow another chain from this round on. Keep the stored payloads, which may be valid on that chain."""
+        """Follow another chain from round `number` on. Keep stored payloads, which may be valid on that chain."""
         self._rpc.own.take_back(number)
         self.resume(number)

@@ -1,23 +1,23 @@
-"""Context that the parts of one peer's gather rounds share: the peers, the consensus, and its queue of events.
+"""Shared context of the components that run one peer's gather rounds: peers, consensus, and event queue.
 
-Only round_loop.py changes the state of the consensus. The other parts read it, and report what happens as events.
+Only round_loop.py changes the state of the consensus. The other components read it, and report what happens as events.
 
-The context also keeps the back-off: the time before a peer whose payloads were rejected is admitted again. It grows
-exponentially with the number of strikes against the peer:
+The context also keeps the back-off: the number of rounds before a peer whose payloads were rejected is admitted again.
+It grows exponentially with the number of strikes against the peer:
 
     payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
                                    r + min(2^k, MAX_ROUNDS)
-    good payload                   one strike less
-    payload unusable at landing    two strikes more, because one was taken off when the payload was stored
+    good payload                   one strike fewer
+    payload unusable at landing    two more strikes, because one was removed when the payload was stored
 
 A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` rounds and asks to
-join again. Without a back-off, the others would wait out a grace period for it in every round.
+join again. Without a back-off, the others would wait for it for a grace period in every round.
 
-This peer gives strikes only for messages that it received from the other peer directly, so no third peer can cause
+This peer records strikes only for messages that it received directly from the other peer, so no third peer can cause
 them. Strikes are not shared: they decide whose join requests this peer ignores, which matters only while it is the
-leader. Acceptors accept whichever learners a leader counts (roster_change.py). Every peer that requests the payload of
-a misbehaving peer sees the same fault, so most leaders keep that peer out as well. Strikes do not remove a peer that
-is already in the roster.
+leader. Acceptors accept any learners that a leader counts (roster_change.py). Every peer that requests the payload of a
+misbehaving peer sees the same fault, so most leaders exclude that peer as well. Strikes do not remove a peer that is
+already in the roster.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ MAX_ROUNDS = 64
 
 
 class ReadmissionBackoff:
-    """Strikes and back-off of the peers that this peer has asked for payloads, by name. A restart clears them."""
+    """Counts strikes against peers, given by name, and computes their back-off. A restart clears the strikes."""
 
     def __init__(self) -> None:
         self._strikes: Counter[str] = Counter()
-        self._last_judged: dict[str, int] = {}  # peer -> last round judged: a peer is judged once per round
+        self._last_judged: dict[str, int] = {}  # peer -> last round with a strike or credit, one per round
         self._until: dict[str, int] = {}
 
     def payload_rejected(self, peer: str, number: int) -> None:
-        """Record that the payload that a peer offered for a round was rejected."""
+        """Record that the payload that `peer` offered for round `number` was rejected."""
         if self._is_first(peer, number):
             self._strikes[peer] += 1
             self._until[peer] = number + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def payload_stored(self, peer: str, number: int) -> None:
-        """Record that the payload that a peer offered for a round is stored."""
+        """Record that the payload that `peer` offered for round `number` was valid and is stored."""
         if self._is_first(peer, number):
             self._strikes[peer] = max(0, self._strikes[peer] - 1)
 
     def payload_unusable(self, peer: str, number: int) -> None:
-        """Record that a stored payload is unusable: it cannot be decoded, or its norm is out of bounds."""
+        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds."""
         self._strikes[peer] += 2
         self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
-        """Return whether to ignore a message, i.e. whether `peer` asks to join the current round during its back-off.
+        """Return whether to ignore `message`, because it asks to join the current round during the back-off of `peer`.
 
-        `number` is the current round. A request for an earlier round is not ignored: its answer reports the current
-        round to the peer that sent it.
+        `number` is the current round. A request for an earlier round is not ignored, because the answer informs `peer`
+        of the current round.
         """
         return isinstance(message, JoinRequest) and message.number == number < self._until.get(peer, number)
 
@@ -77,17 +77,17 @@ class ReadmissionBackoff:
 
 
 Event = Callable[[CommitChain], list[Effect]]
-"""An event, represented by the function that handles it: it updates the chain and returns the effects to carry out."""
+"""An event, as the function that handles it: it updates the chain and returns the effects to carry out."""
 
 
 class RoundContext:
-    """The shared context of one peer's rounds.
+    """The shared context of the components that run one peer's gather rounds.
 
     own       this peer's name
     trust     this peer's signatures, allow-list and rejection log
-    names     returns peer id -> name of the peers that may take part
+    names     returns a map from id to name of the peers that may take part
     events    the events that have not been handled yet
-    backoff   the peers whose requests to join are ignored for some rounds
+    backoff   decides which peers' join requests are ignored
     """
 
     def __init__(self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]]) -> None:
@@ -98,12 +98,12 @@ class RoundContext:
 
     @property
     def begun(self) -> bool:
-        """Return whether this peer takes part in the rounds."""
+        """Return whether this peer has begun to take part in rounds."""
         return self._chain is not None
 
     @property
     def chain(self) -> CommitChain:
-        """The consensus state machine of this peer, once the rounds have begun."""
+        """The consensus state machine of this peer. Available once the rounds have begun."""
         assert self._chain is not None, "the rounds have not begun"
         return self._chain
 
@@ -113,22 +113,22 @@ class RoundContext:
         return self.chain.hard_state.run
 
     def begin(self, chain: CommitChain) -> None:
-        """Set the consensus state machine, with which this peer takes part in the rounds."""
+        """Set the consensus state machine. From now on, this peer takes part in the rounds."""
         assert self._chain is None, "the rounds have already begun"
         self._chain = chain
 
     # events
 
     def act(self, event: Event) -> None:
-        """Queue an event of this peer itself."""
+        """Queue one of this peer's own events."""
         self.events.put(event)
 
     def report_stored(self, number: int, participant: Participant) -> None:
-        """Report to the consensus that a payload of a round is on disk."""
+        """Report to the consensus that a payload of round `number` is on disk."""
         self.act(lambda chain: chain.payload_stored(number, participant))
 
     def receive(self, sender: str, message: Message, size: int = 0) -> None:
-        """Queue a message of `size` bytes from a peer. Log each message that is dropped because the queue is full."""
+        """Queue a message of `size` bytes from `sender`. Log each message that is dropped because the queue is full."""
 
         def handle(chain: CommitChain) -> list[Effect]:
             return [] if self.backoff.ignores(sender, message, chain.number) else chain.receive(sender, message)
@@ -137,7 +137,7 @@ class RoundContext:
             self.trust.refusals.note(
                 "ballots",
                 flooding,
-                f"{MAX_WAITING} of its messages are queued already, or the whole queue is full: one message is dropped",
+                f"dropped one of its messages: {MAX_WAITING} of them are already queued, or the whole queue is full",
             )
 
     # the peers that take part, and the commits that this peer can send them
@@ -147,9 +147,9 @@ class RoundContext:
         return peer_id in self.names()
 
     def others(self) -> list[str]:
-        """Return the allowed peers of the roster except this peer, in the order in which to ask them.
+        """Return the allowed roster peers except this peer, in the order in which to ask them.
 
-        The order starts after this peer's own name and wraps around, so that not all peers ask the same peer first.
+        The order starts after this peer's name and wraps around, so that not all peers ask the same peer first.
         """
         roster = self.chain.hard_state.roster
         ahead = bisect(roster, self.own)
@@ -157,12 +157,12 @@ class RoundContext:
         return [peer for peer in others if id_of(peer) in self.trust.allow]
 
     def sources_of(self, participant: Participant, *, first: str) -> list[str]:
-        """Return the peers to download a payload from: `first`, the payload's owner, then the rest of the roster."""
+        """Return the peers from which to download a payload: `first`, then its owner, then the rest of the roster."""
         peers = dict.fromkeys([first, participant.peer, *self.chain.hard_state.roster])
         return [peer for peer in peers if peer not in ("", self.own)]
 
     def commits_since(self, number: int | None) -> tuple[CommitCertificate, ...]:
-        """Return the commits after `number`; the whole log if it does not reach back that far or `number` is None."""
+        """Return the commits after `number`, or the whole log if it starts later or `number` is None."""
         if not self.begun:
             return ()
         found = None if number is None else self.chain.commits_since(number)

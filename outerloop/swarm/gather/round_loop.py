@@ -1,10 +1,10 @@
-"""The event loop of one peer's rounds, which connects the consensus (chain.py) to network, disk and clock.
+"""Event loop of one peer's gather rounds, which connects the consensus (chain.py) to network, disk and clock.
 
 The loop repeats three steps:
 
 1. take the next event: a message arrived, a payload was stored, a timer expired, commits were fetched
 2. pass the event to the consensus, a state machine, and carry out the effects that it returns, in order
-3. check the current round: ask further peers for payloads, start timers
+3. check the current round: request payloads from peers not asked yet, and start timers
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from outerloop.swarm.resource_exhaustion import EXHAUSTION
 
 class RoundPart(Protocol):
     def begin_round(self, number: int) -> None:
-        """Start the work of this round, and stop the work of the last one."""
+        """Stop the work of the previous round, and start the work of round `number`."""
         ...
 
 
 @dataclass(kw_only=True)
 class RoundLoop:
-    """The event loop, and the parts of the peer that it drives."""
+    """The event loop, and the components that it drives."""
 
     context: RoundContext
     hard_state_file: HardStateFile
@@ -66,19 +66,19 @@ class RoundLoop:
     async def run(self) -> None:
         """Handle events one at a time until cancelled.
 
-        If an event cannot be handled, e.g. because of a disk error, pass the error to `outcomes` and stop.
+        If handling an event fails, e.g. because of a disk error, pass the error to `outcomes` and stop.
         """
         try:
             while True:
                 event = await self.context.events.get()
                 for effect in event(self.context.chain):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # some Disks do not retry
+                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # retries here, as some Disks do not
                 self.look()
         except Exception as error:
             self.outcomes.fail(error)
 
     def look(self) -> None:
-        """Start the requests and timers that the current round needs; first stop those of the last round or view."""
+        """Stop the requests and timers of the previous round or view, and start those that the current one needs."""
         chain = self.context.chain
         if self._view != (chain.number, chain.view):
             self._view = chain.number, chain.view
@@ -122,13 +122,13 @@ class RoundLoop:
                 self._reject(effect)
 
     def _apply(self, commit: Commit) -> None:
-        """Hand a decided commit to the trainer, and download the payloads that it names."""
+        """Queue a decided commit for the trainer, and download the payloads that it names."""
         self.outcomes.add(commit)
         self.roots.add(commit)
         self._completing.start(self.outcomes.complete(commit))
 
     def _reject(self, effect: Reject) -> None:
-        """Log a rejected message. Fetch its sender's log if the sender may be on another chain."""
+        """Log a rejected message. Fetch the sender's log if the effect requests that."""
         self.context.trust.refusals.note("ballots", effect.sender, effect.reason)
         if effect.compare_logs:
             self.catch_up.compare_with(effect.sender)

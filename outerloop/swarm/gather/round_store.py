@@ -1,12 +1,12 @@
-"""Store of the last rounds' payloads on disk, for other peers and for this peer's own landing.
+"""Store the payloads of the last rounds on disk, for other peers and until this peer lands the rounds.
 
     <round>-<sha256>-<peer>.payload                     file of a payload
     <round>-<sha256>-<peer>@<commit>.<sha256>.payload   file of a payload that names a state (state_roots.py)
 
 A peer that accepts a proposal promises to serve the payloads that the proposal names. So a payload is synced to disk
-before any peer is notified that this peer holds it, and is found again after a crash. A file found damaged after a
-crash is kept until its payload has been fetched again, because its name records that the owner has signed a payload for
-the round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer
+before this peer notifies others that it holds the payload, and it survives a crash. A file that a crash has damaged is
+kept until its payload has been fetched again, because the file name records that the owner has signed a payload for the
+round (`has_signed`). Payloads of the newest round are also kept in memory until they land, so that the trainer
 receives the same bytes that were checked.
 """
 
@@ -24,7 +24,7 @@ Key = tuple[int, Participant]
 
 
 class RoundStore:
-    """A persistent map: (round, participant) -> content."""
+    """A persistent map from (round, participant) to the content of the payload."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -38,7 +38,7 @@ class RoundStore:
         return key in self._files
 
     def since(self, number: int) -> list[Key]:
-        """Return the keys of the payloads stored for this round and later ones."""
+        """Return the keys of the payloads stored for round `number` and later, sorted."""
         return sorted(key for key in self._files if key[0] >= number)
 
     def has_signed(self, peer: str, number: int) -> bool:
@@ -56,17 +56,17 @@ class RoundStore:
         self._keep(number, participant, content)
 
     def take(self, number: int, participant: Participant) -> Buffer:
-        """Return a payload for landing, and remove it from memory if it is there. Its file remains."""
+        """Return the content of a payload for landing. Remove it from memory, if it is there, but not from disk."""
         found = self._newest.pop((number, participant), None)
         return self._disk.read(self._files[number, participant]) if found is None else found
 
     def get(self, sha: bytes) -> Buffer | None:
-        """Return the content with this sha256, from any round; None if it is not stored."""
+        """Return the stored content with this sha256, from any round, or None if there is none."""
         found = next((name for (_, participant), name in self._files.items() if participant.digest == sha), None)
         return None if found is None else self._disk.read(found)
 
     def forget_before(self, number: int) -> None:
-        """Remove the payloads of earlier rounds. Transfers that are already running still complete."""
+        """Remove the payloads of rounds before `number`. Transfers that are already running still complete."""
         for key in [key for key in self._files if key[0] < number]:
             self._disk.remove(self._files.pop(key))
             self._newest.pop(key, None)
@@ -81,7 +81,7 @@ class RoundStore:
         self._files, self._newest, self._damaged = {}, {}, {}
 
     def _find(self, name: str) -> None:
-        """Index a file found when this peer started, after checking its hash."""
+        """Check the hash of a file found at startup, and add the file to the index."""
         found = NAME.fullmatch(name)
         if found is None:
             return
@@ -95,7 +95,7 @@ class RoundStore:
             self._damaged[name] = number, peer
 
     def _keep(self, number: int, participant: Participant, content: bytes) -> None:
-        """Keep this payload in memory, then drop from memory the payloads of all rounds but the newest."""
+        """Keep a payload in memory, then drop the payloads of all rounds except the newest from memory."""
         newest = max([number, *(of for of, _ in self._newest)])
         contents = {**self._newest, (number, participant): content}
         self._newest = {key: content for key, content in contents.items() if key[0] == newest}

@@ -1,7 +1,7 @@
 """The timers of one round: grace period, deadline, and a timeout for the leader of each view.
 
-    grace            starts when this peer holds so many payloads that the round may close once the grace period ends.
-                     It gives slow peers and learners time to be counted, and ends at once if all missing peers are
+    grace            starts when this peer holds enough payloads to close the round at the end of the grace period. It
+                     gives slow peers and learners time to be counted, and ends at once if all missing peers are
                      unreachable
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
@@ -12,9 +12,9 @@
 All timers start from events that this peer observes, never from another peer's clock. No timer runs before the first
 payload is ready, so the duration of inner steps is not limited.
 
-The reachability probe finds which peers answer, to explain to the user why a round does not complete. A peer probes
-only after it has waited for a round for a while. It then asks all peers that decide the round, repeatedly while it
-waits. Each request asks for the next commit, so a peer that is behind catches up at once.
+The reachability probe checks which peers answer, to explain to the user why a round does not complete. A peer starts to
+probe once it has waited for a round for a while. It then asks all other peers of the roster repeatedly, until the wait
+ends. Each request asks for the next commit, so a peer that is behind catches up at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from outerloop.swarm.transfer.bulk import Bulk
 
 
 class ReachabilityProbe:
-    """Track which peers answered the last probe. Before the first probe, all peers count as reachable.
+    """Tracks which peers answered the last probe. Before the first probe, all peers count as reachable.
 
     `ask` contacts a peer. It raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
     """
@@ -45,7 +45,7 @@ class ReachabilityProbe:
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask the peers that `others` returns again and again, with growing pauses (LOOK_S), until cancelled."""
+        """Probe the peers that `others` returns repeatedly, with growing pauses (LOOK_S), until cancelled."""
         self._answered, pause_s = {}, LOOK_S[0]
         while True:
             await asyncio.sleep(pause_s)
@@ -55,7 +55,7 @@ class ReachabilityProbe:
             self._answered = dict(zip(asked, answers, strict=True))
 
     def lacks_majority(self, roster: tuple[str, ...]) -> str:
-        """Return a one-line message if less than a majority of the roster answers, else an empty string."""
+        """Return a one-line message if fewer than a majority of the roster's peers are reachable, else ""."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         reachable, needed = len(roster) - len(silent), majority(roster)
         if reachable >= needed:
@@ -73,15 +73,15 @@ class ReachabilityProbe:
         return True
 
 
-LAST_DOUBLING = 3  # last view whose timeout is doubled; a longer transfer continues in the next view
+LAST_DOUBLING = 3  # the leader timeout doubles with each view up to this one; longer transfers continue in later views
 
 
 class RoundTimers:
-    """The running timers of the current round.
+    """Runs the timers of the current round.
 
     Args:
         bulk: transfers the payloads.
-        unreachable: the peers that are currently unreachable; PayloadRequests updates this collection.
+        unreachable: the currently unreachable peers, a collection that PayloadRequests keeps up to date.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RoundTimers:
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
 
     def begin_round(self, number: int) -> None:
-        """Cancel the timers of the last round."""
+        """Cancel the timers of the previous round."""
         self.cancel()
         self._moved_before_s = self._bulk.moving_s
 
@@ -103,7 +103,7 @@ class RoundTimers:
         self._running = {}
 
     def look(self, chain: CommitChain) -> None:
-        """Start each timer whose condition now holds. Timers that already run continue."""
+        """Start each timer whose condition now holds, unless it is already running."""
         number, view, awaited = chain.number, chain.view, chain.awaited
         arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.roster)
         if arrived:
@@ -119,7 +119,7 @@ class RoundTimers:
             self._start(("view", view), patience_s + moved_s, lambda chain: chain.timeout(number, view), again=True)
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
-        """Start a timer once per round and key. `again`: it may restart after it expires, as messages may get lost."""
+        """Start a timer once per round and key. `again`: it may be started again once it has expired."""
 
         def over() -> None:
             if again:
@@ -131,10 +131,10 @@ class RoundTimers:
 
 
 def awaits_its_leader(chain: CommitChain) -> bool:
-    """Return whether the leader should have acted by now.
+    """Return whether the leader of the current view should already have acted.
 
-    In the first view, this is so once a proposal has arrived, enough payloads have arrived, or other peers have timed
-    out. In later views, it is always so.
+    In view 0, this is the case once a proposal or enough payloads have arrived, or enough other peers have timed out.
+    In later views, it is always the case.
     """
     soft_state = chain.soft_state
     under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None

@@ -1,11 +1,11 @@
-"""Entry point of one peer's gather rounds, for the exchange and the state transfer.
+"""Run one peer's gather rounds: the entry point for the exchange and for the state transfer.
 
 The path of another peer's payload through the modules:
 
     payload_requests.py    asks the peer for the hash and size of its payload until the peer has one
     payload_downloads.py   downloads the payload, checks that its owner signed it for this round, and stores it
     round_loop.py          reports the stored payload to the consensus state machine, and carries out the effects that
-                           it returns, such as sending messages or writing votes to disk
+                           the state machine returns, such as sending messages or writing votes to disk
     committed_rounds.py    downloads the payloads that a decided commit names and this peer lacks, and keeps the round
                            for the trainer
 
@@ -55,13 +55,13 @@ class GatherRunner:
 
     Args:
         own: this peer's name.
-        names: returns peer id -> name of the peers that may take part.
-        limiter: rate limit for sending payloads; None: unlimited.
+        names: returns a map from id to name of the peers that may take part.
+        limiter: limits the rate at which payloads are sent; None: unlimited.
         incarnations: decides which process of a peer is accepted; None: every process is accepted.
 
-    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. The caller notifies
-    `requests` of payloads that cannot be used. `roots` holds the states that a majority has certified.
-    `hard_state_file` keeps this peer's votes on disk.
+    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches commits from other peers. The caller reports
+    unusable payloads to `requests`. `roots` holds the states that a majority has certified. `hard_state_file` keeps
+    this peer's votes on disk.
     """
 
     def __init__(
@@ -115,28 +115,28 @@ class GatherRunner:
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The names of the peers that decide the current round; empty before the rounds have begun."""
+        """The names of the peers that decide the current round; empty before the rounds begin."""
         return self.context.chain.hard_state.roster if self.context.begun else ()
 
     @property
     def last_commit(self) -> Commit | None:
-        """The newest commit that this peer knows; None before the rounds have begun."""
+        """The newest commit that this peer knows, or None before the rounds begin."""
         return self.context.chain.hard_state.head if self.context.begun else None
 
     def head_of(self, number: int) -> bytes | None:
         """Return the digest of a commit that the trainer has landed.
 
-        Return None if the commit is no longer stored, or if this peer has to replace its state first (`needs_state`).
+        Return None if the commit is no longer stored, or if this peer must first download the state (`needs_state`).
         """
         return None if self.outcomes.needs_state else self.outcomes.digest(number)
 
     @property
     def needs_state(self) -> bool:
-        """Return whether this peer must download the other peers' state, even if it already follows their commits."""
+        """Return whether this peer must download the run's state. It may already follow the commits of the others."""
         return self.outcomes.needs_state
 
     async def look_at(self, peer: str) -> None:
-        """Ask a peer for newer commits, and catch up with the peer if it has any.
+        """Ask a peer for newer commits. If it has any, start to fetch them.
 
         Raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
         """
@@ -145,16 +145,16 @@ class GatherRunner:
     # start and stop
 
     async def serve(self) -> None:
-        """Start answering requests. Ballots are queued until the rounds begin."""
+        """Start to answer requests from other peers. Their ballots are queued until the rounds begin."""
         for service in (self.bulk, self._payload_rpc, self.log_rpc, self._ballots, self.witness.accusations):
             await service.serve()
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
-        """Start a new chain whose first round is `number`. Remove all stored payloads: they belong to other chains."""
+        """Start a new chain whose first round is `number`. Remove all stored payloads, which belong to other chains."""
         await self._begin_new(HardState.first(run=run, peer=self.context.own, roster=roster, number=number))
 
     async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
-        """Follow the chain from this commit on. The caller downloads the state, then calls `state_arrived`.
+        """Follow the chain from this commit on. The caller must download the state, then call `state_arrived`.
 
         Raises UserError if this peer is in the commit's roster but has no record of its votes.
         """
@@ -194,11 +194,11 @@ class GatherRunner:
         self._tasks.start(self.witness.accusations.ask_around())
 
     def stop_voting(self) -> None:
-        """Stop handling events, so that this peer sends no more votes."""
+        """Stop handling events, so that this peer casts no more votes."""
         self._voting.cancel()
 
     def stop(self) -> None:
-        """Cancel all tasks at once, without finishing anything."""
+        """Cancel all tasks immediately."""
         self.stop_voting()
         self._loop.cancel()
         self._tasks.cancel()
@@ -211,20 +211,20 @@ class GatherRunner:
     # the rounds of the trainer
 
     async def offer(self, number: int, blob: bytes) -> None:
-        """Offer this peer's payload for a round to the others, unless it already offered one or the round is over."""
+        """Offer `blob` as this peer's payload for a round, unless it has already offered one or the round is over."""
         await self.own_payloads.offer(number, blob)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know.
 
-        The trainer's thread may call this, because the call does not wait for the network thread.
+        It does not wait for the network thread, so the trainer's thread may call it.
         """
         return self.outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
-        """Wait until all payloads of a round are stored; return (name, payload) of each participant, sorted by name.
+        """Wait until a round is decided and all of its payloads are stored.
 
-        Raises LogTruncated if this peer is too far behind.
+        Return (name, payload) for each participant, sorted by name. Raises LogTruncated if this peer is too far behind.
         """
         watching = self._tasks.start(self._probe.watch(self.context.others))
         try:

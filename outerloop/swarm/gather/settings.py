@@ -1,4 +1,4 @@
-"""The user's settings for closing a gather round, validated."""
+"""User settings that decide when a gather round closes, with validation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Quorum = Literal["majority", "all", "min_peers"]
 
 @dataclass(frozen=True, kw_only=True)
 class GatherSettings:
-    """Settings of a gather round; proposer.py and round_timers.py explain them. Raises UserError if invalid.
+    """Settings of gather rounds, explained in proposer.py and round_timers.py. Raises UserError if one is invalid.
 
     peers             number of peers in the run
-    quorum            number of payloads that a round waits for even after the grace period: "majority" or "all" of the
-                      roster, or only "min_peers"
-    min_peers         smallest number of payloads in a round; None: 2, or 1 in a run of one peer
+    quorum            payloads that a round needs even after the grace period: those of a "majority" of the roster, of
+                      "all" its peers, or only "min_peers"
+    min_peers         minimum number of payloads in a round; None: 2, or 1 in a run of one peer
     min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline
     grace_s           how long a round waits for slower peers once it has enough payloads; may differ between peers
-    deadline_s        how long after its first payload a round waits for enough payloads; then min_peers are enough
-    absent_rounds     a peer that misses this many rounds in a row leaves the roster until it returns
+    deadline_s        how long a round waits for enough payloads after its first one; then min_peers are enough
+    absent_rounds     number of consecutive missed rounds after which a peer leaves the roster, until it returns
     """
 
     peers: int
@@ -52,7 +52,7 @@ class GatherSettings:
 
     @property
     def gather_policy(self) -> GatherPolicy:
-        """The policy that decides when a leader may close a round."""
+        """The policy that decides when a leader may close a round, with the default of `min_peers` filled in."""
         min_peers = min(2, self.peers) if self.min_peers is None else self.min_peers
         return GatherPolicy(min_peers=min_peers, min_fraction=self.min_fraction, quorum=self.quorum)
 

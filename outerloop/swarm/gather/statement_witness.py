@@ -1,4 +1,4 @@
-"""Compare the signed statements that this peer verifies, to detect contradictions and forgotten votes of its own.
+"""Compare the signed statements that this peer verifies, to detect liars and lost records of this peer's own votes.
 
 another peer's statement contradicts an earlier one    accuse that peer with both statements; it is expelled
                                                        (accusations.py)
@@ -23,7 +23,7 @@ from outerloop.types import UserError
 
 
 class StatementWitness:
-    """Compares the statements that one peer verifies. `fail` ends its rounds with an error; `stop` ends its voting."""
+    """Compares the statements that one peer verifies. `fail` ends its rounds with an error; `stop` stops its voting."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class StatementWitness:
         )
 
     def begin(self, session: str) -> None:
-        """Compare the statements of this session from now on."""
+        """Start comparing the statements that peers signed for this session."""
         self._watch = EquivocationWatch(session)
         self._context.trust.signatures.witness = self._compare
 
     def begin_round(self, number: int) -> None:
-        """Set the current round: only statements about rounds close to it are compared."""
+        """Set the current round. Only statements about rounds close to it are compared."""
         self._watch.begin(number)
 
     def own_key_accused(self, offence: str) -> None:
-        """Fail the rounds, because evidence proves an offence that was signed with this peer's own key."""
+        """Fail the rounds, because two contradictory statements were signed with this peer's own key."""
         self._fail(
             UserError(
                 f"the key of this peer {offence}, so the other peers expel it. A copy of the key is in use, or this"
@@ -67,9 +67,9 @@ class StatementWitness:
         )
 
     def _compare(self, context: str, session: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
-        """Accuse the signer of this statement if it has signed a contradictory statement before.
+        """Accuse the signer of this statement if it signed a contradictory statement before.
 
-        Raises UserError if the signer is this peer and the vote is missing from its hard state.
+        Raises UserError if the statement is a vote of this peer that is missing from its saved state.
         """
         if vote := forgotten(self._context.chain.hard_state, context, session, fields):
             self._stop_voting(vote)

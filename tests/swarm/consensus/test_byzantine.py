@@ -374,7 +374,7 @@ UNJUSTIFIED: list[tuple[str, Callable[[HardState, Commit, Commit], tuple[ChainLi
      lambda m, own, x: (replace_view(justified(m, 2, own, dict.fromkeys(FOUR[:3])), 1, m, own),), "0 of its 3"),
     ("its own choice where another was accepted",
      lambda m, own, x: (justified(m, 1, own, {FOUR[0]: None, FOUR[1]: (0, x.digest), FOUR[2]: None}),),
-     "report another"),
+     "report a commit that was accepted in view 0"),
     ("no signature of the leader",
      lambda m, own, x: (justified(m, 1, own, dict.fromkeys(FOUR[:3]))._replace(signature=bytes(64)),), "which leads"),
 ]  # fmt: skip

@@ -575,7 +575,7 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     promised = promise(leader, small.hard_state.head.digest, view, proposed)
     for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promised):
         refused, *_ = small.receive(leader, message)
-        assert isinstance(refused, Reject) and "10 bytes of a, 10 bytes of b" in refused.reason
+        assert isinstance(refused, Reject) and "10 bytes from a, 10 bytes from b" in refused.reason
     assert (small.number, small.view, small.hard_state.accepted) == (0, 0, None)
 
 

@@ -79,7 +79,7 @@ def test_an_uncertified_state_is_given_up_and_dropped() -> None:
     assert certified(roots, 4) is None
     roots.add(commit(4 + CERTIFY_ROUNDS + 1, {"a": None}, "abc"))
     with pytest.raises(
-        ContentUnavailable, match=f"no majority named the same state as of commit 4 in {CERTIFY_ROUNDS} rounds"
+        ContentUnavailable, match=f"no majority named the same state as of commit 4 within {CERTIFY_ROUNDS} rounds"
     ):
         certified(roots, 4)
     assert not roots.votes
