@@ -1,14 +1,14 @@
-"""Deep Gradient Compression (DGC, arXiv 1712.01887): momentum before the compressor, reset where a value was sent.
+"""Deep Gradient Compression (DGC, arXiv 1712.01887): momentum before compression, reset where a value was sent.
 
     u ← m u + Δ;    x = v + u                  momentum correction
     v ← x − x̂;      u ← 0 where x̂ ≠ 0          momentum factor masking; x̂: this peer's decoded payload
 
-u is the momentum with factor m, v the sum of the values that have not been sent.
+u is the momentum with factor m, and v the sum of the values that have not been sent.
 
 A value that waits for many rounds is sent with the momentum that it would have accumulated in these rounds. Masking
-resets this momentum once the value has been sent, so that it does not push in a direction that is out of date. The
-paper sends exact values, so that v becomes 0 for every value that was sent; with a quantizing codec, v becomes
-the quantization error. A value that is sent as 0 counts as not sent.
+resets this momentum once the value has been sent, so that it does not push in an outdated direction. The paper sends
+exact values, so v becomes 0 for every value that was sent; with a quantizing codec, v becomes the quantization error.
+A value sent as 0 counts as not sent.
 
 Use DGC with sparse codecs: with a dense codec every value is masked, so that there is no momentum. The paper's warm-up
 of the sparsity is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
@@ -24,7 +24,7 @@ from outerloop.types import Requirement, Tensors, UserError
 
 
 class DGC:
-    """Error feedback on the sum of momentum steps. It creates two tensors per parameter when the parameter first lands.
+    """Error feedback on accumulated momentum steps. It stores two tensors per parameter from the first landing on.
 
     Args:
         momentum: m, at least 0 and below 1. The paper uses 0.9.
@@ -52,25 +52,25 @@ class DGC:
         self.unsent: Tensors = {}
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return x = v + (m u + Δ). `delta`: Δ, any shape."""
+        """Return x = v + (m u + Δ), the input of the compressor. `delta`: Δ, any shape."""
         if name not in self.velocity:
             return delta
         return self.unsent[name] + (delta + self.velocity[name] * self.momentum)
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Set u ← x − v (that is, m u + Δ) at the values with x̂ = 0, and u ← 0 at all others; then v ← x − x̂."""
+        """Set u ← x − v (that is, m u + Δ) where x̂ = 0, and u ← 0 elsewhere; then set v ← x − x̂. `sent`: x̂."""
         velocity = x - self.unsent[name] if name in self.unsent else x
         self.velocity[name] = velocity.masked_fill(sent != 0, 0.0)
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ unchanged: the inner steps start from the slow weights."""
+        """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow
 
     def state_dict(self) -> dict[str, Any]:
-        """Return u and v by parameter name."""
+        """Return the momentum u and the unsent values v, by parameter name."""
         return {"velocity": dict(self.velocity), "unsent": dict(self.unsent)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.velocity, self.unsent = dict(state["velocity"]), dict(state["unsent"])

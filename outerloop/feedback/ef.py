@@ -36,38 +36,38 @@ class ErrorFeedback:
         self.beta, self.residual = beta, storage_of(bits)
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return x = Δ + β e as a new tensor. `delta`: Δ, any shape."""
+        """Return x = Δ + β e, the input of the compressor, as a new tensor. `delta`: Δ, any shape."""
         residual = self.residual.get(name)
         return delta.clone() if residual is None else delta + residual * self.beta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Set e ← x − x̂."""
+        """Set the residual e ← x − x̂. `sent`: x̂."""
         self.residual.put(name, x - sent)
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ unchanged: the inner steps start from the slow weights."""
+        """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow
 
     def residual_spec(self) -> ResidualSpec | None:
-        """Return the description of the residual for the kernels; None for a subclass, whose arithmetic may differ."""
+        """Return the description of the residual for the kernels, or None in subclasses, whose arithmetic may differ."""
         if type(self) is not ErrorFeedback:
             return None
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)
 
     def at_launch(self, name: str) -> StoredResidual:
-        """Return the stored residual itself (None before the first landing), its scales if it is in 8 bits, and β."""
+        """Return the stored residual (None before the first landing), its scales if it has 8 bits, and β."""
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> StoredResidual:
-        """Return what `at_launch` returns; at the first landing, create the residual first, as zeros like `like`."""
+        """Return the same as `at_launch`, after creating a residual of zeros, shaped like `like`, if there is none."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)
         return self.at_launch(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the residual by parameter name."""
+        """Return the residuals by parameter name."""
         return {"residual": self.residual.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a residual saved by `state_dict`."""
+        """Load a state returned by `state_dict`."""
         self.residual.load_state_dict(state["residual"])

@@ -1,11 +1,11 @@
-"""Local error feedback (the local model of CSER, arXiv 2007.13221): values that were not sent stay in the fast weights.
+"""Local error feedback (the local model of CSER, arXiv 2007.13221): unsent values stay in the fast weights.
 
     x = Δ;    θ ← φ − β (x − x̂)        x̂: this peer's decoded payload
 
 The next Δ = φ − θ then includes β (x − x̂), so the payload is the same as with `ef`, but no residual is stored. The
 difference is where the inner steps start: `ef` resets the fast weights to φ and stores the residual separately; with
 this feedback, a worker continues from its own progress. Fast weights differ between peers; slow weights stay equal.
-Suited to sparse codecs, with which most of a worker's progress waits for many rounds. Fast weights should be float32,
+Use it with sparse codecs, with which most of a worker's progress waits for many rounds. Fast weights should be float32,
 because they contain the residual.
 """
 
@@ -21,10 +21,10 @@ from outerloop.types import Tensors, UserError
 
 
 class LocalError:
-    """Error feedback that stores x − x̂ only during a landing; kernels write it to memory reused at each landing.
+    """Error feedback that stores x − x̂ only during a landing, in memory that each landing reuses.
 
     Args:
-        beta: share of the unsent values that stays in the fast weights, 0 .. 1; with 1 nothing is forgotten.
+        beta: share of the unsent values that stays in the fast weights, 0 .. 1; with 1, nothing is lost.
 
     Raises:
         UserError: if `beta` is outside 0 .. 1.
@@ -40,34 +40,34 @@ class LocalError:
         self.space: Tensors = {}
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return Δ unchanged: it already includes the values that were not sent."""
+        """Return `delta` unchanged: it already includes the values that were not sent."""
         return delta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Keep x − x̂ until `begin`."""
+        """Store x − sent, the values that were not sent, until `begin` is called."""
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ − β (x − x̂), computed in the memory of x − x̂, because allocating new memory takes longer."""
+        """Return slow − β (x − x̂), computed in place in the stored x − x̂, to avoid an allocation."""
         return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
 
     def residual_spec(self) -> ResidualSpec:
-        """Return the description for the kernels: the residual is not read, but is written for `begin`."""
+        """Return the description for the kernels: they read no residual, but write the unsent values for `begin`."""
         return ResidualSpec(self.at_launch, self.at_landing, begin_memory=self.space)
 
     def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return no tensor, no scales and decay 0, because there is no residual to read."""
+        """Return (None, None, 0.0): no residual, no scales, and a decay of 0, because there is nothing to read."""
         return None, None, 0.0
 
     def at_landing(self, name: str, like: Tensor) -> tuple[Tensor, None, float]:
-        """Return the tensor to which kernels write x − x̂ for `begin`: zeros shaped like `like`, in reused memory."""
+        """Return zeros shaped like `like`, in reused memory; the kernels write the unsent values there for `begin`."""
         if name not in self.space:
             self.space[name] = torch.empty_like(like, pin_memory=like.is_pinned())
         self.unsent[name] = self.space[name].zero_()
         return self.unsent[name], None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state, because between two landings the fast weights contain all unsent values."""
+        """Return an empty state, because between landings the fast weights contain the unsent values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
     h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: this peer's decoded payload;  e ← 0 after every T-th round
 
-Use LoCo with dense codecs of at least 4 bits per value. Averaging smooths the error of a quantizer, but does not
-compensate for values that were never sent: with a sparse codec, use `ef`.
+Use LoCo with dense codecs of at least 4 bits per value. Averaging smooths the error of a quantizer but does not
+compensate for values that were never sent, so use `ef` with a sparse codec.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from outerloop.types import UserError
 
 
 class LoCo:
-    """Error feedback with a moving average of the error per parameter.
+    """Error feedback that keeps a moving average of each parameter's error.
 
     Args:
         beta: weight of the old error, at least 0 and below 1. The authors' source code uses 0.8.
-        reset_every: T, how many landed rounds of a parameter pass from one reset to the next. The authors' source code
-            uses 1024 steps.
+        reset_every: T, number of landed rounds of a parameter between two resets. The authors' source code uses 1024
+            steps.
         bits: bits per value of the stored error, 8 or 32.
 
     Raises:
@@ -40,12 +40,12 @@ class LoCo:
         self.landed: dict[str, int] = {}
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return h = Δ + e as a new tensor. `delta`: Δ, any shape."""
+        """Return h = Δ + e, the input of the compressor, as a new tensor. `delta`: Δ, any shape."""
         error = self.error.get(name)
         return delta.clone() if error is None else delta + error
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Set e ← β e + (1 − β) (h − ĥ), or 0 if a reset is due."""
+        """Set e ← β e + (1 − β) (h − ĥ), or e ← 0 if a reset is due. `x`: h, `sent`: ĥ."""
         self.landed[name] = self.landed.get(name, 0) + 1
         error = (x - sent) * (1 - self.beta)
         before = self.error.get(name)
@@ -54,14 +54,14 @@ class LoCo:
         self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ unchanged: the inner steps start from the slow weights."""
+        """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the error and the number of landed rounds, by parameter name."""
+        """Return the averaged errors and the numbers of landed rounds, by parameter name."""
         return {"error": self.error.state_dict(), "landed": dict(self.landed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.error.load_state_dict(state["error"])
         self.landed = dict(state["landed"])

@@ -1,4 +1,4 @@
-"""No feedback: values that are not sent are lost. Suited to lossless codecs and to codecs of 4 bits and more."""
+"""No feedback: values that are not sent are lost. Use it with lossless codecs and codecs of at least 4 bits."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from outerloop.kernels.specs import ResidualSpec
 
 
 class NoFeedback:
-    """No feedback: x = Δ, and nothing is kept. Below about 4 bits per value, or with a sparse codec, use `ef`."""
+    """No feedback: unsent values are discarded. Below about 4 bits per value, or with a sparse codec, use `ef`."""
 
     remembers = False
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Return Δ unchanged."""
+        """Return `delta` unchanged."""
         return delta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Do nothing."""
+        """Do nothing, because unsent values are discarded."""
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return φ unchanged: the inner steps start from the slow weights."""
+        """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow
 
     def residual_spec(self) -> ResidualSpec:
-        """Return the description for the kernels: there is no residual."""
+        """Return the description for the kernels, in which there is no residual."""
         nothing = None, None, 0.0
         return ResidualSpec(lambda name: nothing, lambda name, like: nothing)
 

@@ -1,4 +1,4 @@
-"""Storage of a residual between rounds: float32, or 8 bits per value (kernels/eight_bit.py).
+"""Store residuals between rounds, as float32 or with 8 bits per value (kernels/eight_bit.py).
 
 With 8 bits, each block of 256 values shares one float32 scale, max |e| / 127. The rounding error of a value is at most
 half the scale of its block.
@@ -26,19 +26,19 @@ class Float32:
         self.stored: Tensors = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name; None if there is none."""
+        """Return the last tensor stored under this name, or None if there is none."""
         return self.stored.get(name)
 
     def put(self, name: str, x: Tensor) -> None:
-        """Store x (any shape)."""
+        """Store x (any shape) under this name."""
         self.stored[name] = x
 
     def in_place(self, name: str) -> tuple[Tensor | None, None]:
-        """Return the stored tensor itself, which the caller may change in place, and no scales."""
+        """Return the stored tensor, which the caller may modify in place, and None, because there are no scales."""
         return self.stored.get(name), None
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Store zeros with the shape and device of `like`."""
+        """Store zeros with the shape and device of `like` under this name."""
         self.stored[name] = torch.zeros_like(like)
 
     def clear(self) -> None:
@@ -50,12 +50,12 @@ class Float32:
         return dict(self.stored)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.stored = dict(state)
 
 
 class EightBit:
-    """Quantized storage, about 1 byte per value. `block`: number of values that share a scale."""
+    """Quantized storage, about 1 byte per value. `block`: number of values that share one scale."""
 
     block = BLOCK
 
@@ -63,21 +63,21 @@ class EightBit:
         self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name, dequantized, or None if none was stored."""
+        """Return the last tensor stored under this name, dequantized, or None if there is none."""
         if name not in self.stored:
             return None
         return from_eight_bit(*self.stored[name])
 
     def put(self, name: str, x: Tensor) -> None:
-        """Store x (any shape), quantized to 8 bits with rounding to nearest."""
+        """Quantize x (any shape) to 8 bits, rounding to nearest, and store it under this name."""
         self.stored[name] = *to_eight_bit(x), x.shape
 
     def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
-        """Return the stored codes (B, L) and scales (B, 1) themselves, which the caller may change in place."""
+        """Return the stored codes (blocks, values) and scales (blocks, 1), which the caller may modify in place."""
         return self.stored[name][:2] if name in self.stored else (None, None)
 
     def put_zeros(self, name: str, like: Tensor) -> None:
-        """Store zeros with the shape and device of `like`."""
+        """Store zeros with the shape and device of `like` under this name."""
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
         self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
@@ -87,11 +87,11 @@ class EightBit:
         self.stored = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return codes, scales and shape by name."""
+        """Return the codes, scales and shape of each tensor, by name."""
         return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.stored.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. An entry may also be a float tensor, as returned by `dense`."""
+        """Load a state returned by `state_dict`. An entry may also be a float tensor, as returned by `dense`."""
         self.clear()
         for name, residual in state.items():
             if isinstance(residual, Tensor):
@@ -102,7 +102,7 @@ class EightBit:
 
 
 def dense(stored: Any) -> Any:
-    """Return one entry of `EightBit.state_dict` as a float32 tensor; return anything else unchanged."""
+    """Dequantize one entry of `EightBit.state_dict` to a float32 tensor. Return anything else unchanged."""
     match stored:
         case [Tensor(dtype=torch.int8) as code, scale, shape]:
             return from_eight_bit(code, scale, torch.Size(shape))
@@ -110,7 +110,7 @@ def dense(stored: Any) -> Any:
 
 
 def storage_of(bits: int) -> Float32 | EightBit:
-    """Return the storage with 32 or 8 bits per value. Raises UserError for any other number."""
+    """Return a storage with 32 or 8 bits per value. Raises UserError for any other number."""
     if bits not in (8, 32):
         raise UserError(f"feedback.bits={bits} is not one of 8, 32: set feedback.bits=8")
     return EightBit() if bits == 8 else Float32()

@@ -1,1 +1,1 @@
-"""State on disk: checkpoints, canonical encodings, crash-safe files."""
+"""Store state on disk: checkpoints, canonical encodings, crash-safe files."""

@@ -1,9 +1,9 @@
-"""Convert a tree of tensors and plain values, such as the state of a run for a late joiner, to bytes and back.
+"""Convert a tree of tensors and plain values, such as the run state that a late joiner downloads, to bytes and back.
 
     {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in tree order, and the tree as JSON
 
 The encoding is canonical: equal trees give equal bytes on every peer, so that a joining peer can fetch each piece from
-a different peer. Dictionaries are sorted by key; tuples become lists. Nothing in the bytes is executed.
+a different peer. Dictionaries are sorted by key, and tuples become lists. Decoding executes nothing in the bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 TREE = "tree"
-"""Name of the entry that contains the tree, as JSON in uint8. The names of the tensors are numbers."""
+"""Name of the entry that contains the tree as JSON, in uint8. The tensors are named by numbers."""
 
 
 def pack(tree: Any) -> bytes:
-    """Pack a tree of dicts (keys str or int), lists, tensors, strings, numbers and None.
+    """Encode a tree of dictionaries (str or int keys), lists, tensors, strings, numbers and None as bytes.
 
     Raises TypeError for other types.
     """
@@ -31,7 +31,7 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the tree. Raises ValueError if the bytes are not a result of `pack`."""
+    """Return the tree that `pack` encoded. Raises ValueError if the bytes did not come from `pack`."""
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
@@ -41,7 +41,7 @@ def unpack(data: bytes) -> Any:
 
 
 def to_json(tree: Any, tensors: list[Tensor]) -> Any:
-    """Convert the tree to JSON values: a dictionary to {"map": pairs}, a tensor to {"tensor": its number}.
+    """Convert a tree to JSON values: a dictionary to {"map": pairs}, a tensor to {"tensor": its index in `tensors`}.
 
     Tensors are appended to `tensors`.
     """
@@ -61,7 +61,7 @@ def to_json(tree: Any, tensors: list[Tensor]) -> Any:
 
 
 def from_json(tree: Any, named: dict[str, Tensor]) -> Any:
-    """Invert `to_json`."""
+    """Rebuild the tree that `to_json` converted. `named`: index of a tensor, as text -> tensor."""
     if isinstance(tree, dict):
         ((kind, value),) = tree.items()
         if kind == "tensor":

@@ -1,11 +1,11 @@
-"""Store all evolving state on disk: write it atomically, verify it when reading, keep the newest generations.
+"""Store all changing state on disk: write it atomically, verify it when reading, keep the newest generations.
 
     checkpoints/step-00000300/worker-0.pt      one worker's complete state after inner step 300
     checkpoints/step-00000300/island-0/        for a sharded island: the shards of its ranks
     checkpoints/step-00000300/worker-0.json    length and hash of worker-0.pt and of every shard file
     checkpoints/step-00000300/sealed           written last, by the parent process, after the metrics up to this step
 
-A generation (one step folder) is valid if it is sealed and every hash is right. A kill -9 during a save leaves the
+A generation (one step folder) is valid if it is sealed and every hash matches. A kill -9 during a save leaves the
 previous generation intact. A resumed run uses the newest valid generation.
 """
 
@@ -26,28 +26,28 @@ from torch import Tensor
 from outerloop.state.durable import sync_folder
 
 KEEP = 2
-"""Default of checkpoint.keep. The second-newest generation is the fallback if the newest is corrupt."""
+"""Default of checkpoint.keep. The second-newest generation is the fallback if the newest one is corrupt."""
 COMPARED = 3
-"""Number of newest generations among which the peers of a network look for a common one.
+"""Number of newest generations from which peers choose one that all of them have.
 
 One of them may come from an interrupted session, so other machines may not have it.
 """
 PIECE_BYTES = 1 << 20
-"""Size of the pieces in which files are read for hashing, because the shards of an island may not fit in memory."""
+"""Size of the pieces in which files are read for hashing, because a shard may be too large for memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
-"""Pattern of the names of generation folders."""
+"""Name pattern of generation folders."""
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Pattern of the names of the temporary files that `write_atomically` creates."""
+"""Name pattern of the temporary files that `write_atomically` creates."""
 
 
 def save(
     run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None, slow_hash: str = ""
 ) -> None:
-    """Write one worker's state at one step, then the lengths and hashes of this file and of the files in `shards`.
+    """Write one worker's state at one step, then a file with the lengths and hashes of it and of all files in `shards`.
 
     Args:
-        shards: a folder of this generation that is already written.
-        slow_hash: hash of the slow weights in the state, in hex. Peers compare it to find a generation that they share.
+        shards: a folder of this generation whose files have already been written.
+        slow_hash: hash of the slow weights in the state, in hex. Peers compare it to find a generation they all have.
     """
     data = pack(state)
     folder = generation(run_dir, step)
@@ -61,29 +61,29 @@ def save(
         *{file.parent for file in files},
         folder.parent,
         run_dir,
-    ):  # the parents list the new folders
+    ):  # the parents too, because they list the new folders
         sync_folder(directory)
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """Return one worker's state."""
+    """Load one worker's state of one step."""
     return read(generation(run_dir, step) / f"worker-{worker}.pt")
 
 
 def pack(state: dict[str, Any]) -> bytes:
-    """Return a state as bytes that `read` can load."""
+    """Serialize a state to the bytes of a file that `read` can load."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the state in a file. It may contain only tensors and plain values; nothing in the file is executed."""
+    """Load a state from a file. The file may contain only tensors and plain values; no code in it is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def on_device(state: Any, device: torch.device) -> Any:
-    """Return nested dictionaries, lists and tuples with every tensor moved to a device."""
+    """Move every tensor in nested dictionaries, lists and tuples to a device."""
     if isinstance(state, Tensor):
         return state.to(device)
     if isinstance(state, dict):
@@ -94,24 +94,24 @@ def on_device(state: Any, device: torch.device) -> Any:
 
 
 def wrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of an outer loop with every part wrapped in a tuple of length one, except weights and counters.
+    """Wrap every part of an outer loop's state in a tuple of length one, except weights and counters.
 
-    torch.distributed.checkpoint loads only keys that the target state already has, and a new outer loop has no
-    residual, no momentum and no rounds in flight. A tuple is treated as one value, which is saved and loaded whole.
+    torch.distributed.checkpoint loads only keys that the target state already has, but a new outer loop has no
+    residual, no momentum and no rounds in flight. It treats a tuple as one value, and saves and loads it whole.
     """
     unwrapped = ("slow", "inner_step", "samples")
     return {key: part if key in unwrapped else (part,) for key, part in state.items()}
 
 
 def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Invert `wrap_parts`. A state that was not wrapped is returned unchanged."""
+    """Undo `wrap_parts`. A state that was not wrapped is returned unchanged."""
     return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
 
 
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
-    """Return the newest step whose files are all valid, or None.
+    """Return the newest sealed step whose files are all valid, or None if there is none.
 
-    Also return one line for each damaged file of the newer steps, which are skipped.
+    Also return one line for each worker with a damaged file in a newer step, which is skipped.
     """
     skipped: list[str] = []
     for step in sealed(run_dir):
@@ -123,17 +123,20 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 
 
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
-    """Return step -> hash of the slow weights, for each step up to `newest` from which this worker can resume."""
+    """Return step -> hash of the slow weights for the newest steps from which this worker can resume.
+
+    Only steps up to `newest` count; if it is None, the result is empty.
+    """
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     valid = [step for step in steps[:COMPARED] if not find_damage(run_dir, step, worker)]
     return {step: read_fingerprints(run_dir, step, worker).get("slow_hash", "") for step in valid}
 
 
 def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
-    """Mark a step as complete, then remove all but the newest `keep` generations.
+    """Mark a step as complete, then remove all but the newest `keep` sealed generations.
 
-    Call this when every local worker's state and the metrics up to this step are written. Sealed generations of later
-    steps are removed too: they were written before the run went back to an earlier step.
+    Call this once every local worker's state and the metrics up to this step are written. Sealed generations of later
+    steps are removed too, because they were written before the run went back to an earlier step.
     """
     write_atomically(generation(run_dir, step) / "sealed", b"")
     for later in [other for other in sealed(run_dir) if other > step]:
@@ -144,7 +147,7 @@ def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
 
 
 def drop(run_dir: Path, step: int) -> None:
-    """Remove a generation."""
+    """Delete the generation of one step. Errors are ignored."""
     shutil.rmtree(generation(run_dir, step), ignore_errors=True)
 
 
@@ -154,13 +157,13 @@ def sealed(run_dir: Path) -> list[int]:
 
 
 def generations(run_dir: Path) -> list[int]:
-    """Return the steps of all generations, newest first. Files with other names are ignored."""
+    """Return the steps of all generations, sealed or not, newest first. Other folders are ignored."""
     found = (STEP.fullmatch(folder.name) for folder in (run_dir / "checkpoints").glob("step-*"))
     return sorted((int(name[1]) for name in found if name), reverse=True)
 
 
 def find_damage(run_dir: Path, step: int, worker: int) -> str:
-    """Return a line that names a damaged file of one worker and step; empty if all its files are valid."""
+    """Return a line that names a damaged file of one worker and step, or "" if all of its files are valid."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
         expected = read_fingerprints(run_dir, step, worker)
@@ -173,7 +176,7 @@ def find_damage(run_dir: Path, step: int, worker: int) -> str:
 
 
 def is_valid(path: Path, expected: dict[str, Any]) -> bool:
-    """Return whether a file has this fingerprint."""
+    """Return whether a file exists and has the expected fingerprint."""
     try:
         return file_fingerprint(path) == expected
     except (OSError, ValueError):  # ValueError: not a possible file name
@@ -181,19 +184,19 @@ def is_valid(path: Path, expected: dict[str, Any]) -> bool:
 
 
 def discard_after(run_dir: Path, step: int | None) -> None:
-    """Remove all generations newer than `step` (None: all), complete or not, because they will be written again."""
+    """Remove all generations newer than `step` (None: all generations), because they will be written again."""
     for later in [other for other in generations(run_dir) if step is None or other > step]:
         shutil.rmtree(generation(run_dir, later))
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Return the fingerprint of a file. Raises OSError if the file cannot be read."""
+    """Return the length and hash of the file at `path`. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return fingerprint(file)
 
 
 def fingerprint(file: BinaryIO) -> dict[str, Any]:
-    """Return the length and hash of a file, which are used to detect damage."""
+    """Return the length and hash of an open file, by which damage is detected."""
     size, content = 0, xxhash.xxh3_128()
     while piece := file.read(PIECE_BYTES):
         size += len(piece)
@@ -202,7 +205,7 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
 
 
 def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """Return the expected fingerprints of a worker's files of one step.
+    """Return the expected fingerprints of a worker's files at one step.
 
     Raises OSError if they cannot be read, and ValueError or RecursionError if their content is invalid.
     """
@@ -213,18 +216,18 @@ def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
 
 
 def generation(run_dir: Path, step: int) -> Path:
-    """Return the folder of one step."""
+    """Return the path of the folder that holds the checkpoint of one step."""
     return run_dir / "checkpoints" / f"step-{step:08d}"
 
 
 def remove_temporary(run_dir: Path) -> None:
-    """Remove temporary files left in a run directory by killed processes. Call this before the next write."""
+    """Remove temporary files that killed processes left in a run directory. Call this before the next write."""
     for path in [path for path in run_dir.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]:
         path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it contains either all of the old or all of the new content, even after a power failure."""
+    """Replace the content of a file atomically: even after a power failure, it is entirely old or entirely new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -233,6 +236,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk the file would occupy the space that the caller waits for
+        temporary.unlink(missing_ok=True)  # on a full disk, the caller waits for the space that this file occupies
         raise
     sync_folder(path.parent)

@@ -1,7 +1,8 @@
 """Write and read torch.distributed.checkpoint folders without executing code: a JSON index, and plain values only.
 
-torch unpickles its index and every non-tensor value (optimizer settings), which can execute code. Writer and Reader use
-the index of dcp_index.py instead. Planner loads the values with `weights_only=True`, which executes nothing.
+torch unpickles its index and every non-tensor value (such as optimizer settings), which can execute code. Writer and
+Reader use the JSON index of dcp_index.py instead. Planner loads the values with `weights_only=True`, which executes no
+code.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """A reader of a folder whose index has been checked. Raises UserError if the index is missing or invalid."""
+    """A reader that uses the checked index of a folder. Raises UserError if the index is missing or invalid."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -55,6 +56,6 @@ class Planner(DefaultLoadPlanner):
             reason = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
             raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {reason}") from error
         rewritten = io.BytesIO()
-        torch.save(plain, rewritten)  # torch unpickles its input without checks, so it gets these bytes, not the file
+        torch.save(plain, rewritten)  # torch unpickles its input without checks, so it gets these bytes, not the file's
         rewritten.seek(0)
         super().load_bytes(read_item, rewritten)

@@ -4,10 +4,10 @@
                                                  or, for a plain value, {<place>}}}
     <place>      "file": name in the folder, "start": first byte, "bytes": length
 
-torch's index is a pickle, which can execute code when it is read. Indices of folders without index.json (written by
-older versions or other programs) are read by dcp_pickle.py, which executes nothing. In both cases the index is checked
-before any other file is read: it names only files of this folder, places are within their files and do not overlap, and
-the chunks of a tensor cover each of its values exactly once and are no larger than their places.
+torch's index is a pickle, which can execute code when it is read. If a folder has no index.json (because an older
+version or another program wrote it), dcp_pickle.py reads torch's index without executing code. In both cases the index
+is checked before any other file is read: it names only files in this folder, places are within their files and do not
+overlap, and the chunks of a tensor cover each of its values exactly once and fit into their places.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from outerloop.types import UserError, printable
 INDEX, TORCH_INDEX = "index.json", ".metadata"
 FORMAT = 1
 MAX_SIZE = 1 << 62
-"""Upper bound on a size, an offset or a length. Torch stores them as int64."""
+"""Upper bound on sizes, offsets and lengths, which torch stores as int64."""
 Sizes = Mapping[str, int]
-"""Name of a file in the folder -> its size in bytes."""
+"""File name in the folder -> size in bytes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The location of a chunk or a plain value, with the attribute names that torch uses."""
+    """The location of a tensor chunk or plain value in a file, with the attribute names that torch uses."""
 
     relative_path: str
     offset: int
@@ -59,7 +59,7 @@ def write(folder: Path, metadata: Metadata) -> None:
 
 
 def read(folder: Path) -> Metadata:
-    """Return the index of a folder as torch's metadata. Raises UserError if the index is missing or invalid."""
+    """Read the index of a folder as torch's metadata. Raises UserError if the index is missing or invalid."""
     own_index, torch_index = folder / INDEX, folder / TORCH_INDEX
     if not own_index.is_file() and not torch_index.is_file():
         raise UserError(f"{folder} holds no checkpoint written by `resharding.save`")
@@ -76,7 +76,7 @@ def read(folder: Path) -> Metadata:
 
 
 def index_of_metadata(metadata: Any) -> dict[str, Any]:
-    """Convert torch's metadata, or the equivalent records of dcp_pickle.py, to an index."""
+    """Convert torch's metadata, or the equivalent records of dcp_pickle.py, to the content of index.json."""
     places = {(index.fqn, chunk_offsets(index)): info for index, info in metadata.storage_data.items()}
     return {
         "format": FORMAT,
@@ -85,7 +85,7 @@ def index_of_metadata(metadata: Any) -> dict[str, Any]:
 
 
 def index_entry(name: str, entry: Any, places: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the entry of one tensor, with all its chunks, or of one plain value."""
+    """Return the index entry of one tensor, with all its chunks, or of one plain value."""
     if not hasattr(entry, "chunks"):
         return index_place(places[name, None])
     chunks = [
@@ -97,15 +97,15 @@ def index_entry(name: str, entry: Any, places: Mapping[Any, Any]) -> dict[str, A
 
 
 def chunk_offsets(index: Any) -> tuple[int, ...] | None:
-    """Return the offsets of a chunk in its tensor; None for a plain value."""
+    """Return the offsets of a chunk in its tensor, or None for a plain value."""
     offset = getattr(index, "offset", None)
     return None if offset is None else tuple(offset)
 
 
 def index_place(info: Any) -> dict[str, Any]:
-    """Return the place of an entry. Raises ValueError if the entry was written through an extension of torch."""
+    """Return the place of an entry as stored in index.json. Raises ValueError if a torch extension wrote the entry."""
     if getattr(info, "transform_descriptors", None):
-        raise ValueError("an entry was written through an extension of torch, such as compression, and cannot be read")
+        raise ValueError("an entry was written by a torch extension, such as compression, and cannot be read")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 
@@ -138,19 +138,19 @@ def parse_index(index: Any, sizes: Sizes) -> Metadata:
 
 
 def parse_chunk(chunk: Any, shape: torch.Size) -> ChunkStorageMetadata:
-    """Return a chunk of a tensor. Raises ValueError if it is not within the tensor."""
+    """Return a chunk of a tensor of this shape. Raises ValueError if the chunk extends beyond the tensor."""
     offsets, sizes = parse_sizes(chunk["offsets"]), parse_sizes(chunk["sizes"])
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     if any(end > length for end, length in zip(ends, shape, strict=True)):
-        raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor of shape {list(shape)}")
+        raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside its tensor of shape {list(shape)}")
     return ChunkStorageMetadata(offsets, sizes)
 
 
 def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
-    """Return whether no value of the tensor is in two of its chunks.
+    """Return whether the chunks of a tensor are disjoint, so that no value is in two of them.
 
-    Sweeps along the axis on which chunks have the most distinct offsets, and compares each chunk with the earlier
-    chunks that have not ended yet.
+    Sweep along the axis on which the chunks have the most distinct offsets, and compare each chunk with those earlier
+    chunks that extend beyond its offset on this axis.
     """
     non_empty = [chunk for chunk in chunks if math.prod(chunk.sizes)]
     if len(non_empty) < 2:
@@ -166,24 +166,24 @@ def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
 
 
 def overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
-    """Return whether two non-empty chunks have values in common."""
+    """Return whether two non-empty chunks share any values."""
     sides = zip(first.offsets, first.sizes, second.offsets, second.sizes, strict=True)
     return all(start < begin + size and begin < start + length for start, length, begin, size in sides)
 
 
 def refuse_overlap(places: Iterable[Place]) -> None:
-    """Check that no two places share bytes of a file. Raises ValueError if two do.
+    """Raise ValueError if two places share bytes of a file.
 
     Without this check, a file of a few bytes could make a reader allocate any amount of memory.
     """
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
     for first, second in itertools.pairwise(ordered):
         if first.relative_path == second.relative_path and first.offset + first.length > second.offset:
-            raise ValueError(f"{first.relative_path!r} holds two overlapping entries from byte {second.offset} on")
+            raise ValueError(f"{first.relative_path!r} holds two overlapping entries at byte {second.offset}")
 
 
 def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
-    """Return the place of an entry of at least `min_bytes` bytes. Raises ValueError if the files have no such place."""
+    """Return the place of an entry. Raises ValueError if it is shorter than `min_bytes` or not within its file."""
     start, length = parse_sizes([place["start"], place["bytes"]])
     if place["file"] not in sizes:
         raise ValueError(f"{place['file']!r} is not a file in this folder")
@@ -196,7 +196,7 @@ def parse_place(place: Any, sizes: Sizes, *, min_bytes: int) -> Place:
 
 
 def parse_dtype(name: Any) -> torch.dtype:
-    """Return the dtype of this name. Raises ValueError if there is none."""
+    """Return the torch dtype with this name. Raises ValueError if there is none."""
     dtype = vars(torch).get(name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype")

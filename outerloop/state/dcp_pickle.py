@@ -1,8 +1,8 @@
-"""Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing anything in it.
+"""Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing any code in it.
 
 A pickle names functions and classes, which are called when it is read. This module accepts only the names that
-torch writes. It replaces the named classes and functions with inert types such as `Record`, which only stores arguments
-and state. dcp_index.py converts the records and applies the same checks as to a JSON index.
+torch writes, and replaces these classes and functions with inert types such as `Record`, which only stores arguments
+and state. dcp_index.py converts the records and checks them like a JSON index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = "torch.distributed.checkpoint.filesystem"
 
 
 class Record:
-    """Takes the place of an object in the pickle. Stores the arguments of the object's class and its attributes."""
+    """An inert replacement for an object in the pickle: it stores the constructor arguments and the attributes."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -28,7 +28,7 @@ class Record:
 
 
 class Properties(Record):
-    """The properties of a tensor, a tuple that begins with its dtype."""
+    """The properties of a tensor. Their state in the pickle is a tuple that starts with the dtype."""
 
     def __setstate__(self, state: Any) -> None:
         self.dtype = state[0]
@@ -46,27 +46,27 @@ ADMITTED: dict[tuple[str, str], type] = {
     (FILES, "_StorageInfo"): Record,
     ("torch", "Size"): tuple,
     ("torch.serialization", "_get_layout"): Record,
-    ("builtins", "getattr"): Record,  # members of an enum, in some versions of Python
+    ("builtins", "getattr"): Record,  # enum members, in some Python versions
     ("pathlib", "PosixPath"): Record,
     ("pathlib", "WindowsPath"): Record,
     ("pathlib._local", "PosixPath"): Record,
     ("pathlib._local", "WindowsPath"): Record,
 }
-"""(module, name) in the pickle -> the class that replaces it. dtypes of torch are allowed too, and not replaced."""
+"""(module, name) in the pickle -> the class that replaces it. Torch dtypes are also allowed and not replaced."""
 
 ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
-"""Pickle operations that create an array of bytes or use one from outside the pickle."""
+"""Pickle operations that create a byte array or read one from outside the pickle."""
 
 
 def refuse_array(unpickler: pickle.Unpickler) -> None:
-    """Refuse an array of bytes. Raises UnpicklingError.
+    """Raise UnpicklingError, because the pickle contains a byte array.
 
-    A pickle states the size of such an array, and the memory is allocated before its bytes have been read.
+    A pickle states the size of such an array, and the memory is allocated before the bytes are read.
     """
-    raise pickle.UnpicklingError("the pickle holds an array of bytes, which no index of torch has")
+    raise pickle.UnpicklingError("the pickle contains a byte array, which no index of torch has")
 
 
-class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 objects if a file of ten bytes requests it
+class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 objects if a ten-byte file asks for it
     """An unpickler that accepts only the names in ADMITTED, and dtypes."""
 
     dispatch: ClassVar[Any] = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
@@ -81,7 +81,7 @@ class Inert(pickle._Unpickler):  # the C version allocates space for 2^32 object
 
 
 def records(data: bytes) -> Any:
-    """Return the object in a `.metadata` file as records. Raises ValueError if `data` is not such a file."""
+    """Return the content of a `.metadata` file as records. Raises ValueError if `data` is not such a file."""
     try:
         return Inert(io.BytesIO(data)).load()
     except Exception as error:  # malformed pickle data can raise any exception

@@ -1,7 +1,7 @@
 """Create directories that survive a power failure.
 
-fsync of a new file is not enough: the directory that lists the file must be synced too, and so must the parent of each
-new directory.
+Syncing a new file is not enough: the directory that lists it must be synced too, and so must the parent of each new
+directory.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> Path:
-    """Create a directory with its parents, and sync all parents that this user may open. Return the directory.
+    """Create a directory and its parents, sync all parents that this user may open, and return the directory.
 
-    Parents that existed before are synced too, because the process that created them may not have done so. A parent
-    that this user may not open was created by another user.
+    Parents that already existed are synced too, because the process that created them may not have done so. A parent
+    that this user may not open belongs to another user and is skipped.
     """
     path.mkdir(parents=True, exist_ok=True)
     for parent in path.absolute().parents:
@@ -25,7 +25,7 @@ def make_folder(path: Path) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the entries of a directory."""
+    """Flush the entries of a directory to disk."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
