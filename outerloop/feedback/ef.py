@@ -49,7 +49,7 @@ class ErrorFeedback:
         return slow
 
     def residual_spec(self) -> ResidualSpec | None:
-        """Return the description of the residual for the kernels, or None in subclasses, whose arithmetic may differ."""
+        """Return the description of the residual for the kernels. None for subclasses, whose arithmetic may differ."""
         if type(self) is not ErrorFeedback:
             return None
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)

@@ -217,7 +217,7 @@ HARMS = {
     "a huge shape": (lambda index: w(index).update(shape=[1 << 61, 4]), "do not make up its shape"),
     "past int64": (lambda index: w(index).update(shape=[1 << 63]), "is not a list of sizes"),
     "a huge chunk": (huge_chunk, "must lie within the file"),
-    "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside of its tensor"),
+    "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside its tensor"),
     "other dimensions": (lambda index: chunk(index).update(offsets=[0]), "zip"),
     "twice": (lambda index: w(index)["chunks"].append(dict(chunk(index))), "do not make up its shape"),
     "one half twice": (
@@ -301,7 +301,7 @@ def test_the_index_of_torch_is_checked_like_the_own_one(tmp_path):
     real = pickle.loads((tmp_path / ".metadata").read_bytes())
     for change, said in (
         (lambda info: setattr(info, "relative_path", "../secret"), "is not a file in this folder"),
-        (lambda info: setattr(info, "transform_descriptors", ["zstd"]), "written through an extension"),
+        (lambda info: setattr(info, "transform_descriptors", ["zstd"]), "written by a torch extension"),
         (lambda info: setattr(info, "length", 1 << 50), "must lie within the file"),
     ):
         harmed = copy.deepcopy(real)
