@@ -78,7 +78,7 @@ class State:
     def offer(self, name: str | None, x: Tensor) -> Tensor:
         """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the stored error.
 
-        A group of values (with one scale) that contains a non-finite value adds nothing to the stored error.
+        A group (64 values with one scale) that contains a non-finite value adds nothing to the stored error.
         """
         if name is None:
             return encode(x)

@@ -164,7 +164,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
     [
         ({"steps": 2, "sync_every": 3}, "steps=2 is less than the 3 inner steps"),
         ({"options": {"model": "nano"}}, "model does not apply to a simulation: make_model creates the model"),
-        ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: make_model loads"),
+        ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: load the weights"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
         ({"recipe": "demo", "optimizer": sgd}, "recipe=demo updates the weights itself"),
