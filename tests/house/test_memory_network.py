@@ -81,7 +81,7 @@ async def test_partitions_heal_and_frozen_peers_thaw() -> None:
     network = MemoryNetwork()
     a = await serving(network, 10)
     network.part("a", "b")
-    with pytest.raises(BrokenStream, match=f"no stream in {OPEN_S:.0f} s"):
+    with pytest.raises(BrokenStream, match=f"could not open a stream within {OPEN_S:.0f} s"):
         await ask(a)
     network.heal()
     network.freeze("b")

@@ -1,1 +1,1 @@
-"""Gossip rounds: peers exchange payloads in pairs."""
+"""Gossip rounds: peers exchange payloads in pairs, without a barrier."""

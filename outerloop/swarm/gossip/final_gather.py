@@ -1,4 +1,4 @@
-"""The final gather at the end of a run: each member fetches the signed share of every other member itself.
+"""The final gather at the end of a run: each member fetches the signed shares of all other members.
 
     {number, share, settled, held: [share, ...], missing: [peer id, ...]} ->
                                   <- {share, settled, held: [share, ...]}, or {} if the receiver has not started yet
@@ -7,14 +7,14 @@
     collect    Wait, for at most `wait_s`, until every other member has stated its share or stopped answering. Members
                finish at different times, and some never finish.
     fetch      Fetch each stated share from its owner, for at most `wait_s`.
-    settled    A share may still be missing although another member fetched it before its owner died. Ask the other
+    settled    A share may be missing here although another member fetched it before its owner died. Ask the other
                members for missing shares until all reachable members have settled, for at most `wait_s`. If no share
                is missing, only compare the lists of held shares, for at most COMPARE_S.
-    done       Notify the others that they need not stay for this member.
+    done       Notify the other members that they need not stay online for this one.
 
-The result contains the fetched shares that are signed by their owners (signed_shares.py). A malicious
-peer can submit a bad share in its own name, but not in another peer's name. If it signs different shares for different
-members, every member that learns of both shares before it finishes leaves the peer out (share_collection.py).
+The result contains the fetched shares that are signed by their owners (signed_shares.py). A malicious peer can submit a
+bad share in its own name, but not in another peer's name. If it signs different shares for different members, every
+member that learns of both shares before it finishes excludes that peer (share_collection.py).
 
 The wire protocol calls the final gather an assembly.
 """
@@ -43,18 +43,18 @@ from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
-"""Longest pause between two polls of a member. With 1,000 members, this peer sends 200 polls per second."""
+"""Longest pause between two polls of a member. With 1,000 members, this amounts to 200 polls per second."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Longest wait for the others to report the shares that they hold, if this peer has all shares."""
+"""Maximum time that a peer with all shares waits for the other members to report which shares they hold."""
 WAITS = 3
 """Number of phases of up to `wait_s` each: stating shares, fetching them, and asking others for missing shares."""
 
 
 class FinalGather(RpcService):
-    """One peer's part in the final gathers of a run, which are numbered in ascending order.
+    """Runs one peer's side of a run's final gathers, which are numbered in ascending order.
 
     wait_s           how long each phase waits for the other members (see the module docstring)
-    max_blob_bytes   maximum size of a share that is accepted from another member
+    max_blob_bytes   maximum size of a share from another member
     """
 
     service = "assembly"
@@ -80,7 +80,7 @@ class FinalGather(RpcService):
         self._fetches = BackgroundTasks()
 
     async def run(self, number: int, blob: bytes) -> list[Contribution]:
-        """Return this peer's share and those that it could fetch from other members, in the order of names."""
+        """Run final gather `number`. Return this peer's share `blob` and the shares fetched, in the order of names."""
         names, own = self._members.names, self._transport.peer_id
         others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
         share = await self._sign(number, blob)
@@ -101,7 +101,7 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait, for at most `wait_s`, while members are still fetching. Ignore members that are silent for STALL_S."""
+        """Wait, for at most `wait_s`, for members that still fetch from this peer. Ignore those silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():
@@ -128,13 +128,13 @@ class FinalGather(RpcService):
             )
 
     async def _within(self, timeout_s: float, collection: ShareCollection, condition: Callable[[], bool]) -> None:
-        """Wait, for at most `timeout_s`, until a condition holds."""
+        """Wait until `condition` holds or `timeout_s` has passed."""
         with suppress(TimeoutError):
             async with limit(timeout_s):
                 await collection.until(condition)
 
     async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
-        """Poll a member for the shares it holds, even if it seems to be gone. Poll at once when `settled` is set."""
+        """Keep polling a member for the shares it holds, even if it seems gone. Poll at once when `settled` is set."""
         pause_s = PROBE_S
         while True:
             settled = collection.settled.is_set()
@@ -163,7 +163,7 @@ class FinalGather(RpcService):
             await self._call(peer, {"number": number, "done": True}, within_s=VIEW_S)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Report to a member which shares this peer holds. Store nothing if this peer has not started the gather."""
+        """Report to a member which shares this peer holds; the report is empty if this gather has not started here."""
         collection, report = self._collections.get(_number_of(request)), {}
         if collection is not None and request.get("done") is True:
             collection.left_by(remote)
@@ -182,7 +182,7 @@ class FinalGather(RpcService):
             self._fetches.start(self._fetch(collection, share, holders))
 
     async def _fetch(self, collection: ShareCollection, share: SignedShare, holders: list[str]) -> None:
-        """Fetch one share from the peers that claim to hold it. The time limit of the whole gather applies."""
+        """Fetch one share from the peers that claim to hold it, within the time limit of the whole gather."""
         blob, timeout_s = None, WAITS * self._wait_s
         try:
             blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._max_bytes, timeout_s=timeout_s)
@@ -194,17 +194,17 @@ class FinalGather(RpcService):
             self._fetch_wanted(collection)
 
     async def _sign(self, number: int, blob: bytes) -> SignedShare:
-        """Sign this peer's share and store its blob, so that others can fetch it."""
+        """Sign this peer's share, and store its blob so that other members can fetch it."""
         sha = await offload(len(blob), partial(self._store.put, blob))
         own, signatures = self._transport.peer_id, self._transport.trust.signatures
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 
     def _share_error(self, number: int, share: SignedShare) -> str:
-        """Return a one-line reason why this share cannot be its owner's, or an empty string if it can."""
+        """Return a one-line reason why this share is invalid, or "" if it is valid."""
         if share.length > self._max_bytes:
-            return f"a share of {share.length} bytes, where up to {self._max_bytes} are allowed"
+            return f"a share of {share.length} bytes; at most {self._max_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
-            return f"its share of {self._members.names[share.owner]} is not signed by the owner for gather {number}"
+            return f"the share of {self._members.names[share.owner]} is not signed by its owner for gather {number}"
         return ""
 
     def _reject(self, peer: str, why: str) -> None:

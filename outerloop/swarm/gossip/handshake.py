@@ -4,15 +4,15 @@
     {token, number, fragment, sha, length} ->
                                                     <- {number, fragment, sha, length}, or {ready}: turned down
     each peer pulls the other's payload (bulk.py) and sends {busy} as a keep-alive: a silent peer counts as frozen
-    {have: true} ->            from this moment the proposer is bound: it follows the acceptor's decision
+    {have: true} ->            from now on the proposer is bound: it follows the acceptor's decision
                                                     now both peers have both payloads: the acceptor decides that the
                                                     pair counts
                                                     <- {applied: true}
 
 A proposer that does not receive the acceptor's decision asks for it on other streams (pair_outcomes.py). If it asks
 before the acceptor has decided, the pair does not count. So the two peers diverge only if the acceptor decides that the
-pair counts and then stays unreachable for as long as the proposer asks. The proposer remembers such a pair as being in
-doubt, and asks again when the acceptor is next seen.
+pair counts, and then stays unreachable for as long as the proposer keeps asking. The proposer records such a pair as
+in doubt, and asks again when the acceptor is next seen.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Offer:
     length: int
 
     def to_map(self) -> Request:
-        """Return the offer as fields of a message."""
+        """Return the offer as the fields of a message."""
         return {
             "number": self.round.number, "fragment": self.round.fragment, "sha": self.sha, "length": self.length
         }  # fmt: skip
@@ -66,7 +66,7 @@ def new_token() -> bytes:
 
 
 def token_of(request: Request) -> bytes:
-    """Return the token of the proposal that a request refers to. Raises Unreadable if it has none."""
+    """Return the token of the proposal that a request refers to. Raises Unreadable if it is missing or invalid."""
     token = request.get("token")
     if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
         raise Unreadable(f"the token of a pair must have {TOKEN_BYTES} bytes")
@@ -74,13 +74,13 @@ def token_of(request: Request) -> bytes:
 
 
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pair) -> None:
-    """Run an accepted proposal until the pair has ended.
+    """Run the proposer's side of an accepted pair until the pair has ended.
 
-    Raises BrokenStream if the stream fails, and the error of `pull` if `pull` fails.
+    `pull` fetches the partner's payload. Raises BrokenStream if the stream fails, or the error of `pull`.
     """
     async with _both(pull, _receive_flag(stream, "applied")) as (payload, decision):
         await busy_until(stream, payload, beside=decision)
-        if decision.done():  # the acceptor gave up: before {have} it cannot have applied the pair
+        if decision.done():  # the acceptor gave up; it cannot have applied the pair before {have}
             pair.lose()
             return
         pair.bind(payload.result())
@@ -90,10 +90,10 @@ async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pa
 
 
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
-    """Return the proposer's payload once both peers have both payloads.
+    """Run the acceptor's side of a pair. Return the proposer's payload once both peers have both payloads.
 
-    The caller then decides whether the pair counts. Raises BrokenStream if the stream fails or the proposer gives up,
-    and the error of `pull` if `pull` fails.
+    The caller then decides whether the pair counts. `pull` fetches the proposer's payload. Raises BrokenStream if the
+    stream fails or the proposer gives up, or the error of `pull`.
     """
     async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
         await busy_until(stream, payload, beside=confirmation)
@@ -104,7 +104,7 @@ async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes
 
 
 async def _receive_flag(stream: Stream, name: str) -> bool:
-    """Return the field `name` of the next message that has this field. Keep-alives are skipped."""
+    """Return the field `name` of the next message that has it, skipping keep-alives."""
     while name not in (message := await stream.receive_object()):
         pass
     return bool(message[name])
@@ -125,7 +125,7 @@ async def _both(
 
 
 async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asyncio.Future[Any] | None = None) -> None:
-    """Send keep-alives until `wanted` is done. Raises the error of `beside` if `beside` fails meanwhile."""
+    """Send keep-alives until `wanted` is done. If `beside` fails before that, raise its error."""
     while not wanted.done():
         if beside is not None and beside.done():
             beside.result()

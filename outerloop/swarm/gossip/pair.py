@@ -1,4 +1,4 @@
-"""State machine of one pair of a gossip round, as one of its two peers sees it. It uses no clock and no network.
+"""State machine of one pair in a gossip round, as seen by one of its two peers. It uses no clock and no network.
 
     PROPOSED    The proposer waits for an answer.                        Then ACCEPTED or TURNED_DOWN.
     ACCEPTED    Each peer fetches the other's payload.                   Then BOUND, APPLIED or DROPPED.
@@ -7,8 +7,8 @@
 The proposer starts in PROPOSED and the acceptor in ACCEPTED. Only the acceptor decides whether the pair counts, and
 only a BOUND proposer learns the decision. A proposer that is not BOUND drops the pair without asking: the acceptor
 cannot have applied the pair, because it waits for the proposer's confirmation. So the pair ends in the same state on
-both peers, except if the acceptor applies it and then stays unreachable: the proposer does not apply it and ends
-IN_DOUBT.
+both peers, with one exception: if the acceptor applies the pair and then stays unreachable, the proposer does not apply
+it and ends in IN_DOUBT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum
 
 from outerloop.types import Round
 
-MAX_DECISIONS = 1000  # number of decisions that an acceptor remembers
+MAX_DECISIONS = 1000  # maximum number of decisions that an acceptor remembers
 
 
 class PairState(Enum):
@@ -48,14 +48,14 @@ _ON_LOSS = {
 
 @dataclass(eq=False)
 class Pair:
-    """One pair. Every transition asserts that it is possible in the current state.
+    """One pair. Every transition asserts that the current state allows it.
 
     partner         peer id of the other peer
-    token           identifies the proposal among all proposals of the proposer
-    is_proposer     whether this peer has proposed the pair
+    token           identifies the proposal among all of the proposer's proposals
+    is_proposer     whether this peer proposed the pair
     round           the partner's round, once it is known
     payload         the partner's payload; set when the proposer enters BOUND, or when the acceptor decides
-    partner_ready   whether the partner, which turned this pair down, still looks for a partner
+    partner_ready   whether the partner, having turned this pair down, is still looking for a partner
     """
 
     partner: str
@@ -68,17 +68,17 @@ class Pair:
 
     @classmethod
     def proposed_to(cls, acceptor: str, token: bytes) -> Pair:
-        """Return a new pair as its proposer sees it."""
+        """Return a new pair as seen by its proposer."""
         return cls(acceptor, token, is_proposer=True, state=PairState.PROPOSED)
 
     @classmethod
     def accepted_from(cls, proposer: str, token: bytes, round: Round) -> Pair:
-        """Return a new pair as its acceptor sees it. `round`: the proposer's round."""
+        """Return a new pair as seen by its acceptor. `round`: the proposer's round."""
         return cls(proposer, token, is_proposer=False, state=PairState.ACCEPTED, round=round)
 
     @property
     def is_open(self) -> bool:
-        """Return whether the pair has not ended yet."""
+        """Return whether the pair is still in progress."""
         return self.state in _SUCCESSORS
 
     def accept(self, round: Round) -> None:
@@ -87,18 +87,18 @@ class Pair:
         self.round = round
 
     def turn_down(self, *, partner_ready: bool) -> None:
-        """Record that the partner declines, and whether it still looks for a partner."""
+        """Record that the partner declines, and whether it is still looking for a partner."""
         self._enter(PairState.TURNED_DOWN)
         self.partner_ready = partner_ready
 
     def bind(self, payload: bytes) -> None:
-        """Record, as the proposer, the partner's payload, just before confirming it."""
+        """Record, as the proposer, the partner's payload, just before confirming its receipt."""
         assert self.is_proposer, "an acceptor decides and is never bound"
         self._enter(PairState.BOUND)
         self.payload = payload
 
     def learn(self, *, applied: bool) -> None:
-        """Record, as the bound proposer, the decision of the acceptor."""
+        """Record, as the bound proposer, the acceptor's decision."""
         assert self.state is PairState.BOUND, f"a pair that is {self.state.value} does not depend on the acceptor"
         self._enter(PairState.APPLIED if applied else PairState.DROPPED)
 
@@ -109,7 +109,7 @@ class Pair:
         self.payload = payload
 
     def lose(self) -> None:
-        """End a pair whose partner is lost or whose round is given up. Does nothing if the pair has ended."""
+        """End the pair because its partner or its round is lost. Does nothing if the pair has already ended."""
         if self.is_open:
             self._enter(_ON_LOSS[self.state])
 
@@ -119,7 +119,7 @@ class Pair:
 
 
 class Decisions:
-    """The decisions of one peer as acceptor, by proposer and token. A decision is final while it is remembered."""
+    """One peer's decisions as acceptor, keyed by proposer and token. A decision is final while it is remembered."""
 
     def __init__(self) -> None:
         self._applied: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
@@ -127,7 +127,7 @@ class Decisions:
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
         """Return the decision on whether a pair counts. If there is none yet, `applied` becomes the decision.
 
-        `applied` is False if the proposer asks for the decision before this peer has decided.
+        Pass `applied=False` if the proposer asks for the decision before this peer has decided.
         """
         applied = self._applied.setdefault((proposer, token), applied)
         while len(self._applied) > MAX_DECISIONS:

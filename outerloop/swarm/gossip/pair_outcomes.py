@@ -1,9 +1,9 @@
-"""Exchange of pair outcomes: this peer's decisions as acceptor, and the decisions that it missed as proposer.
+"""Exchange of pair outcomes: report this peer's decisions as acceptor, and fetch those that it missed as proposer.
 
-    {token} ->   <- {applied}         false if the acceptor has not decided yet: this is then its final decision
+    {token} ->   <- {applied}         false if the acceptor has not decided yet; this is then its final decision
 
-A pair in doubt is one that this peer dropped without knowing the acceptor's decision. The acceptor is asked again when
-it is next seen.
+A pair is in doubt if this peer dropped it without knowing the acceptor's decision. The acceptor is asked again when it
+is next seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class PairOutcomes(RpcService):
-    """Decisions of one peer, and its pairs in doubt.
+    """One peer's decisions on pairs, and its pairs in doubt.
 
     `one_sided`: number of pairs in doubt that the acceptor later reported as applied.
     """
@@ -37,7 +37,7 @@ class PairOutcomes(RpcService):
         self.one_sided = 0
 
     async def learn(self, pair: Pair) -> None:
-        """Ask the acceptor of a bound pair for its decision. The pair stays bound if the acceptor cannot be reached."""
+        """Ask the acceptor of a bound pair for its decision. If it cannot be reached, the pair stays bound."""
         try:
             async with limit(DOUBT_S):
                 applied = await persist(lambda: self._ask(pair), peer=pair.partner)
@@ -46,11 +46,11 @@ class PairOutcomes(RpcService):
         pair.learn(applied=applied)
 
     def doubt(self, pair: Pair) -> None:
-        """Remember a pair that this peer dropped without knowing the acceptor's decision."""
+        """Record a pair that this peer dropped without knowing the acceptor's decision."""
         self._in_doubt.add(pair)
 
     def resolve(self, acceptor: str) -> None:
-        """Ask an acceptor, from which a message has just arrived, for its decisions on pairs in doubt."""
+        """Ask `acceptor`, which has just sent a message, for its decisions on pairs in doubt."""
         for pair in [pair for pair in self._in_doubt if pair.partner == acceptor]:
             self._asking.start(self._resolve(pair))
 
@@ -62,7 +62,7 @@ class PairOutcomes(RpcService):
         if pair in self._in_doubt:
             self._in_doubt.discard(pair)
             self.one_sided += applied
-            logger.warning("this peer did not apply its pair with %s; applied by that peer: %s", pair.partner, applied)
+            logger.warning("this peer dropped its pair with %s; that peer applied it: %s", pair.partner, applied)
 
     async def _ask(self, pair: Pair) -> bool:
         answer = await self._call(pair.partner, {"token": pair.token}, within_s=VIEW_S)

@@ -6,15 +6,15 @@
                knows to be ready. It never proposes in response to a notice, so the order of notices does not
                influence the choice.
     asked      A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each
-               other, the proposal of the peer with the smaller id stands, and the other proposal is turned down.
+               other, the proposal of the peer with the smaller id stands, and the other one is turned down.
     time_out   The peer has waited long enough. It proposes once more, to any ready peer. If no peer is ready, it takes
                a solo step.
     ended      The peer's pair has ended (pair.py). If the pair counts, the peer leaves the pool; otherwise it looks for
                another partner.
 
-A peer has at most one pair at a time, from its own proposal or its acceptance of another peer's proposal until the pair
-ends. It turns down proposals that arrive meanwhile, and their senders try another peer. Outdated knowledge of
-another peer costs at most one failed proposal.
+A peer has at most one pair at a time. The pair begins with the peer's own proposal, or with its acceptance of another
+peer's proposal. Until the pair ends, the peer turns down other proposals, and their senders try other peers. Outdated
+knowledge of another peer costs at most one failed proposal.
 
 Events are method calls. Some of these methods return the next action.
 """
@@ -32,7 +32,7 @@ from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
 
 RECENT_ROUNDS = 4
-"""Number of this peer's rounds after which a silent peer is considered gone, or too slow to matter."""
+"""Number of this peer's rounds after which a peer that has sent no notice counts as gone, or too slow to matter."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class StayAlone:
 
 
 class Pairing:
-    """The pairing state of one peer, over all its rounds.
+    """The pairing state of one peer across all its rounds.
 
-    round      the round for which this peer is ready; None: it is not in the pool
-    pair       the pair that this peer has proposed or accepted, until the pair ends; None: this peer is free
+    round      the round for which this peer is ready, or None if it is not in the pool
+    pair       the pair that this peer has proposed or accepted, until the pair ends; None if this peer is free
     partners   the partner policy; may be set after construction, because notices arrive before the members are known
     """
 
@@ -70,26 +70,26 @@ class Pairing:
         self._draw = draw
         self._new_token = new_token
         self._ready: dict[str, Round] = {}
-        self._heard: dict[str, int] = {}  # peer -> number of this peer's round in which its last notice arrived
+        self._heard: dict[str, int] = {}  # peer -> this peer's round number when its last notice arrived
         self._rounds = 0
         self._strikes: Counter[str] = Counter()
-        self._excluded_until: dict[str, int] = {}  # peer -> number of this peer's round from which it may be met again
+        self._excluded_until: dict[str, int] = {}  # peer -> this peer's round number at which the exclusion ends
         self._timed_out = False
 
     @property
     def is_looking(self) -> bool:
-        """Return whether this peer is in the pool without a partner, possibly waiting for an answer to its proposal."""
+        """Return whether this peer is in the pool without a partner. Its own proposal may still be unanswered."""
         return self.round is not None and (self.pair is None or self.pair.state is PairState.PROPOSED)
 
     def ready(self, round: Round) -> StayAlone | None:
-        """Enter the pool, or stay alone if every possible partner of this round is excluded."""
+        """Enter the pool, or return StayAlone if every possible partner for this round is excluded."""
         assert self.round is None, "one round at a time"
         self.round, self._timed_out = round, False
         self._rounds += 1
         return self._stay_alone() if all(map(self._is_excluded, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
-        """Handle a notice that a peer is ready for a round, or that it is not ready (None)."""
+        """Handle a notice from `peer` that it is ready for `round`, or that it is not ready (None)."""
         self._heard[peer] = self._rounds
         if round is None:
             self._ready.pop(peer, None)
@@ -97,19 +97,19 @@ class Pairing:
             self._ready[peer] = round
 
     def turn(self) -> ProposePair | None:
-        """Propose to a ready peer, if a suitable one exists and this peer is free."""
+        """Propose to a preferred ready peer. Return None if there is none, or if this peer already has a pair."""
         around = sum(last > self._rounds - RECENT_ROUNDS for last in self._heard.values())
         return self._propose(self.partners.preferred(self._candidates(), around=around))
 
     def asked(self, peer: str, token: bytes, round: Round) -> Pair | None:
-        """Handle a proposal; `round` is the proposer's round. Return the accepted pair, or None to turn it down."""
+        """Handle a proposal from `peer`, which is in `round`. Return the accepted pair, or None to turn it down."""
         if not self._may_meet(peer, round) or not (self.pair is None or self._yields_to(peer)):
             return None
         self.pair = Pair.accepted_from(peer, token, round)
         return self.pair
 
     def accepted(self, pair: Pair, round: Round) -> bool:
-        """Handle the acceptance of a proposal. Return False if it is too late, so that the pair is turned down."""
+        """Handle the acceptance of this peer's proposal. If it comes too late, turn the pair down and return False."""
         if self.pair is not pair:
             pair.turn_down(partner_ready=False)
             return False
@@ -117,14 +117,14 @@ class Pairing:
         return True
 
     def time_out(self) -> ProposePair | StayAlone | None:
-        """End the wait of this peer: make one last proposal, or stay alone."""
+        """End this peer's wait: make one last proposal, or stay alone."""
         self._timed_out = True
         if self.round is None or self.pair is not None:
             return None
         return self._propose(sorted(self._candidates())) or self._stay_alone()
 
     def ended(self, pair: Pair) -> ApplyPair | StayAlone | None:
-        """Handle the end of a pair of this round. Return the action if this ends the round, else None."""
+        """Handle the end of a pair. Return the final action if this ends the round, else None."""
         assert not pair.is_open, f"the pair with {pair.partner} is {pair.state.value}"
         if pair.state is PairState.APPLIED:
             return self._apply(pair)
@@ -136,7 +136,7 @@ class Pairing:
         return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner for 2^strikes of this peer's rounds, at most MAX_ROUNDS, because its payload was unusable.
+        """Exclude a partner whose payload was unusable, for min(2^strikes, MAX_ROUNDS) of this peer's rounds.
 
         Two strikes are added, because applying the pair has just removed one.
         """
@@ -166,7 +166,7 @@ class Pairing:
         return ProposePair(self.pair)
 
     def _yields_to(self, peer: str) -> bool:
-        """Return whether this peer and `peer` have proposed to each other and the proposal of `peer` stands."""
+        """Return whether both peers have proposed to each other and the proposal of `peer` takes precedence."""
         pair = self.pair
         return pair is not None and pair.partner == peer and pair.state is PairState.PROPOSED and peer < self.peer
 

@@ -1,8 +1,8 @@
-"""Timeout of a ready peer that waits for a partner: a fraction of its inner time, so that idle time stays bounded.
+"""Timeout of a ready peer that waits for a partner: a fraction of its inner time, so that idle time is bounded.
 
     timeout = min(max(fraction · median of the last inner times, min_s), max_s)
 
-The inner time is the duration of the inner steps of one round. The median is used because an evaluation or a checkpoint
+The inner time is the duration of one round's inner steps. The median is used because an evaluation or a checkpoint
 occasionally makes one inner time much longer.
 """
 
@@ -17,7 +17,7 @@ INNER_TIMES = 5
 
 
 class PairingTimeout:
-    """Computes the timeout (seconds) from the last INNER_TIMES inner times (seconds).
+    """Computes the pairing timeout from the last INNER_TIMES inner times, all in seconds.
 
     Raises:
         UserError: if the fraction is negative, or the limits are out of order.
@@ -35,6 +35,6 @@ class PairingTimeout:
         self._inner_s: deque[float] = deque(maxlen=INNER_TIMES)
 
     def timeout_s(self, inner_s: float) -> float:
-        """Return how long to wait for a partner after inner steps that took `inner_s`."""
+        """Return the number of seconds to wait for a partner after inner steps that took `inner_s` seconds."""
         self._inner_s.append(inner_s)
         return min(max(self._fraction * median(self._inner_s), self._min_s), self._max_s)

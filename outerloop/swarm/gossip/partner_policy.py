@@ -1,10 +1,10 @@
 """Policies for choosing partners: which peers a peer may meet in a gossip round, and whether their rounds match.
 
 RandomPartners     Any peer that is ready to exchange the same fragment, except the last few partners. Without this
-                   exception, peers of equal speed that met once would be ready together again and keep meeting.
-ScheduledPartners  One partner per round, from a schedule that all peers know: for reproducible runs.
+                   exception, two peers of equal speed that met once would become ready together and keep meeting.
+ScheduledPartners  One partner per round, from a schedule that all peers know; for reproducible runs.
 
-Peers are named by their peer ids.
+Peers are identified by their peer ids.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Partners(Protocol):
     """A policy for choosing partners."""
 
     def of(self, round: Round) -> Sequence[str]:
-        """Return the peers that this peer may meet in its round `round`; if there are none, it takes a solo step."""
+        """Return the peers that this peer may meet in its round `round`, or [] if it must take a solo step."""
         ...
 
     def fit(self, own: Round, theirs: Round) -> bool:
-        """Return whether two peers in these rounds may meet."""
+        """Return whether a peer in round `own` may meet a peer in round `theirs`."""
         ...
 
     def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
@@ -35,14 +35,14 @@ class Partners(Protocol):
         ...
 
     def met(self, peer: str) -> None:
-        """Remember a partner that this peer has met."""
+        """Record that this peer has met the partner `peer`."""
         ...
 
 
 class RandomPartners:
-    """Any ready peer except the last REMEMBERED partners. `others`: all peers except this one.
+    """Allows any ready peer except the last REMEMBERED partners. `others`: all peers except this one.
 
-    If few peers are around, fewer partners are left out, so that at least half of the peers around can be drawn.
+    If few peers were seen recently, fewer partners are left out, so that at least half of those peers can be drawn.
     """
 
     def __init__(self, others: Sequence[str]) -> None:
@@ -64,9 +64,9 @@ class RandomPartners:
 
 
 class ScheduledPartners:
-    """Pairs drawn from a seed.
+    """Allows one partner per round, from random pairs that all peers draw with the same seed.
 
-    `peers`: all peers, in the order of ranks. `own`: this peer. `seed`: the seed, equal on all peers.
+    `peers`: all peers, in the order of ranks. `own`: this peer. `seed`: must be equal on all peers.
     """
 
     def __init__(self, peers: Sequence[str], own: str, *, seed: int) -> None:

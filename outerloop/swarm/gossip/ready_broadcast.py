@@ -1,9 +1,9 @@
 """Broadcast of this peer's readiness for a pair: a small notice to each chosen peer, always with the latest state.
 
-    {round: [number, fragment]} or {round: nil} ->      the receiver closes the stream when it has read the notice
+    {round: [number, fragment]} or {round: nil} ->      the receiver closes the stream after it has read the notice
 
-If a notice cannot be delivered, the sender pauses its notices to that peer. After the pause it sends the latest state
-if the state has changed meanwhile.
+If a notice cannot be delivered, the sender pauses its notices to that peer. If the state changes during the pause, the
+sender sends the latest state after the pause.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class ReadyBroadcast(RpcService):
     ) -> None:
         super().__init__(transport, run=run, allowed=allowed)
         self._on_notice = on_notice
-        self._unsent: dict[str, Round | None] = {}  # peer -> latest state that has not been sent to it yet
+        self._unsent: dict[str, Round | None] = {}  # peer -> latest state not yet sent to it
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     def send(self, peers: Iterable[str], round: Round | None) -> None:
-        """Notify these peers that this peer is ready for a round, or that it is not ready (None). Returns at once."""
+        """Notify `peers` that this peer is ready for `round`, or that it is not ready (None). Returns at once."""
         for peer in peers:
             self._unsent[peer] = round
             if peer not in self._sending:
                 self._sending[peer] = asyncio.create_task(self._send_all(peer))
 
     async def _send_all(self, peer: str) -> None:
-        """Send notices to a peer one after the other, so that no older notice arrives after a newer one."""
+        """Send notices to a peer one at a time, so that no older notice arrives after a newer one."""
         try:
             while peer in self._unsent:
                 try:
                     await self._send(peer, self._unsent.pop(peer))
                 except (BrokenStream, Unreachable, TimeoutError) as error:
-                    logger.debug("readiness could not be sent to %s: %s", peer, error)
+                    logger.debug("could not send a readiness notice to %s: %s", peer, error)
                     await asyncio.sleep(UNHEARD_S)
         finally:
             del self._sending[peer]
@@ -70,5 +70,5 @@ class ReadyBroadcast(RpcService):
                 self._on_notice(remote, Round(number, fragment))
             case unreadable:
                 raise Unreadable(
-                    f"the round of a notice is of type {type(unreadable).__name__}, not [number, fragment] or nil"
+                    f"the round of a notice must be [number, fragment] or nil; got a {type(unreadable).__name__}"
                 )

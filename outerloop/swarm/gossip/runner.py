@@ -1,7 +1,7 @@
 """Gossip rounds over the network, without a barrier or a leader.
 
 In each round, a peer enters the pool of ready peers, takes a paired or a solo step, and leaves the pool. This module
-connects the other parts and their timeouts: pairing.py chooses partners, pair.py holds the state of a pair,
+connects the other modules and applies the timeouts: pairing.py chooses partners, pair.py holds the state of a pair,
 handshake.py exchanges the payloads, pair_outcomes.py asks for decisions that were lost, and ready_broadcast.py
 announces that this peer is ready. A frozen or lost partner costs at most one timeout; then this peer finds another
 partner or takes a solo step.
@@ -36,8 +36,8 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
-MAX_NOTIFIED = 16  # maximum number of members notified in a round, drawn at random: limits notices in a large swarm
-MIN_TURNS = 8  # a peer gets at least this many turns on average before it times out
+MAX_NOTIFIED = 16  # maximum number of members (drawn at random) notified per round; limits traffic in a large swarm
+MIN_TURNS = 8  # minimum average number of turns that a peer gets before it times out
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
 """Errors that mean that the partner is unreachable or frozen."""
 
@@ -48,7 +48,7 @@ def _now_s() -> float:
 
 @dataclass
 class _PoolEntry:
-    """This peer's stay in the pool for one round. `landing`: the partner's contribution; None: a solo step."""
+    """This peer's stay in the pool for one round. `landing`: the partner's contribution, or None for a solo step."""
 
     offer: Offer
     landing: asyncio.Future[Contribution | None]
@@ -60,14 +60,14 @@ class _PoolEntry:
 class GossipRunner:
     """Runs one peer's gossip rounds one at a time; rounds that are started meanwhile are queued.
 
-    deadline_s       longest time that a pair may take from the proposal to the decision
-    max_blob_bytes   maximum size of a payload that is accepted from a partner
+    deadline_s       maximum duration of a pair, from the proposal to the decision
+    max_blob_bytes   maximum size of a partner's payload
 
     Counters since the start:
 
     solo_rounds         rounds with a solo step
     dropped_pairs       pairs that failed after acceptance
-    one_sided_rounds    dropped pairs that the partner applied, counted when this peer learns of it
+    one_sided_rounds    dropped pairs that turned out to have been applied by the partner
     idle_s              time in the pool without a partner, in seconds
     """
 
@@ -106,11 +106,11 @@ class GossipRunner:
 
     @property
     def pair(self) -> Pair | None:
-        """Return the pair that this peer has proposed or accepted, until the pair ends; None if it has none."""
+        """Return the open pair that this peer has proposed or accepted, or None if there is none."""
         return self._pairing.pair
 
     async def serve(self) -> None:
-        """Start answering requests. Every proposal is turned down until `begin` is called."""
+        """Start answering requests. All proposals are turned down until `begin` is called."""
         await self._notices.serve()
         await self._outcomes.serve()
         await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
@@ -120,11 +120,11 @@ class GossipRunner:
         self._pairing.partners = partners
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner (peer id) for some rounds, because its payload was unusable."""
+        """Exclude a partner (peer id) whose payload was unusable from this peer's next rounds."""
         self._pairing.strike(peer)
 
     async def run_round(self, round: Round, blob: bytes, *, timeout_s: float) -> list[Contribution]:
-        """Run one round. Return both contributions of the pair, sorted by name, or only this peer's in a solo step."""
+        """Run one round. Return the pair's two contributions, sorted by name, or only this peer's for a solo step."""
         async with self._one_round:
             offer = Offer(round, self._store.put(blob), len(blob))
             try:
@@ -163,7 +163,7 @@ class GossipRunner:
             self._do(entry, self._pairing.time_out())
 
     def _do(self, entry: _PoolEntry, action: ProposePair | ApplyPair | StayAlone | None) -> None:
-        """Carry out an action of the pairing state machine, unless the round has been given up."""
+        """Perform an action of the pairing state machine, unless the round has ended."""
         if entry.landing.done():
             return
         match action:
@@ -221,7 +221,7 @@ class GossipRunner:
 
     @contextmanager
     def _ending(self, entry: _PoolEntry, pair: Pair) -> Iterator[None]:
-        """End the pair when the block ends, even with an error, and continue the round."""
+        """End the pair when the block exits, even with an error, and continue the round."""
         try:
             yield
         finally:
@@ -238,7 +238,7 @@ class GossipRunner:
             self.dropped_pairs += 1
 
     def _contribution(self, pair: Pair) -> Contribution:
-        assert pair.round is not None and pair.payload is not None, "a pair that is applied has a round and a payload"
+        assert pair.round is not None and pair.payload is not None, "an applied pair must have a round and a payload"
         return Contribution(self._members.names[pair.partner], pair.round, pair.payload)
 
     def _log_loss(self, pair: Pair, error: Exception) -> None:

@@ -1,8 +1,8 @@
-"""State of one final gather on one peer: the shares that it holds, and which peers claim to hold other shares. No I/O.
+"""State of one peer in a final gather: which shares it holds, and which peers claim to hold the others. No I/O.
 
 A share counts if its owner signed it, regardless of which peer reported it. A claim without the owner's signature is
 rejected before anything is fetched, and the rejection names the peer that made the claim. If an owner signed two
-different shares, each peer that learns of both leaves the owner out, and sends both shares to every peer that asks.
+different shares, each peer that learns of both excludes the owner, and sends both shares to every peer that asks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ frame."""
 
 
 class ShareCollection:
-    """The shares that one peer holds or knows of in one final gather. Peers are identified by their ids.
+    """The shares that one peer holds or knows of in one final gather. Peers are identified by their peer ids.
 
     own           this peer's share; `blob` is its content
     others        the members other than this peer
-    share_error   returns a one-line reason why a share cannot be its owner's, or an empty string if it can
+    share_error   returns a one-line reason why a share is invalid, or "" if it is valid
     reject        called with a peer and the reason why its claim is rejected
 
     `unreachable`: members that no longer answer. `settled`: set when this peer no longer waits for owners to state
-    their shares. `asked_s`: members that are still fetching from this peer -> time of their last request.
+    their shares. `asked_s`: member that is still fetching from this peer -> time of its last request.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ShareCollection:
         self._held = {own.owner}
         self._have_stated: set[str] = set()  # members that have stated their own share, valid or not
         self._false_claims: set[tuple[str, str]] = set()  # (peer that made the claim, owner of the share)
-        self._compared: set[str] = set()  # members that have reported all their shares after both peers settled
+        self._compared: set[str] = set()  # members that reported all their shares after both peers had settled
         self._done: set[str] = set()  # members that need nothing more from this peer
         self._fetching: set[str] = set()
         self._tried: set[str] = set()
@@ -65,23 +65,23 @@ class ShareCollection:
 
     @property
     def missing(self) -> list[str]:
-        """Return, sorted, the members whose shares may still count but are not held by this peer."""
+        """Return the sorted ids of the members whose shares may still count but are not held by this peer."""
         return sorted(self.others - self._held - self._contradicting.keys())
 
     @property
     def answered(self) -> bool:
-        """Return whether every other member has stated its share or is gone."""
+        """Return whether every other member has stated its share or is unreachable."""
         return self.others <= self._have_stated | self.unreachable
 
     @property
     def idle(self) -> bool:
-        """Return whether no running fetch can still succeed and count."""
+        """Return whether no running fetch can still succeed with a share that counts."""
         counting = self._fetching - self._contradicting.keys()
         return all(self.unreachable.issuperset(self._holders[owner]) for owner in counting)
 
     @property
     def ended(self) -> bool:
-        """Return whether no more shares can arrive: all remaining members have settled and reported their shares."""
+        """Return whether no more shares can arrive: every reachable member has settled and reported its shares."""
         return self.idle and self.others <= self._compared | self.unreachable | self._contradicting.keys()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -91,12 +91,12 @@ class ShareCollection:
             await self._changed.wait()
 
     def settle(self) -> None:
-        """Stop waiting for owners to state their shares."""
+        """Stop waiting for owners to state their shares (sets `settled`)."""
         self.settled.set()
         self._changed.set()
 
     def close(self) -> dict[str, bytes]:
-        """Stop fetching. Return owner -> blob, and drop the blobs from this collection."""
+        """Stop fetching. Return owner -> blob, and remove the blobs from this collection."""
         self._closed, blobs = True, self._blobs
         self._blobs = {}
         return blobs
@@ -107,7 +107,7 @@ class ShareCollection:
         self._changed.set()
 
     def asked_by(self, peer: str, now_s: float) -> None:
-        """Record that a peer is still fetching, unless its {done} message has overtaken this request."""
+        """Record that a peer is still fetching, unless its {done} message arrived before this request."""
         if peer not in self._done:
             self.asked_s[peer] = now_s
 
@@ -117,10 +117,10 @@ class ShareCollection:
         self.asked_s.pop(peer, None)
 
     def members_to_ask(self, peer: str) -> list[str]:
-        """Return up to NAMED members to ask a peer about, namely those whose shares are missing.
+        """Return up to NAMED members to ask `peer` about: those whose shares are missing.
 
-        Once this peer has settled, it asks about all members until the two peers have compared their shares, so that a
-        member that one of them leaves out is left out by both. Successive calls return different windows of the list.
+        Once this peer has settled, it asks about all members until the two peers have compared their shares, so that
+        both exclude the same members. Successive calls return different windows of a longer list.
         """
         all_of_them = self.settled.is_set() and peer not in self._compared
         names = sorted(self.others) if all_of_them else self.missing
@@ -131,8 +131,8 @@ class ShareCollection:
     def to_map(self, asked: Iterable[str]) -> Request:
         """Return this peer's report to another member.
 
-        It contains this peer's share, whether it has settled, all contradicting shares, and those shares of the
-        members in `asked` that it holds.
+        The report contains this peer's share, whether it has settled, all contradicting shares, and the shares that it
+        holds of the members in `asked`.
         """
         second = self._contradicting
         contradicting = [share for owner in second for share in (self._stated[owner], second[owner])]
@@ -141,7 +141,7 @@ class ShareCollection:
         return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": shares}
 
     def apply_report(self, peer: str, report: Request, *, compared: bool = False) -> None:
-        """Apply a member's report. `compared`: this peer had settled when it sent its request.
+        """Apply a member's report. `compared`: whether this peer had settled when it sent its request.
 
         Raises Unreadable, without changing anything, if the report is malformed.
         """
@@ -159,11 +159,11 @@ class ShareCollection:
         self._changed.set()
 
     def start(self) -> list[tuple[SignedShare, list[str]]]:
-        """Return the shares to fetch now, each with a list of sources, which may grow. Mark them as being fetched.
+        """Return the shares to fetch now, each with its list of sources, which may grow. Mark them as being fetched.
 
-        Before this peer has settled, it fetches a share only if the owner has stated it to this peer. After that, it
-        fetches a share from any peer that claims to hold it. A failed fetch is repeated if a peer claims again to hold
-        the share.
+        Until this peer has settled, it fetches a share only if the owner itself has stated it to this peer. After that,
+        it fetches a share from any peer that claims to hold it. A failed fetch is retried when a peer claims again to
+        hold the share.
         """
         out = self._held | self._contradicting.keys() | self._fetching | self._tried
         open_to_all = self.settled.is_set()
@@ -175,7 +175,7 @@ class ShareCollection:
         return [(self._stated[owner], self._holders[owner]) for owner in wanted]
 
     def fetched(self, owner: str, blob: bytes | None) -> None:
-        """Record the end of a fetch. `blob`: the content; None if the fetch failed."""
+        """Record the end of a fetch. `blob`: the content, or None if the fetch failed."""
         self._fetching.discard(owner)
         self._tried.add(owner)
         if blob is not None and not self._closed and owner not in self._contradicting:
@@ -211,7 +211,7 @@ class ShareCollection:
 def members_in(value: Any) -> list[str]:
     """Return the peer ids that a request asks about. Raises Unreadable if `value` is malformed."""
     if not isinstance(value, list) or len(value) > NAMED or not all(isinstance(peer, str) for peer in value):
-        raise Unreadable(f"a request must name a list of at most {NAMED} members")
+        raise Unreadable(f"a request must list at most {NAMED} members")
     return value
 
 

@@ -21,7 +21,7 @@ PURPOSE = "share"
 
 @dataclass(frozen=True)
 class SignedShare:
-    """A share as its owner stated it. `owner`: peer id. `sha`, `length`: sha256 and length in bytes of the blob."""
+    """A share as stated by its owner. `owner`: peer id. `sha`, `length`: sha256 and length in bytes of the blob."""
 
     owner: str
     sha: bytes
@@ -34,7 +34,7 @@ class SignedShare:
 
     @classmethod
     def from_list(cls, value: Any) -> SignedShare:
-        """Parse a share that a peer sent. Raises Unreadable if it is malformed."""
+        """Parse a share from a peer. Raises Unreadable if it is malformed."""
         try:
             owner, sha, length, signed = items(value, "a share")
             return cls(
@@ -47,19 +47,19 @@ class SignedShare:
             raise Unreadable(str(bad)) from bad
 
     def differs(self, other: SignedShare) -> bool:
-        """Return whether `other`, of the same owner, states a different blob."""
+        """Return whether `other`, a share of the same owner, states a different blob."""
         return (self.sha, self.length) != (other.sha, other.length)
 
 
 def signed(
     own: str, number: int, sha: bytes, length: int, *, members: Formation, signatures: Signatures
 ) -> SignedShare:
-    """Sign and return the share of this peer (`own`: its id) in a final gather."""
+    """Sign and return the share of this peer (id `own`) in final gather `number`."""
     statement = PURPOSE, members.session, number, members.names[own], sha, length
     return SignedShare(own, sha, length, signatures.sign(*statement))
 
 
 def is_signed(share: SignedShare, number: int, *, members: Formation, signatures: Signatures) -> bool:
-    """Return whether the owner, which must be a member, signed this share for this final gather."""
+    """Return whether the owner signed this share for final gather `number`. The owner must be a member."""
     statement = PURPOSE, members.session, number, members.names[share.owner], share.sha, share.length
     return signatures.verify(share.signature, *statement, by=share.owner)

@@ -1,18 +1,18 @@
-"""Admission control for incoming streams, with limits per peer and for all non-members together.
+"""Admission control for incoming streams, with limits for each peer and for all non-members together.
 
     the peer is not on the allow-list, or may not use the protocol   send a refusal; read nothing
-    the peer is not on the allow-list, and asks again and again      hold the stream: keep it open, unread, unanswered
+    the peer is not on the allow-list, and asks too often            hold the stream: keep it open, unread, unanswered
     too many open streams, or too many requests                      close the stream; read nothing
     the first frame is late or too long, or the peer announces too
     many bytes                                                       close the stream
 
 In a run with an allow-list, admission control treats every listed peer as a member; other peers are refused at the
-first check. In an open run anyone can create identities, so the total use of all non-members is bounded as well.
+first check. In an open run, anyone can create identities, so the total usage of all non-members is bounded as well.
 Non-members, including newcomers, can exhaust each other's share, but not the members' share.
 
-Public requests (transport.anybody) are short and cheap; they are limited in number and in bytes. Requests that are
-reserved for newcomers (payloads and states) are limited only in number, because a state is as large as the model. The
-operator sets the upload rate of states (uploads.py).
+Public requests (transport.anybody) are short and cheap; they are limited in number and in bytes. A newcomer's other
+requests (for payloads and states) are limited only in number, because a state is as large as the model. The operator
+sets the upload rate of states (uploads.py).
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, limit
 
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
-"""Maximum number of open streams of one member. An honest member has at most 34 streams open to one peer: one payload
+"""Maximum number of open streams per member. An honest member has at most 34 streams open to one peer: one payload
 transfer, 8 state transfers, two polls, three streams for commits, one each for a meeting (rendezvous.py), a gossip
 pair, the final gather and the formation of the swarm, and about 16 consensus messages in flight. The limit is about
 twice that number."""
 NEWCOMER_STREAMS = 24
-"""Maximum number of open streams of one newcomer, a peer about to become a member: one payload transfer, 8 state
+"""Maximum number of open streams per newcomer, a peer that is about to become a member: one payload transfer, 8 state
 transfers, and 15 other streams."""
 STRANGER_STREAMS = 8
-"""Maximum number of open streams for public requests of one non-member. They also count towards NEWCOMER_STREAMS."""
+"""Maximum number of open streams for public requests per non-member. They also count towards NEWCOMER_STREAMS."""
 OUTSIDE_STREAMS = 128
-"""Maximum number of open streams of all non-members together. With the members' streams, the total stays well below the
-usual limit of 1,024 open files."""
+"""Maximum total number of open streams of all non-members. With the members' streams, this stays well below the usual
+limit of 1,024 open files."""
 TURNED_AWAY_AT_ONCE = 16
-"""Maximum number of refusals sent at a time. Streams of further refused peers are closed silently."""
+"""Maximum number of refusals being sent at once. The streams of further refused peers are closed without a message."""
 TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
-"""Rate limits for streams that are refused with a message: of one peer that is not on the allow-list, and of all such
-peers together. Each refusal costs about 1 ms. Streams beyond these rates are held for HOLD_S.
+"""Rate limits for refusals sent with a message: per unlisted peer, and in total for all unlisted peers. Each refusal
+costs about 1 ms. Streams beyond these rates are held for HOLD_S.
 """
 HELD_AT_ONCE = 416
-"""Maximum number of streams held at a time; further ones are closed. Each takes up two open files in this process
-and two in p2pd, and 0.18 MB of p2pd's memory: 75 MB for all of them."""
+"""Maximum number of streams held at once; further ones are closed. Each uses two open files in this process, two in
+p2pd, and 0.18 MB of p2pd's memory, 75 MB in total."""
 REQUEST_BYTES = 1024
-"""Maximum size of a public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
+"""Maximum size of a public request from a non-member: a map with a name, a key's hash or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
-"""Maximum number of bytes announced at a time by one peer: enough for four of the longest consensus messages."""
+"""Maximum number of announced bytes in flight per peer: enough for four of the longest consensus messages."""
 REQUESTS, REQUESTS_OF_STRANGERS = Rate(burst=32, per_s=4), Rate(burst=256, per_s=64)
-"""Rate limits for public requests of one non-member, and of all non-members together. A peer that joins the forming
-swarm sends many requests in its first seconds, then one per second. Several peers may do so at the same time."""
+"""Rate limits for public requests: per non-member, and in total for all non-members. A peer that joins a forming swarm
+sends many requests in its first seconds, then one per second. Several peers may join at the same time."""
 BYTES, BYTES_OF_STRANGERS = Rate(burst=4 << 20, per_s=256 << 10), Rate(burst=16 << 20, per_s=1 << 20)
-"""Rate limits for the bytes sent and received in public requests of one non-member, and of all non-members together. A
-probe takes 2 MiB; several machines may send probes or form the swarm at the same time."""
+"""Rate limits for the bytes sent and received in public requests: per non-member, and in total for all non-members. A
+probe takes 2 MiB; several machines may probe or form the swarm at the same time."""
 REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS = Rate(burst=512, per_s=128), Rate(burst=2048, per_s=512)
-"""Rate limits for all other requests of one newcomer, and of all newcomers together: ballots, and one stream for each
-payload and each 8 MiB of a state. If rounds take one second, a newcomer sends each peer about 10 requests per second,
-and more while it catches up."""
+"""Rate limits for all other requests (ballots, one stream per payload, one per 8 MiB of a state): per newcomer, and in
+total for all newcomers. With rounds of one second, a newcomer sends each peer about 10 requests per second, and more
+while it catches up."""
 
 
 class Admission:
@@ -76,7 +76,7 @@ class Admission:
     Args:
         member: returns whether a peer that `trust` admits is a member.
 
-    `open_streams` counts the streams being answered, and `receiving` the bytes announced on them.
+    `open_streams` counts the streams being answered, and `receiving` counts the bytes announced on them.
     """
 
     def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
@@ -95,9 +95,9 @@ class Admission:
     async def answer(
         self, remote: str, protocol: str, stream: Stream, *, allowed: Callable[[str], bool], handler: Handler
     ) -> None:
-        """Pass a peer's stream to `handler` if the peer is admitted and passes `allowed`. The caller closes the stream.
+        """Pass a peer's stream to `handler` if `trust` and `allowed` admit the peer. The caller closes the stream.
 
-        A stream that fails is aborted at once; data that the remote peer has not read yet is dropped.
+        A stream that fails is aborted at once, and data that the remote peer has not read yet is dropped.
         """
         try:
             if not self._trust.admits(remote, protocol, allowed):
@@ -115,7 +115,7 @@ class Admission:
                 logger.debug("the stream of %s on %s failed: %s", remote, protocol, error)
         except OSError as error:
             stream.abort()
-            if not EXHAUSTION.note(error):  # after resource exhaustion, the remote peer retries
+            if not EXHAUSTION.note(error):  # when resources run out, the remote peer retries
                 raise
 
     async def _hand_on(self, remote: str, stream: Stream, handler: Handler, *, public: bool) -> None:
@@ -129,9 +129,9 @@ class Admission:
                     self._bytes.charge(remote, stream.moved_bytes)
 
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
-        """Return which peer exceeds a limit, and which limit; None if no limit is exceeded.
+        """Return the peer (or EVERYBODY) that exceeds a limit and a description of the limit, or None.
 
-        If the peer is a non-member within the stream limits, one request is spent from its budget.
+        If the peer is a non-member within the stream limits, spend one request from its budget.
         """
         outside = not self._member(remote)
         most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
@@ -142,11 +142,11 @@ class Admission:
         if outside and self._open_outside >= OUTSIDE_STREAMS:
             return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open; further ones are closed"
         if outside and (who := self._overspent(remote, public=public)):
-            return who, "asked too often or for too much; further requests are refused for a while"
+            return who, "sent too many requests or requested too many bytes; further requests are refused for a while"
         return None
 
     def _overspent(self, remote: str, *, public: bool) -> str:
-        """Spend one request and return "". If a budget is exhausted, spend nothing and return the budget's owner."""
+        """Spend one request and return "". If a budget is exhausted, spend nothing and return its owner."""
         if not public:
             return self._of_newcomers.spend(remote)
         return self._bytes.lacking(remote) or self._requests.spend(remote)
@@ -165,9 +165,9 @@ class Admission:
 
     @contextmanager
     def _reserve(self, remote: str, size: int) -> Iterator[None]:
-        """Reserve `size` bytes for a message of a peer while it arrives.
+        """Reserve `size` bytes for an incoming message for the duration of a `with` block.
 
-        Raises Unreadable if the peer's streams announce more than RECEIVING_BYTES together.
+        Raises Unreadable if the peer's streams together announce more than RECEIVING_BYTES.
         """
         if self.receiving[remote] + size > RECEIVING_BYTES:
             raise Unreadable(f"announces more than {RECEIVING_BYTES} bytes at a time on its streams")
@@ -180,9 +180,9 @@ class Admission:
                 del self.receiving[remote]
 
     async def _turn_away(self, remote: str, stream: Stream) -> None:
-        """Send a peer a refusal, or hold the stream of an unlisted peer that asks too often.
+        """Send a refusal, or hold the stream if an unlisted peer asks too often.
 
-        If TURNED_AWAY_AT_ONCE refusals are being sent already, abort the stream instead.
+        If TURNED_AWAY_AT_ONCE refusals are already being sent, abort the stream instead.
         """
         if remote not in self._trust.allow and self._turned_away.spend(remote):
             await self._hold(stream)
@@ -196,11 +196,11 @@ class Admission:
                 self._turning_away -= 1
 
     async def _hold(self, stream: Stream) -> None:
-        """Keep a stream open and read nothing (a tarpit), then abort it.
+        """Keep a stream open without reading it (a tarpit), then abort it.
 
-        If HELD_AT_ONCE streams are already held, abort it at once. A sender reopens a closed stream at once, which
-        costs this machine 0.5 ms. An open stream that is not read costs nothing, and flow control stops its sender.
-        The streams end at different times, so that they are not all reopened at the same time.
+        If HELD_AT_ONCE streams are already held, abort it immediately. A sender reopens a closed stream at once, which
+        costs this machine 0.5 ms. An unread open stream costs no CPU time, and flow control stops its sender. The
+        streams end at random times, so that they are not all reopened at the same time.
         """
         if self._held < HELD_AT_ONCE:
             self._held += 1

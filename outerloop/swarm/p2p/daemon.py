@@ -1,14 +1,15 @@
-"""Run p2pd, hivemind's libp2p daemon, as a child process that is never orphaned and that a Ctrl-C does not reach.
+"""Run p2pd, hivemind's libp2p daemon, as a child process that is never orphaned and is not affected by Ctrl-C.
 
-This module launches p2pd, because three problems arise if hivemind does:
+This module launches p2pd itself, because three problems arise if hivemind launches it:
 
-- A Ctrl-C in the terminal would reach p2pd as well and race with our shutdown. So p2pd runs in a separate session.
+- A Ctrl-C in the terminal would reach p2pd as well, and race with this peer's shutdown. So p2pd runs in a separate
+  session.
 - A kill -9 of the worker would leave p2pd running. So the kernel is asked to kill p2pd when the *thread* that launched
   it ends (PR_SET_PDEATHSIG). p2pd must be launched from the network thread, which lives as long as the process.
-- QUIC must be off: on QUIC 82-100 % of hivemind's streams silently lose their tail. So p2pd listens on TCP only.
+- QUIC must be off: over QUIC, 82-100 % of hivemind's streams silently lose their tail. So p2pd listens on TCP only.
 
 A small Python program makes the request to the kernel and then replaces itself with p2pd (16 ms). `preexec_fn` would
-run Python between fork and exec in a process with many threads, and copy the page tables of a trainer.
+instead run Python between fork and exec in a process with many threads, and copy the trainer's page tables.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from outerloop.types import UserError, printable
 logger = logging.getLogger(__name__)
 
 # argv: the parent's pid, then the command. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
-# If the parent has already exited, p2pd is not started, because it would never receive the signal.
+# If the parent has already exited, p2pd is not started, because it would never receive that signal.
 DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -43,15 +44,15 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 MESSAGE_BYTES = 3 << 19
-"""Maximum size of a DHT message, sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger
-ones."""
+"""Maximum size of a DHT message sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger
+messages."""
 PORT_POLL_S = 0.1
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Listening address, identity and initial peers of a daemon. `observer`: its DHT node only sends queries."""
+    """A daemon's listening address, identity and initial peers. `observer`: whether its DHT node only sends queries."""
 
     identity_path: Path
     host: str
@@ -83,7 +84,7 @@ def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) ->
 
 
 class _NotUp(Exception):
-    """p2pd exited or did not become ready in time. The text is its last output line, or the reason."""
+    """p2pd exited or did not become ready in time. The message is its last output line, or the reason."""
 
 
 class Daemon:
@@ -104,7 +105,7 @@ class Daemon:
         self._log_task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL if the process has not ended after STOP_S. Return when it has ended."""
+        """Stop the process with SIGTERM, or with SIGKILL if it still runs after STOP_S, and wait until it has ended."""
         self._stopping = True
         try:
             async with limit(STOP_S):
@@ -116,7 +117,7 @@ class Daemon:
 
     async def _end_by(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            with suppress(ProcessLookupError):  # not send_signal, which may reap the child before asyncio does
+            with suppress(ProcessLookupError):  # not send_signal(), which may reap the child before asyncio does
                 os.kill(self.pid, number)
         await self._process.wait()
 
@@ -135,10 +136,10 @@ class Daemon:
 
 
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
-    """Start a daemon and return it once it has reached an initial peer.
+    """Start a daemon, and return it once it has reached an initial peer (if it has any).
 
-    The initial peers may be starting at the same moment, so this retries for BOOTSTRAP_S. Raises UserError if p2pd does
-    not start or no initial peer answers.
+    The initial peers may still be starting, so this retries for BOOTSTRAP_S. Raises UserError if p2pd does not start or
+    no initial peer answers.
     """
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
@@ -155,9 +156,9 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 
 
 async def wait_for_port(host: str, port: int) -> None:
-    """Wait until no program listens on a port, because libp2p would share it and streams would reach that program.
+    """Wait until no program listens on a port. libp2p would share the port, and streams would reach that program.
 
-    Raises UserError after STOP_S, the time that a previous peer on this port may take to stop.
+    Raises UserError after STOP_S, which is as long as a previous peer on this port may take to stop.
     """
     try:
         async with limit(STOP_S):
@@ -172,11 +173,11 @@ async def wait_for_port(host: str, port: int) -> None:
 
 def _is_taken(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # recently closed connections do not count
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore recently closed connections
         try:
             trial.bind((host, port))
         except OSError as error:
-            return error.errno == errno.EADDRINUSE  # p2pd reports other errors
+            return error.errno == errno.EADDRINUSE  # p2pd will report other errors
     return False
 
 
@@ -219,7 +220,7 @@ def _binary() -> Path:
 
 
 def arguments(options: DaemonOptions, control: str) -> list[str]:
-    """Return p2pd's flags. NAT traversal and relays are enabled only for `open_internet`."""
+    """Return p2pd's command-line flags. NAT traversal and relays are enabled only if `open_internet` is set."""
     outside = int(options.open_internet)
     family = f"ip{ipaddress.ip_address(options.host).version}"
     flags = {

@@ -1,10 +1,10 @@
-"""Message framing on a byte stream, which detects streams that broke before their end.
+"""Message framing on a byte stream. It detects streams that ended before the message was complete.
 
     length (8 bytes, big endian) | sha256 of the content (32 bytes) | content, in pieces of 256 KiB | end mark (4 bytes)
 
 libp2p ends a stream in the same way whether the sender finished or was killed. The length, the end mark and the hash
-make the difference visible. The reader sets a size limit and compares it with the length *before* it allocates memory.
-A frozen sender keeps its connection open indefinitely, so every piece has a time limit. Small control messages are
+reveal the difference. The reader sets a size limit, and checks the announced length *before* it allocates memory. A
+frozen sender keeps its connection open indefinitely, so every piece has a time limit. Small control messages are
 msgpack maps in one frame.
 """
 
@@ -21,15 +21,15 @@ import msgpack
 
 from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
-PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s, compared to 188-208 MB/s for 1 to 4 MiB
+PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s, versus 188-208 MB/s for 1 to 4 MiB
 CONTROL_BYTES = 64 * 1024
-SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write, because three writes would be three packets
+SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write: three writes would be three packets
 END_MARK = b"end\n"
 TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
-    """The stream ended early, stalled, or carried bytes other than those announced. A retry may succeed."""
+    """The stream ended early, stalled, or carried other bytes than announced. A retry may succeed."""
 
 
 class Unreadable(BrokenStream):
@@ -37,7 +37,7 @@ class Unreadable(BrokenStream):
 
 
 class TurnedAway(BrokenStream):
-    """The remote peer refuses this peer, which is not on its allow-list or not a member yet."""
+    """The remote peer refuses this peer: it is not on the remote allow-list, or is not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -47,8 +47,8 @@ def _ignore(count: int) -> None:
 class Stream:
     """A message stream over a reader and a writer. `stall_s`: time limit for each piece.
 
-    `reserve`: called with the announced size of each message; the context manager that it returns is held while the
-    message arrives. `moved_bytes`: bytes sent and received so far.
+    `reserve`: called with the announced size of each incoming message; returns a context manager that is held while the
+    message arrives. `moved_bytes`: number of bytes sent and received so far.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, stall_s: float = STALL_S) -> None:
@@ -59,7 +59,7 @@ class Stream:
         self.moved_bytes = 0
 
     async def send(self, content: bytes, *, digest: bytes = b"", count: Callable[[int], None] = _ignore) -> None:
-        """Write one message. `digest`: its sha256, if known. `count`: called with the size of each piece."""
+        """Send one message. `digest`: its sha256, if already known. `count`: called with the size of each piece."""
         header = len(content).to_bytes(8, "big") + (digest or hashlib.sha256(content).digest())
         if len(content) <= SMALL_BYTES:
             await self.write(b"".join((header, content, END_MARK)))
@@ -76,15 +76,16 @@ class Stream:
     async def receive(
         self, *, at_most: int, patience_s: float | None = STALL_S, count: Callable[[int], None] = _ignore
     ) -> bytes:
-        """Read and return one message of up to `at_most` bytes. Raises BrokenStream, or Unreadable if it is longer.
+        """Receive one message of up to `at_most` bytes. Raises Unreadable if it is longer, BrokenStream on failure.
 
-        `patience_s`: time limit for the header of the message; None: only the caller's limit applies.
+        `patience_s`: time limit for the message's header; if None, only the caller's limit applies. `count`: called
+        with the size of each piece received.
         """
         header = await self._read(40, patience_s)
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
         if length > at_most:
-            raise Unreadable(f"a message of {length} bytes was announced, at most {at_most} are allowed")
-        content, seen = io.BytesIO(), hashlib.sha256()  # BytesIO grows as bytes arrive; getvalue does not copy
+            raise Unreadable(f"a message of {length} bytes was announced; at most {at_most} are allowed")
+        content, seen = io.BytesIO(), hashlib.sha256()  # BytesIO grows as bytes arrive; getvalue() does not copy
         with self.reserve(length):
             async for piece in self.pieces(length):
                 content.write(piece)
@@ -95,7 +96,7 @@ class Stream:
         return content.getvalue()
 
     async def pieces(self, length: int) -> AsyncIterator[bytes]:
-        """Yield `length` raw bytes as they arrive, then check the end mark. Each 256 KiB may take up to `stall_s`."""
+        """Yield `length` raw bytes as they arrive, then check the end mark. Time limit: `stall_s` per 256 KiB."""
         loop, left = asyncio.get_running_loop(), length
         while left:
             of_piece, until_s = min(PIECE_BYTES, left), loop.time() + self._stall_s
@@ -113,7 +114,7 @@ class Stream:
     async def receive_object(
         self, *, patience_s: float | None = STALL_S, at_most: int = CONTROL_BYTES
     ) -> dict[str, Any]:
-        """Read one small control message, a map with text keys. Raises TurnedAway if it is a refusal."""
+        """Receive one small control message (a map). Raises TurnedAway if it is a refusal."""
         try:
             value = msgpack.unpackb(await self.receive(at_most=at_most, patience_s=patience_s))
         except ValueError as error:  # base class of all unpacking errors of msgpack
@@ -125,20 +126,20 @@ class Stream:
         return value
 
     async def turn_away(self) -> None:
-        """Send the remote peer an explicit refusal, without which it would assume a network fault."""
+        """Send the remote peer an explicit refusal; otherwise it would assume a network fault."""
         async with limit(TURN_AWAY_S):
             await self.send_object(TURNED_AWAY)
             await self.ended()
 
     async def hold(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the remote side closes the stream. Unread data stops its sender."""
+        """Wait for `seconds`, or until the remote side closes the stream. Data stays unread, which stops its sender."""
         with suppress(TimeoutError, OSError):
             async with limit(seconds):
                 if await self._reader.read(1):
                     await asyncio.sleep(seconds)
 
     async def ended(self) -> None:
-        """Wait until the remote side has closed the stream, because it has read everything or has gone away."""
+        """Wait until the remote side closes the stream, because it has read everything or has exited."""
         try:
             async with limit(self._stall_s):
                 await self._reader.read(1)
@@ -148,7 +149,7 @@ class Stream:
             return  # a reset ends the stream as well
 
     def abort(self) -> None:
-        """Close both directions at once and drop unsent data. `close` would wait until the remote side reads it."""
+        """Close both directions immediately and drop unsent data; a normal close would wait until it is read."""
         self._writer.transport.abort()
 
     async def write(self, piece: bytes | memoryview) -> None:
@@ -159,7 +160,7 @@ class Stream:
             await self._writer.drain()
 
     async def _read_some(self, at_most: int, limit_s: float) -> bytes:
-        """Return up to `at_most` bytes as soon as any are available."""
+        """Read and return up to `at_most` bytes as soon as any are available."""
         async with _in_time(limit_s, "the rest of a piece did not arrive"):
             piece = await self._reader.read(at_most)
         if not piece:
@@ -177,7 +178,7 @@ class Stream:
 
 @asynccontextmanager
 async def _in_time(limit_s: float | None, failure: str) -> AsyncIterator[None]:
-    """Apply a time limit, and turn timeouts and OSErrors of a stream into BrokenStream."""
+    """Apply a time limit to a stream operation, and convert its timeouts and OSErrors to BrokenStream."""
     try:
         async with limit(limit_s):
             yield

@@ -1,7 +1,7 @@
-"""Greeting: contact the initial peers of a run before joining it, so that a peer that cannot join learns why.
+"""Greeting: contact a run's initial peers before joining, so that a peer that cannot join learns the reason.
 
 A greeting is the first exchange of a probe (probe.py). A remote peer answers every peer that its allow-list admits, and
-sends every other peer a refusal that states the reason.
+sends every other peer an explicit refusal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 Answer = float | Exception
-"""Number of seconds by which the remote clock is ahead of the local clock; or the error if no answer arrived."""
+"""The number of seconds by which the remote clock is ahead of the local clock, or the error if no answer arrived."""
 
 
 class NotAllowed(UserError):
@@ -28,24 +28,24 @@ class NotAllowed(UserError):
 
 
 async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -> bool:
-    """Contact all these peers at the same time, and return whether at least one of them admits this peer.
+    """Contact `peers` concurrently, and return whether at least one of them admits this peer.
 
     Raises:
-        NotAllowed: no peer admits this peer, and at least one refuses it because of an allow-list.
-        UserError: `strict` is set, and the clock of each peer that answers differs from the local clock by more than
-            3 s, hivemind's limit.
+        NotAllowed: if no peer admits this peer, and at least one refuses it because of an allow-list.
+        UserError: if `strict` is set, and the clock of every peer that answers differs from the local clock by more
+            than 3 s, hivemind's limit.
     """
     answers = dict(zip(peers, await asyncio.gather(*(_ahead_s(transport, peer) for peer in peers)), strict=True))
     ahead_s = {peer: answer for peer, answer in answers.items() if isinstance(answer, float)}
     for peer, answer in answers.items():
         if isinstance(answer, TurnedAway) and not ahead_s:
-            raise NotAllowed(f"{peer} rejects this peer: there, set exchange.allow=[...,{transport.peer_id}]")
+            raise NotAllowed(f"{peer} rejects this peer: on that peer, set exchange.allow=[...,{transport.peer_id}]")
     far = {peer: ahead for peer, ahead in ahead_s.items() if abs(ahead) > MAX_DHT_TIME_DISCREPANCY_SECONDS}
     if far and len(far) == len(ahead_s):
         peer, ahead = next(iter(far.items()))
         message = f"the clock of {peer} differs from this machine's by {ahead:+.1f} s; at most 3 s are allowed"
         if strict:
-            raise UserError(f"{message}: correct the clock that is wrong")
+            raise UserError(f"{message}: correct the wrong clock")
         logger.warning("%s", message)
     return bool(ahead_s)
 
@@ -55,6 +55,6 @@ async def _ahead_s(transport: Transport, peer: str) -> Answer:
     try:
         clock = await clock_of(transport, peer)
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        logger.debug("%s does not answer a greeting: %r", peer, error)
+        logger.debug("%s did not answer a greeting: %r", peer, error)
         return error
     return clock - (began + time.time()) / 2

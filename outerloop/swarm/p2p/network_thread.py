@@ -1,6 +1,6 @@
-"""The network thread, which runs one asyncio loop. All calls from the training thread to the network go through it.
+"""The network thread, which runs one asyncio loop. All network calls of the training thread go through it.
 
-`BackgroundTasks` holds the tasks of one owner that are not awaited and handle their own failures.
+`BackgroundTasks` holds an owner's tasks that are not awaited and handle their own failures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Keeps references to the running tasks of one owner: asyncio may delete a task that nothing else refers to.
+    """Holds references to an owner's running tasks, because asyncio may garbage-collect a task without any.
 
     Unlike in an asyncio.TaskGroup, a failing task does not end the others, and the owner need not wait for the tasks.
     """
@@ -26,7 +26,7 @@ class BackgroundTasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task, and return it."""
+        """Start a task that runs `work`, and return the task."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -51,9 +51,9 @@ class NetworkThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Run `work`, block the calling thread until it is done, and return its result.
+        """Run `work` in the network thread, block until it is done, and return its result.
 
-        Raises TimeoutError after `timeout_s`, and cancels the work.
+        After `timeout_s`, cancels the work and raises TimeoutError.
         """
         future = self.spawn(work)
         try:

@@ -1,8 +1,8 @@
-"""One peer of the swarm: its daemon, its DHT node and its streams, run by one network thread.
+"""One peer of the swarm: its daemon, DHT node and streams, run by one network thread.
 
     trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
 
-libp2p proves only the id of the peer that opens a stream: any peer that can dial this peer can open a stream to every
+libp2p only authenticates the peer that opens a stream: any peer that can dial this peer can open a stream to every
 handler. So `serve` checks the allow-list and then `allowed` before it reads a single byte, and limits the resources
 that other peers may use (admission.py).
 """
@@ -46,18 +46,18 @@ T = TypeVar("T")
 
 
 class Node:
-    """A running peer: its id, its addresses, its DHT node, and streams in both directions.
+    """A running peer: its id, addresses and DHT node, and streams in both directions.
 
-    Coroutines run in its network thread. `allow`: ids of the peers that may take part; empty: all peers.
+    Coroutines run in its network thread. `allow`: ids of the peers that may take part; if empty, all peers may.
     """
 
     peer_id: str
     addresses: list[str]
-    """Full multiaddrs through which other peers can join; those that other machines can reach come first."""
+    """Full multiaddrs at which other peers can join. Those that other machines can reach come first."""
     dht: DHTNode
     member: Callable[[str], bool]
     """Returns whether the peer with this id is a member. Members take precedence over non-members in the DHT and in
-    admission control. PeerSession sets this function; until then only this peer itself counts as a member."""
+    admission control. PeerSession sets this function; before that, only this peer itself counts as a member."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         raise_file_limit()
@@ -71,7 +71,7 @@ class Node:
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
-        self._opened = asyncio.Event()  # set when opening has succeeded or failed
+        self._opened = asyncio.Event()  # set once opening has succeeded or failed
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
             self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S + OPEN_S)
@@ -80,12 +80,12 @@ class Node:
             raise
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the network thread."""
+        """Start a coroutine in the network thread, and return its future."""
         assert self._thread is not None, "this peer is closed"
         return self._thread.spawn(work)
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Run a coroutine in the network thread and wait for its result."""
+        """Run a coroutine in the network thread, and wait for its result."""
         assert self._thread is not None, "this peer is closed"
         return self._thread.call(work, timeout_s=timeout_s)
 
@@ -97,7 +97,7 @@ class Node:
             async with limit(OPEN_S):
                 opened = await EXHAUSTION.wait_out(lambda: call(remote, protocol))
         except TimeoutError as error:  # the peer may be slow, not dead
-            raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
+            raise BrokenStream(f"could not open a stream within {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(printable(str(error).splitlines()[-1].lstrip(" *"))) from error
         with closing(opened[2]):
@@ -105,7 +105,7 @@ class Node:
             try:
                 yield stream
             except BaseException:
-                stream.abort()  # a remote peer that reads nothing would keep the stream open
+                stream.abort()  # otherwise a remote peer that reads nothing would keep the stream open
                 raise
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
@@ -113,7 +113,7 @@ class Node:
             with (
                 closing(writer),
                 suppress(asyncio.CancelledError),
-            ):  # cancelled, because this peer is shutting down; not an error
+            ):  # cancelled because this peer is shutting down: not an error
                 remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
                 await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
@@ -121,7 +121,7 @@ class Node:
         await self._p2p.add_binary_stream_handler(protocol, answer)
 
     def close(self) -> None:
-        """Shut down the streams, the DHT node, the daemon and the thread, and remove the sockets.
+        """Shut down the streams, the DHT node, the daemon and the network thread, and remove the sockets.
 
         Does nothing if the node is already closed.
         """
@@ -151,7 +151,7 @@ class Node:
         self.dht = await self._enter_dht(self._p2p)
 
     async def seen_at(self, peer_id: str) -> str:
-        """Return the remote address of an open connection to a peer, or "" if there is none."""
+        """Return the address from which a connected peer is seen, or "" if there is no open connection to it."""
         assert self._p2p is not None
         async with limit(STOP_S):
             connected = await self._p2p.list_peers()
@@ -161,7 +161,7 @@ class Node:
 
     async def _enter_dht(self, p2p: P2P) -> DHTNode:
         options = self._options
-        strict = not options.open_internet  # strict: initial peers must be able to connect back, despite NATs
+        strict = not options.open_internet  # strict: initial peers must be able to dial this peer
         try:
             async with limit(DHT_S):
                 node = await enter_dht(
@@ -180,7 +180,7 @@ class Node:
             if await self._greet(strict=strict):
                 raise UserError(
                     "an initial peer answers, but not in the DHT: if the run sets exchange.allow, set the same list "
-                    "here; otherwise start this peer again"
+                    "here; otherwise restart this peer"
                 ) from error
             raise unreachable(options.initial_peers) from error
         if self.trust.allow.closed and options.initial_peers and not await self._greet(strict=strict):
@@ -206,7 +206,7 @@ class Node:
 
 
 def _peer(peer_id: str) -> PeerID:
-    """Convert an id, which may come from another peer, to hivemind's type. Raises Unreachable if it is malformed."""
+    """Convert a possibly untrusted peer id to hivemind's type. Raises Unreachable if it is malformed."""
     try:
         public_key_of(peer_id)
     except MalformedMessage as error:
@@ -215,7 +215,7 @@ def _peer(peer_id: str) -> PeerID:
 
 
 async def _attach(daemon: Daemon, folder: Path) -> P2P:
-    """Return hivemind's client for the daemon, with its socket in `folder` instead of in /tmp."""
+    """Return hivemind's client for the daemon, with its socket in `folder` instead of directly in /tmp."""
 
     class PrivateP2P(P2P):
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
@@ -225,9 +225,9 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
 
 
 async def _bounded(step: Awaitable[object]) -> None:
-    """Run one step of a shutdown for at most STOP_S, and ignore its failure.
+    """Run one shutdown step for at most STOP_S, and ignore its failure.
 
-    Without the time limit, hivemind would wait indefinitely if its daemon has ended.
+    Without a time limit, hivemind would wait indefinitely for a daemon that has already ended.
     """
     try:
         async with limit(STOP_S):

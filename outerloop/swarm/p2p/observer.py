@@ -1,4 +1,4 @@
-"""A temporary read-only peer. It uses a new key or the one in `onlooker_file`, and listens on loopback by default."""
+"""A temporary read-only peer. It uses a new key or a known key file, and listens on loopback by default."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outerloop.swarm.timeouts import OPEN_S, limit
 
 
 class ObserverNode(Node):
-    """A peer that can also dial a given address, not only a peer id at any of its known addresses."""
+    """A node that can also dial a specific address, not only a peer id at its known addresses."""
 
     async def dial(self, address: str) -> str:
-        """Connect to the peer at this full address and return its id, which libp2p has proven.
+        """Connect to the peer at a full multiaddr, and return its peer id, which libp2p has authenticated.
 
         Raises Unreachable if the connection fails.
         """
@@ -31,7 +31,7 @@ class ObserverNode(Node):
             async with limit(OPEN_S):
                 await self._p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
         except TimeoutError as error:
-            raise Unreachable(f"no answer in {OPEN_S:.0f} s") from error
+            raise Unreachable(f"no answer within {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError) as error:
             raise Unreachable(str(error)) from error
         return peer_id
@@ -50,10 +50,10 @@ def visit(
     """Run an observer node for the duration of a `with` block. Raises UserError if the node cannot start.
 
     Args:
-        observer: whether the DHT node only sends requests and answers none.
-        identity_path: file of a key that other peers know; None: a new key that is deleted afterwards.
+        observer: whether the DHT node sends requests but answers none.
+        identity_path: file of a key that other peers know. If None, a new key is created, and deleted afterwards.
     """
-    folder = SocketFolder()  # if this process is killed, the next peer on the machine removes it
+    folder = SocketFolder()  # if this process is killed, the next peer on this machine removes the folder
     try:
         options = DaemonOptions(
             identity_path=identity_path or ensure_identity(folder.path / "identity.key"),

@@ -1,15 +1,15 @@
-"""Probe: measure the round-trip time and the bandwidth to a peer, and the offset of its clock.
+"""Probe: measure the round-trip time and the bandwidth to a peer, and its clock offset.
 
-A peer answers probes from every peer that its allow-list admits; in an open run, from any peer:
+A peer answers probes from every peer that its allow-list admits or, in an open run, from any peer:
 
-    {bytes}  ->   <- {clock, bytes, seen}           its time, the number of bytes granted, and the address at which it
-                                                    sees the prober
+    {bytes}  ->   <- {clock, bytes, seen}           its time, the number of bytes granted, and the address from which
+                                                    it sees the prober connect
     {}       ->   <- {clock}                        round trip, PINGS times
     bytes granted, end mark ->   <- {}              upload
     {}       ->   <- bytes granted, end mark        download
 
-The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB in each direction per probe, and
-8 MiB in each direction per minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
+The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB per direction and probe, and at
+most 8 MiB per direction and minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MAX_SEEN = 256
 class Measured:
     """Result of a probe.
 
-    `clock_ahead_s`: time in seconds by which the remote clock is ahead, plus or minus half of `round_trip_s`. `up`,
-    `down`: transfer rates in bytes/s; None if the peer granted no transfer. `seen`: the address at which the peer sees
-    this peer, or "" if it is unknown.
+    `clock_ahead_s`: seconds by which the remote clock is ahead, plus or minus half of `round_trip_s`. `up`, `down`:
+    transfer rates in bytes/s, or None if the peer granted no transfer. `seen`: the address from which the peer sees
+    this peer connect, or "" if it is unknown.
     """
 
     round_trip_s: float
@@ -49,7 +49,7 @@ class Measured:
 
 
 class Probes:
-    """Answers probes. `seen`: returns the address at which this peer sees a remote peer."""
+    """Answers probes. `seen`: returns the address from which a remote peer is connected to this peer."""
 
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport
@@ -76,7 +76,7 @@ class Probes:
 
 
 async def measure(transport: Transport, peer_id: str) -> Measured:
-    """Probe a peer. Raises Unreachable, BrokenStream (invalid or incomplete answer) or TimeoutError."""
+    """Probe a peer, and return the result. Raises Unreachable, BrokenStream (invalid answer) or TimeoutError."""
     async with limit(MEASURE_S), transport.open_stream(peer_id, PROTOCOL) as stream:
         await stream.send_object({"bytes": PROBE_BYTES})
         answer = await stream.receive_object()
@@ -89,9 +89,9 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 
 
 async def clock_of(transport: Transport, peer_id: str) -> float:
-    """Return a peer's time, in seconds since 1970.
+    """Return a peer's clock time, in seconds since 1970.
 
-    Raises Unreachable, BrokenStream or TimeoutError if there is no valid answer; TurnedAway, a BrokenStream, if the
+    Raises Unreachable, BrokenStream or TimeoutError if there is no valid answer, or TurnedAway (a BrokenStream) if the
     peer refuses this peer.
     """
     async with limit(OPEN_S), transport.open_stream(peer_id, PROTOCOL) as stream:
@@ -100,8 +100,9 @@ async def clock_of(transport: Transport, peer_id: str) -> float:
 
 
 async def _ping(stream: Stream) -> tuple[float, float]:
-    """Return the round-trip time and the time by which the remote clock is ahead, assuming equal times in both
-    directions, in seconds.
+    """Return the round-trip time and how far the remote clock is ahead, in seconds.
+
+    Assumes that a message takes equally long in both directions.
     """
     began_s, own_clock = _now_s(), time.time()
     await stream.send_object({})
@@ -145,13 +146,13 @@ async def _take(stream: Stream, count: int) -> None:
 
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= PROBE_BYTES:
-        raise Unreadable(f"the size of a probe must be 0 to {PROBE_BYTES} bytes")
+        raise Unreadable(f"a probe must request 0 to {PROBE_BYTES} bytes")
     return value
 
 
 def _time(value: object) -> float:
     if not isinstance(value, float) or not math.isfinite(value):
-        raise Unreadable("the answer to a probe has no valid time")
+        raise Unreadable("the answer to a probe does not contain a valid time")
     return value
 
 

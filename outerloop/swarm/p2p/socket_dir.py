@@ -1,9 +1,8 @@
 """A private folder for the unix sockets between Python and p2pd. Orphaned folders are removed.
 
-The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner keeps the folder locked
-until the process ends, and gives it its final name only after locking it. So an unlocked folder with a final name
-belongs to a peer that was killed. It is removed by the next peer on the machine, or by the command that started the
-killed worker.
+The folder is in /tmp because a unix socket's path is limited to 107 bytes. Its owner keeps the folder locked until the
+process ends, and gives it its final name only after locking it. So an unlocked folder with a final name belongs to a
+peer that was killed. The next peer on the machine, or the command that started the killed worker, removes it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pathlib import Path
 TMP = Path("/tmp")
 PREFIX = "outerloop-swarm-"
 UNNAMED = "outerloop-new-"
-YOUNG_S = 60.0  # up to this age, the owner of a folder without a final name may be about to lock it
+YOUNG_S = 60.0  # a folder without a final name that is younger than this may be about to be locked
 
 
 class SocketFolder:
-    """The socket folder of one peer, at `path` until `remove` is called."""
+    """The socket folder of one peer. It exists at `path` until `remove` is called."""
 
     def __init__(self) -> None:
         remove_orphans()
@@ -38,10 +37,10 @@ class SocketFolder:
 
 
 def remove_orphans() -> None:
-    """Remove the folders left by killed peers of this machine."""
+    """Remove the folders that killed peers on this machine have left behind."""
     unnamed = [path for path in TMP.glob(UNNAMED + "*") if _age_s(path) > YOUNG_S]
     for path in [*TMP.glob(PREFIX + "*"), *unnamed]:
-        with suppress(OSError):  # another user's, still locked, or just removed by another process
+        with suppress(OSError):  # owned by another user, still locked, or already removed by another process
             _remove_if_unlocked(path)
 
 

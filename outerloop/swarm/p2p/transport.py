@@ -1,7 +1,7 @@
 """The network interface that the protocols use. `node.Node` implements it with hivemind; tests implement it in memory.
 
-`RpcService` is the base class of the services that peers of a run offer each other: requests and answers on streams of
-one protocol.
+`RpcService` is the base class of the services that a run's peers offer each other: requests and answers on the streams
+of one protocol.
 
     class Clock(RpcService):
         service = "clock"                                     # protocol outerloop/1/<run>/clock
@@ -13,7 +13,7 @@ one protocol.
             await stream.send_object({"time_s": time.time()})
             await stream.ended()
 
-A client that exchanges more than one request and one answer opens the stream itself (`_stream_to`).
+A client that needs more than one request and one answer opens the stream itself (`_stream_to`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, limit
 T = TypeVar("T")
 Request = dict[str, Any]
 Handler = Callable[[str, Request, Stream], Awaitable[None]]
-"""Arguments: proven peer id of the requester, the request, the stream for the answer."""
+"""Request handler. Arguments: the requester's authenticated peer id, the request, the stream for the answer."""
 
 
 def anybody(peer_id: str) -> bool:
-    """Admit every peer. A service whose `allowed` is this function is public: non-members have separate limits."""
+    """Admit every peer. A service with `allowed=anybody` is public: separate limits apply to non-members."""
     return True
 
 
@@ -44,36 +44,36 @@ class Unreachable(Exception):
 
 
 class PeerUnreachable(Exception):
-    """A peer was unreachable for GONE_AFTER_S, so its process is assumed to have ended."""
+    """A peer was unreachable for more than GONE_AFTER_S, so its process is assumed to have ended."""
 
 
 class Transport(Protocol):
-    """A peer's connection to the other peers. `trust`: its signatures, its allow-list and its rejection log."""
+    """A peer's connection to the other peers. `trust`: its signatures, allow-list and rejection log."""
 
     peer_id: str
     trust: AccessControl
 
     def open_stream(self, peer_id: str, protocol: str) -> AbstractAsyncContextManager[Stream]:
-        """Open a stream to another peer. It is closed at the end of the `with` block.
+        """Open a stream to another peer for the duration of a `with` block.
 
         Raises Unreachable if the stream cannot be opened.
         """
         ...
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns true.
+        """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns True.
 
-        Any peer can dial this peer, but streams of peers that are not admitted are refused before any data is read. The
-        requests of each peer are limited, most strictly if `allowed` is `anybody` (admission.py).
+        Any peer can dial this peer, but the streams of other peers are refused before any data is read. Each peer's
+        requests are limited, most strictly if `allowed` is `anybody` (admission.py).
         """
         ...
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
-    """Repeat `attempt` with growing pauses until it succeeds, and return its result. The caller sets the time limit.
+    """Retry `attempt` with growing pauses until it succeeds, and return its result. The caller sets the time limit.
 
-    A slow peer may cause a broken stream, so broken streams and timeouts are retried without limit. Raises
-    PeerUnreachable if more than GONE_TRIES consecutive dials over more than GONE_AFTER_S have failed.
+    Broken streams and timeouts are retried without limit, because a slow peer may cause them. Raises PeerUnreachable
+    once more than GONE_TRIES consecutive dials have failed over more than GONE_AFTER_S.
     """
     loop = asyncio.get_running_loop()
     pause_s, failed_dials, since = RETRY_S[0], 0, 0.0
@@ -92,7 +92,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
 
 
 class RpcService(ABC):
-    """Client and server of one service. `allowed`: returns whether a peer (id) may call it; by default, all may."""
+    """Client and server of a service. `allowed`: returns whether a peer (id) may call it; by default, any peer may."""
 
     service: ClassVar[str]
     """Last part of the protocol name. It is sent on the wire, so both peers must use the same name."""
@@ -108,13 +108,13 @@ class RpcService(ABC):
 
     @abstractmethod
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer the request with which the peer `remote` (its proven id) has opened a stream.
+        """Answer the first message on a stream that the peer `remote` (its authenticated id) has opened.
 
-        The stream is closed when this returns. Raise Unreadable if the request is malformed.
+        The stream is closed when this method returns. Implementations raise Unreadable if the request is malformed.
         """
 
     def _stream_to(self, peer_id: str) -> AbstractAsyncContextManager[Stream]:
-        """Open a stream to this service of another peer. Raises Unreachable if that fails."""
+        """Open a stream to this service on another peer. Raises Unreachable if that fails."""
         return self._transport.open_stream(peer_id, self._protocol)
 
     async def _call(self, peer_id: str, request: Request, *, within_s: float) -> Request:
@@ -128,5 +128,5 @@ class RpcService(ABC):
 
 
 def protocol_name(run: str, service: str) -> str:
-    """Return the name of the protocol of a run's service."""
+    """Return the protocol name of a service in a run."""
     return f"outerloop/1/{run}/{service}"

@@ -145,7 +145,7 @@ class MemoryTransport:
             raise Unreachable("connection refused")
         if network.is_parted(self.peer_id, peer_id):
             await asyncio.sleep(OPEN_S)
-            raise BrokenStream(f"no stream in {OPEN_S:.0f} s")
+            raise BrokenStream(f"could not open a stream within {OPEN_S:.0f} s")
         if (peer_id, protocol) not in network.handlers:
             raise Unreachable("protocols not supported")
         there, back = network.stream(self.peer_id, peer_id)

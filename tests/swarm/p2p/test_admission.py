@@ -257,9 +257,11 @@ def test_the_peer_that_spent_a_budget_is_named(requests: int, told: str, caplog:
                 await door.ask(f"s{number or ''}")
 
     run(scene())
-    assert any(f"(requests) {told}: asked too often" in line for line in caplog.messages)
+    assert any(f"(requests) {told}: sent too many requests" in line for line in caplog.messages)
     assert not any(
-        f"(requests) {other}: asked too often" in line for other in {"s", "s20"} - {told} for line in caplog.messages
+        f"(requests) {other}: sent too many requests" in line
+        for other in {"s", "s20"} - {told}
+        for line in caplog.messages
     )
 
 

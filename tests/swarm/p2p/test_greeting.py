@@ -35,7 +35,7 @@ async def test_one_peer_that_admits_this_one_is_enough() -> None:
 async def test_a_refusal_names_the_setting_that_lacks_this_peer() -> None:
     network = MemoryNetwork()
     await serving(network, "closed", allow=("closed", "other"))
-    with pytest.raises(NotAllowed, match=r"closed rejects this peer: there, set exchange.allow=\[...,a\]"):
+    with pytest.raises(NotAllowed, match=r"closed rejects this peer: on that peer, set exchange.allow=\[...,a\]"):
         await greet(MemoryTransport(network, "a"), ["gone", "closed"], strict=True)
 
 
