@@ -149,7 +149,7 @@ def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
 
 
 def rounds_within(settings: DictConfig, steps: int) -> int:
-    """Return the number of rounds that land within this many inner steps. Raises UserError if no round does."""
+    """Return how many rounds land (are applied) within `steps` inner steps. Raises UserError if no round lands."""
     schedule = instantiate.make(settings.schedule)
     rounds = bisect_right(range(1, steps + 1), steps, key=schedule.inner_steps)
     if rounds == 0:

@@ -101,7 +101,7 @@ class VirtualWorker:
         self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
 
     def step(self) -> StepReport:
-        """Take one inner step, then launch and land the rounds that are due after it."""
+        """Take one inner step, then launch (send) and land (apply) the rounds that are due after it."""
         start_s = time.perf_counter()
         for p in self.params:
             p.grad = None
@@ -149,7 +149,7 @@ class VirtualWorker:
     def evaluate(self, round_number: int) -> Tensors:
         """Evaluate the global model on this worker's share of the validation batches. Return the model's weights.
 
-        The global model is the slow weights, or their mean over all workers if they differ.
+        The global model consists of the slow weights, or of their mean over all workers if they differ.
         """
         replicas: dict[str, Any] = {}
         weights = self.outer.slow

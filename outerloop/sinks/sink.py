@@ -35,7 +35,7 @@ class RunInfo:
         resume_step: the inner step from which the run resumes, or None if it starts from scratch.
         name: name of the run. In a sweep, the recipe and the swept options, such as sparseloco-seed0.
         group: name of the sweep, or `exchange.run` if several machines share the run; None otherwise.
-        tags: the recipe, the class of each axis, and the swept options.
+        tags: the recipe, each axis with its class (compress=BySize), and the swept options.
         console: the terminal.
     """
 
