@@ -1,1 +1,1 @@
-"""AXIS exchange: which peers' messages a peer receives in a round. To an exchange, messages are opaque bytes."""
+"""AXIS exchange: which peers' messages a peer receives in a round. Exchanges treat messages as opaque bytes."""

@@ -1,10 +1,9 @@
-"""Gather messages over torch.distributed, among processes that torchrun has started. Needs no daemon, DHT or keys.
+"""All-gather messages over torch.distributed among processes started by torchrun. Needs no daemon, DHT or keys.
 
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
-Transfer time cannot be separated from the time that a collective waits for a late process, so `transfer_s` includes
-both. A collective fails when a process is lost. Then this round and every later round fail. The run ends, keeps
-its checkpoints, and must be started again.
+The time in a collective includes waiting for late processes, so `transfer_s` includes it too. If a process is lost, the
+current round and all later rounds fail. The run ends, keeps its checkpoints, and must be restarted.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Returned = TypeVar("Returned")
 
 
 class Distributed:
-    """An exchange that gathers the messages of all processes of a process group.
+    """An exchange that all-gathers messages among the processes of a process group.
 
-    The bytes are sent in a separate gloo group, whatever the backend of `group`, so that they do not mix with the
-    collectives of inner steps. All processes must construct this exchange at the same point of their program.
+    Messages are sent over a separate gloo group, whatever the backend of `group`, so that they do not interfere with
+    the collectives of inner steps. All processes must construct this exchange at the same point in their program.
 
     Args:
-        group: the processes that take part; None: all processes.
-        timeout_s: how long a collective waits for a missing process.
+        group: the processes that take part, or None for all processes.
+        timeout_s: how long a collective waits for a missing process, in seconds.
 
     Raises:
         UserError: if torch.distributed has not been initialized.
@@ -62,11 +61,11 @@ class Distributed:
         """Do nothing: all processes have been present since the group was created."""
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks whose messages this process receives in a round: all ranks, including its own."""
+        """Return the ranks from which this process receives messages in a round: all ranks, including its own."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Submit the message to the network thread, which runs one round after another."""
+        """Submit the message to the network thread, which runs rounds one at a time."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
@@ -79,11 +78,11 @@ class Distributed:
         return messages
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Send the message to these processes. Return rank -> message for them, in the order of ranks."""
+        """Exchange messages with `partners`. Return rank -> message for all of them, in rank order."""
         return self.gather(blob)
 
     def gather(self, blob: bytes) -> dict[int, bytes]:
-        """Send the message to all processes. Return rank -> message for all of them, in the order of ranks."""
+        """Exchange messages with all processes. Return rank -> message, in rank order."""
         own = uint8_tensor(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
@@ -94,13 +93,13 @@ class Distributed:
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message from each process, gathered outside of rounds and not counted as training traffic."""
+        """Gather one message from each process outside of rounds. The bytes do not count as training traffic."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Broadcast the initial state from the first process, which is the first of the givers.
+        """Broadcast the first giver's state. Return it if this process is a taker, otherwise empty bytes.
 
-        Raises RoundFailed if a process is lost or too late.
+        The first giver is always the first process. Raises RoundFailed if a process is lost or late.
         """
         if not way.takers:
             return b""
@@ -109,7 +108,7 @@ class Distributed:
         return content if self.peer in way.takers else b""
 
     def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:
-        """Return the result of a collective. Raises RoundFailed if a process is lost or too late."""
+        """Wait for a collective and return its result. Raises RoundFailed if a process is lost or late."""
         try:
             return work.result(timeout_s)
         except (RuntimeError, TimeoutError, CancelledError) as error:
@@ -117,11 +116,11 @@ class Distributed:
             raise RoundFailed(f"an exchange between {self.size} processes failed: {reason[0]}") from error
 
     def close(self) -> None:
-        """Wait until the collectives under way have ended; then this process may leave."""
+        """Wait until the pending collectives have finished; then this process may leave."""
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave immediately. Collectives for which other processes still need this process then fail."""
+        """Leave immediately. Collectives in which other processes still wait for this process then fail."""
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)
@@ -129,30 +128,30 @@ class Distributed:
 
 
 class PendingRound:
-    """A round under way in the network thread."""
+    """A round in progress in the network thread."""
 
     def __init__(self, exchange: Distributed, future: Future[dict[int, bytes]], round: Round) -> None:
         self.exchange, self.future, self.round = exchange, future, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the messages of the partners, including this process's.
+        """Return the messages of the partners, including this process's own.
 
-        Raises RoundFailed if a process is lost or too late.
+        Raises RoundFailed if a process is lost or late.
         """
         contributions = self.result(timeout_s)
         self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
         return contributions
 
     def arrived(self) -> bool:
-        """Return whether the collective has ended."""
+        """Return whether the collective has finished."""
         return self.future.done()
 
     def result(self, timeout_s: float) -> list[Contribution]:
-        """Return the messages as `wait` does, without counting bytes."""
+        """Return the messages as `wait` does, without counting received bytes."""
         messages = self.exchange.ended(self.future, timeout_s)
         return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
 
 
 def name_of(rank: int) -> str:
-    """Return the peer name of a process. Names sort in the order of ranks, for up to a million ranks."""
+    """Return the peer name of a process. Names sort in rank order for up to a million ranks."""
     return f"{rank:06d}"

@@ -1,11 +1,11 @@
-"""Gossip over torch.distributed, without collectives: each round divides the processes into small random groups.
+"""Gossip over torch.distributed without collectives: each round divides the processes into small random groups.
 
     exchange message sizes with each partner   ->   exchange the messages       isend and irecv over gloo
 
-All processes draw the same groups from the seed. Bytes are sent only inside a group, point to point. NoLoCo (arXiv
-2506.10911) uses pairs. If the processes cannot be divided evenly, the last group is smaller; a process that is alone
-in its group applies only its own update. A process continues as soon as its partners' messages have arrived, whatever
-the other groups do.
+All processes draw the same groups from the seed. Messages are sent only within a group, point to point. NoLoCo (arXiv
+2506.10911) uses pairs. If the processes cannot be divided evenly, the last group is smaller; a process that is alone in
+its group applies only its own update. A process continues as soon as its partners' messages have arrived, without
+waiting for other groups.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DistributedGossip(Distributed):
     """An exchange in which each process exchanges messages with `together - 1` other processes per round.
 
     Args:
-        together: number of processes in a group, 2 or more.
-        seed: determines the groups; must be equal in all processes.
+        together: number of processes per group, 2 or more.
+        seed: seed from which the groups are drawn; must be equal in all processes.
         group, timeout_s: as for Distributed.
 
     Raises:
@@ -44,11 +44,11 @@ class DistributedGossip(Distributed):
         super().__init__(group=group, timeout_s=timeout_s)
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks in this process's group of a round, ascending, including its own."""
+        """Return the ranks in this process's group in a round, in ascending order, including its own."""
         return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round_id=round)
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Send the message to these processes. Return rank -> message for them, in the order of ranks."""
+        """Exchange messages with `partners`. Return rank -> message for all of them, in rank order."""
         others = [rank for rank in partners if rank != self.rank]
         sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
         self.pass_on(torch.tensor([len(blob)]), sizes)
@@ -57,7 +57,7 @@ class DistributedGossip(Distributed):
         return {rank: blob if rank == self.rank else messages[rank].numpy().tobytes() for rank in partners}
 
     def pass_on(self, own: Tensor, theirs: Mapping[int, Tensor]) -> None:
-        """Send `own` to each rank in `theirs`, and receive the tensor of each `rank` into `theirs[rank]`."""
+        """Send `own` to each rank in `theirs`, and receive that rank's tensor into `theirs[rank]`."""
         sends = [dist.isend(own, group=self.group, group_dst=rank) for rank in theirs]
         receives = [dist.irecv(x, group=self.group, group_src=rank) for rank, x in theirs.items()]
         for work in filter(None, sends + receives):

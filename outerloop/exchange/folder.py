@@ -1,16 +1,16 @@
-"""Gather messages through files in a folder that all peers share, such as a network file system.
+"""Exchange messages through files in a folder that all peers share, for example on a network file system.
 
-    put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them, by rank
+    put SESSION.round-FRAGMENT.NUMBER.PEER   ->   wait until the files of all peers exist   ->   read them in rank order
 
-In `join` the peers agree on a session, which is the hash of random tokens, one from each peer. The session is part of
-every file name, so no peer reads a message from an earlier attempt. A file becomes visible only when it is complete, is
-read up to a size limit, and is deleted a few rounds later by the peer that wrote it. The files of the last rounds stay
-until the next run with this name. To use an object store instead, implement the operations of `Files` for it.
+In `join`, the peers agree on a session: the hash of random tokens, one from each peer. The session is part of the file
+name of every message, so no peer reads a message from an earlier attempt. A file becomes visible only when it is
+complete, is read up to a size limit, and is deleted a few rounds later by the peer that wrote it. The files of the last
+rounds remain until the next run with the same name. To use an object store instead, implement the methods of `Files`
+for it.
 
-If the message of a peer is missing at the time limit, the round fails on every peer that is still waiting. All later
-rounds of such a peer fail too, because another peer may have landed the failed round. The run ends, keeps its
-checkpoints, and must be resumed on all peers. No peer can join late. A process that can write to the folder can
-impersonate any peer.
+If a peer's message is missing at the time limit, the round fails on every peer that is still waiting. All later rounds
+of such a peer fail too, because another peer may have landed the failed round. The run ends, keeps its checkpoints, and
+must be resumed on all peers. No peer can join late. Any process that can write to the folder can impersonate any peer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from outerloop.types import FIRST, Capabilities, Contribution, Round, RoundFaile
 
 RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
-"""Seconds between two checks of the folder."""
+"""Interval between checks of the folder, in seconds."""
 KEPT = 4
-"""Number of files of each kind that a peer keeps.
+"""Number of recent files of each kind that a peer keeps: of each fragment's rounds, and of all-gathers.
 
-By the time a peer writes file n of a kind, all peers have read its file n − 2.
+When a peer writes file n of a kind, all peers have read its file n − 2.
 """
 MEETING_BYTES = 16 << 20
-"""Outside of rounds, the size limit of a message is twice the limit in a round plus this number of bytes.
+"""Extra size allowed for messages outside of rounds, in bytes, in addition to twice the limit for messages of rounds.
 
 In the first all-gather, peers send all settings and shapes.
 """
@@ -43,16 +43,16 @@ TOKEN_BYTES = 16
 
 
 class SharedFolder:
-    """The exchange of one peer, which passes messages through a shared folder.
+    """The exchange of one peer, which sends and receives messages through a shared folder.
 
     Args:
         folder: a folder that all peers share; created if absent.
-        run: name of the run (letters, digits, - and _), which is also the name of its folder inside `folder`.
-        peers: number of peers of the run, on all machines.
+        run: name of the run (letters, digits, - and _), and of its subfolder in `folder`.
+        peers: number of peers in the run, on all machines.
         worker: index of this worker on its machine.
         first_worker: number of workers on the preceding machines; worker + first_worker is the rank.
-        join_timeout_s: how long to wait for the other peers at the start.
-        max_blob_bytes: maximum size of a message of a round.
+        join_timeout_s: how long to wait for the other peers at the start, in seconds.
+        max_blob_bytes: maximum size of a message in a round.
 
     Raises:
         UserError: if an option is invalid.
@@ -95,7 +95,7 @@ class SharedFolder:
         return self.write_s + self.read_s
 
     def join(self, first: Round = FIRST) -> None:
-        """Agree on a session with all peers. Raises UserError if they do not appear in time."""
+        """Agree on a session with all peers. Raises UserError if some do not appear in time."""
         self.files.put(f"hello.{self.peer}", secrets.token_bytes(TOKEN_BYTES))
         if absent := until(self.join_timeout_s, self.unagreed):
             raise UserError(
@@ -106,7 +106,7 @@ class SharedFolder:
         self.files.delete_all_but(self.session, self.peer)
 
     def unagreed(self) -> list[str]:
-        """Return the peers that have not appeared, or have not confirmed the session that this peer sees."""
+        """Return the peers that have not appeared yet, or have not confirmed the session that this peer sees."""
         if absent := self.lacking("hello"):
             return absent
         tokens = [self.files.get(f"hello.{name}", TOKEN_BYTES) for name in self.names]
@@ -123,7 +123,7 @@ class SharedFolder:
         return [name for name in self.names if not self.files.has(f"{step}.{name}")]
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Write the message of this peer, unless one of its rounds has failed."""
+        """Write this peer's message, unless an earlier round has failed on this peer."""
         kind = f"round-{round.fragment}"
         if not self.failure:
             began_s = time.monotonic()
@@ -133,7 +133,7 @@ class SharedFolder:
         return PendingRound(self, f"{self.session}.{kind}.{round.number}", round)
 
     def put(self, kind: str, number: int, blob: bytes) -> None:
-        """Write a message, and delete the oldest message of this kind if this peer keeps more than KEPT of them."""
+        """Write a message. If this peer then keeps more than KEPT messages of this kind, delete the oldest one."""
         own, name = self.own[kind], f"{self.session}.{kind}.{number}.{self.peer}"
         self.files.put(name, blob)
         if name not in own:
@@ -142,9 +142,9 @@ class SharedFolder:
             self.files.delete(own.popleft())
 
     def read(self, step: str, timeout_s: float, max_bytes: int) -> dict[str, bytes]:
-        """Return peer -> message at this step for all peers, in the order of ranks.
+        """Wait for all peers' messages at this step. Return peer -> message, in rank order.
 
-        Raises RoundFailed if a message is missing. Every later call then raises RoundFailed too.
+        Raises RoundFailed if a message is missing after `timeout_s`. Every later call then raises RoundFailed too.
         """
         if not self.failure and (absent := until(timeout_s, lambda: self.lacking(step))):
             self.failure = f"no message from {', '.join(absent)} within {timeout_s:g} s: resume the run on all peers"
@@ -156,45 +156,45 @@ class SharedFolder:
         return messages
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message from each peer, gathered outside of rounds and not counted as training traffic."""
+        """Gather one message from each peer outside of rounds. The bytes do not count as training traffic."""
         self.put("meeting", number, blob)
         limit = 2 * self.max_blob_bytes + MEETING_BYTES
         messages = self.read(f"{self.session}.meeting.{number}", timeout_s, limit)
         return [Contribution(name, Round(number), message) for name, message in messages.items()]
 
     def close(self) -> None:
-        """Do nothing: the other peers can read the files of a peer that has left."""
+        """Do nothing: other peers can still read this peer's files after it has left."""
 
     def abort(self) -> None:
-        """Do the same as `close`."""
+        """Do nothing, like `close`."""
 
 
 class PendingRound:
-    """A round whose messages appear in the folder."""
+    """A round whose messages appear as files in the folder."""
 
     def __init__(self, exchange: SharedFolder, step: str, round: Round) -> None:
         self.exchange, self.step, self.round = exchange, step, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the messages of all peers, by rank. Raises RoundFailed if one is missing or too large."""
+        """Return the messages of all peers in rank order. Raises RoundFailed if one is missing or too large."""
         messages = self.exchange.read(self.step, timeout_s, self.exchange.max_blob_bytes)
         self.exchange.bytes_received += sum(len(x) for name, x in messages.items() if name != self.exchange.peer)
         return [Contribution(name, self.round, message) for name, message in messages.items()]
 
     def arrived(self) -> bool:
-        """Return whether `wait` would not block: all messages exist, or a round of this peer has failed."""
+        """Return whether `wait` would not block, because all messages exist or a round has failed on this peer."""
         return bool(self.exchange.failure) or not self.exchange.lacking(self.step)
 
 
 class Files:
-    """Stores messages as files of one folder, which is created if absent."""
+    """Stores messages as files in a folder, which is created if absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Write a file, which becomes visible only when it is complete."""
+        """Write a file. It becomes visible only when it is complete."""
         write_atomically(self.folder / name, blob)
 
     def has(self, name: str) -> bool:
@@ -202,7 +202,7 @@ class Files:
         return (self.folder / name).is_file()
 
     def get(self, name: str, max_bytes: int) -> bytes:
-        """Return the content of a file. Raises RoundFailed if it is larger than `max_bytes`."""
+        """Read a file. Raises RoundFailed if it is larger than `max_bytes`."""
         with (self.folder / name).open("rb") as file:
             blob = file.read(max_bytes + 1)
         if len(blob) > max_bytes:
@@ -210,7 +210,7 @@ class Files:
         return blob
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists."""
+        """Delete a file if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
     def delete_all_but(self, session: str, peer: str) -> None:
@@ -221,7 +221,7 @@ class Files:
 
 
 def until(timeout_s: float, lacking: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Call `lacking` until it returns an empty sequence or the time is up. Return its last result."""
+    """Call `lacking` repeatedly until it returns an empty sequence or the time is up. Return its last result."""
     until_s = time.monotonic() + timeout_s
     while (absent := lacking()) and time.monotonic() < until_s:
         time.sleep(LOOK_S)

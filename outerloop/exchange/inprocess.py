@@ -1,10 +1,10 @@
-"""Exchange messages between workers that are threads of one process and take turns.
+"""Exchange messages between workers that run as threads of one process and take turns.
 
-Many virtual workers can share one device in this way, and runs are reproducible bit for bit.
+This lets many virtual workers share one device, and makes runs bitwise reproducible.
 
 A worker holds the turn while it computes and releases it while it waits for a round, so only one worker computes at a
-time, with the whole machine for its inner steps. A worker restores its own random state when it takes the turn. A round
-completes when all workers have submitted their messages.
+time, and its inner steps can use the whole machine. A worker restores its own random state when it takes the turn. A
+round completes when all workers have submitted their messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outerloop.types import FIRST, Capabilities, Contribution, Refusals, Round, 
 
 
 class Hub:
-    """State shared by the workers of one process: the turn, and the messages of the rounds under way.
+    """State shared by the workers of one process: the turn, and the messages of rounds in progress.
 
     Raises:
         UserError: if `size` is not positive.
@@ -38,7 +38,7 @@ class Hub:
         self.stop_reason = ""
 
     def stop(self, reason: str) -> None:
-        """Wake all waiting workers; they raise Stopped with this reason."""
+        """Wake all waiting workers, which then raise Stopped with this reason."""
         with self.changed:
             self.stop_reason = self.stop_reason or reason
             self.changed.notify_all()
@@ -49,19 +49,19 @@ class Hub:
             raise Stopped(self.stop_reason)
 
     def put(self, round: Hashable, rank: int, blob: bytes) -> None:
-        """Store one worker's message of a round."""
+        """Store one worker's message for a round."""
         with self.changed:
             self.messages[round][rank] = blob
             self.changed.notify_all()
 
     def wait_for(self, round: Hashable, ranks: Sequence[int]) -> None:
-        """Wait until these workers have submitted their messages, or the run stops. Call with `changed` held."""
+        """Wait until these workers have submitted their messages or the run stops. The caller must hold `changed`."""
         self.changed.wait_for(lambda: bool(self.stop_reason) or self.messages[round].keys() >= set(ranks))
 
     def fetch(self, round: Hashable, rank: int, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return rank -> message of the workers `ranks`, for worker `rank`.
+        """Return rank -> message for the workers in `ranks`, on behalf of worker `rank`.
 
-        Deletes the messages of the round once every worker has fetched those that it needs.
+        Deletes the round's messages once every worker has fetched the ones that it needs.
         """
         messages = {partner: self.messages[round][partner] for partner in sorted(ranks)}
         self.fetched[round].add(rank)
@@ -71,10 +71,10 @@ class Hub:
 
 
 class InProcess:
-    """The exchange of one worker, which is connected to the other workers by a `Hub`.
+    """The exchange of one worker, connected to the other workers by a `Hub`.
 
     Args:
-        hub: shared by all workers of the process.
+        hub: the hub that all workers of the process share.
         rank: this worker's index, 0 .. hub.size - 1.
     """
 
@@ -92,27 +92,28 @@ class InProcess:
             self.take_turn()
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks whose messages this worker receives in a round: all ranks, including its own."""
+        """Return the ranks from which this worker receives messages in a round: all ranks, including its own."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Submit the message. One copy for each partner is counted as sent."""
+        """Submit the message. The copy for each other worker in the round counts as sent."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         self.hub.put(round, self.rank, blob)
         return PendingRound(self, round, partners)
 
     def wait(self, round: Round, partners: Sequence[int], timeout_s: float) -> list[Contribution]:
-        """Release the turn until all partners have submitted their messages. Raises Stopped if the run stops.
+        """Release the turn until all partners have submitted their messages, and return these messages.
 
-        `timeout_s` is ignored, because the other workers compute in turn and cannot be lost.
+        `timeout_s` is ignored, because the other workers must compute one after another and cannot be lost. Raises
+        Stopped if the run stops.
         """
         messages = self.exchange_for(round, partners)
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Call `read` once for all workers, and share the result. In gossip, each worker calls `read` itself."""
+        """Call `read` once for all workers and share its result. In gossip, each worker calls `read` itself."""
         if not self.info.agrees:
             return read({})
         what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
@@ -121,7 +122,7 @@ class InProcess:
         return what
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message from each worker, gathered outside of rounds and not counted as training traffic."""
+        """Gather one message from each worker outside of rounds. The bytes do not count as training traffic."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
@@ -135,14 +136,14 @@ class InProcess:
             return self.hub.fetch(key, self.rank, ranks)
 
     def take_turn(self) -> None:
-        """Wait until the turn is free, take it, and restore this worker's random state. Call with `changed` held."""
+        """Wait for the turn, take it, and restore this worker's random state. The caller must hold `changed`."""
         self.hub.changed.wait_for(lambda: bool(self.hub.stop_reason) or self.hub.holder is None)
         self.hub.check_stop()
         self.hub.holder = self.rank
         rng.set_state(self.random)
 
     def give_turn(self) -> None:
-        """Save this worker's random state and release the turn, if this worker holds it. Call with `changed` held."""
+        """If this worker holds the turn, save its random state and release the turn. The caller must hold `changed`."""
         if self.hub.holder == self.rank:
             self.random = rng.get_state()
             self.hub.holder = None
@@ -154,7 +155,7 @@ class InProcess:
             self.give_turn()
 
     def abort(self) -> None:
-        """Do the same as `close`: even `close` has nothing to complete for the other workers."""
+        """Do the same as `close`, which does not wait for the other workers."""
         self.close()
 
 
@@ -165,14 +166,14 @@ class PendingRound:
         self.exchange, self.round, self.partners = exchange, round, partners
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Wait as `InProcess.wait` does."""
+        """Wait for the round, as `InProcess.wait` does."""
         return self.exchange.wait(self.round, self.partners, timeout_s)
 
     def arrived(self) -> bool:
-        """Return False: whether a round lands early must not depend on the random order of turns."""
+        """Return False, because whether a round lands early must not depend on the random order of turns."""
         return False
 
 
 def name_of(rank: int) -> str:
-    """Return the peer name of a worker. Names sort in the order of ranks."""
+    """Return the peer name of a worker. Names sort in rank order for up to 1,000 workers."""
     return f"{rank:03d}"

@@ -1,4 +1,4 @@
-"""Gossip between threads: in each round, workers are divided into small random groups, drawn from a common seed.
+"""Gossip between threads: each round divides the workers into small random groups, which are drawn from a common seed.
 
 NoLoCo (arXiv 2506.10911) uses pairs. If the workers cannot be divided evenly, the last group is smaller; a worker that
 is alone in its group applies only its own update.
@@ -18,8 +18,8 @@ class InProcessGossip(InProcess):
 
     Args:
         hub, rank: as for InProcess.
-        group: number of workers in a group, 2 or more.
-        seed: determines the groups; must be equal for all workers.
+        group: number of workers per group, 2 or more.
+        seed: seed from which the groups are drawn; must be equal for all workers.
 
     Raises:
         UserError: if `group` is below 2.
@@ -32,5 +32,5 @@ class InProcessGossip(InProcess):
         self.group, self.seed = checked_group("exchange.group", group), seed
 
     def partners(self, round: Round) -> list[int]:
-        """Return the ranks in this worker's group of a round, ascending, including its own."""
+        """Return the ranks in this worker's group in a round, in ascending order, including its own."""
         return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round_id=round)

@@ -1,4 +1,4 @@
-"""Provide the common parts of exchanges for an island of several processes.
+"""Provide the base class of exchanges that several processes of an island share.
 
 The leader takes part in the exchange for the whole island, and broadcasts the results to the other processes.
 """
@@ -34,14 +34,14 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Types of the leader's errors that the other processes raise as well. For other types they raise LeaderFailed."""
+"""Types of errors that all processes raise if the leader does. For other types, the others raise LeaderFailed."""
 
 
 class LeaderExchange:
-    """Base class of exchanges that wrap the exchange of the leader, which is the first process of the island.
+    """Base class of exchanges through which an island shares the exchange of its leader, the island's first process.
 
-    A subclass implements `recover`. The messages by which the ranks start a round have a separate tag (`launch_ranks`),
-    so one thread may start a round while another runs inner steps.
+    A subclass implements `recover`. The messages with which the ranks start a round have a separate tag
+    (`launch_ranks`), so that one thread may start a round while another runs inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.
@@ -59,7 +59,7 @@ class LeaderExchange:
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: RankGroup) -> Self:
-        """Let the leader join an exchange, and wrap it. If the leader fails to join, all processes raise an error."""
+        """Call `join` on the leader and wrap the returned exchange. If this fails, all processes raise an error."""
         try:
             exchange = join() if ranks.is_leader else None
         except Exception as error:
@@ -69,34 +69,34 @@ class LeaderExchange:
 
     @property
     def alive(self) -> int:
-        """Number of peers (islands, not processes) that the next round expects."""
+        """Number of peers (islands, not processes) expected in the next round."""
         majority = replicated(self.exchange) if self.exchange else None
         return majority.alive if majority else self.size
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that the leader has sent; 0 in the other processes, which send nothing outside the island."""
+        """Bytes sent by the leader; 0 in the other processes, which send nothing outside the island."""
         return metered(self.exchange).bytes_sent if self.exchange else 0
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that the leader has received; 0 in the other processes."""
+        """Bytes received by the leader; 0 in the other processes."""
         return metered(self.exchange).bytes_received if self.exchange else 0
 
     @property
     def transfer_s(self) -> float:
-        """Transfer time of the leader in seconds; 0 in the other processes, which only wait."""
+        """Transfer time of the leader, in seconds; 0 in the other processes, which only wait."""
         return metered(self.exchange).transfer_s if self.exchange else 0.0
 
     def join(self, first: Round = FIRST) -> None:
         """Do nothing: the leader has already joined."""
 
     def counters(self) -> dict[str, float]:
-        """Return the leader's counters; empty in the other processes."""
+        """Return the leader's counters, or an empty dictionary in the other processes."""
         return counters(self.exchange) if self.exchange else {}
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Pass the refusals to the leader's exchange."""
+        """Report the refusals to the leader's exchange. Does nothing in the other processes."""
         if self.exchange:
             report_refused(self.exchange, round, refusals)
 
@@ -111,24 +111,24 @@ class LeaderExchange:
             self.exchange.abort()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Download the state of the run, at most `max_bytes`, from other peers. Return what this process loads."""
+        """Download the run's state, at most `max_bytes`, from other peers. Return its round and this process's part."""
         raise NotImplementedError
 
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers. Called on the leader only.
+        """Download the other peers' state. Called only on the leader.
 
-        The state comes from the last StateTransferRequired, if there was one, else from `exchange`.
+        If a call has raised StateTransferRequired, its `state` downloads the state; otherwise `exchange` does.
         """
         behind, self.behind = self.behind, None
         return (behind.state if behind else replicas_of(exchange).recover)(max_bytes)
 
     def at_leader(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
-        """Call `work` on the leader. Return its result, a tree of plain values and tensors, on all processes.
+        """Call `work` on the leader, and return its result, a tree of plain values and tensors, in all processes.
 
-        If `work` raises an error, all processes raise it. An error that is not in KNOWN may concern the leader alone,
-        so the other processes raise LeaderFailed instead.
+        If `work` raises an error, all processes raise it. However, if the error is neither in KNOWN nor
+        StateTransferRequired, it may concern only the leader, so the other processes raise LeaderFailed.
 
-        ranks: the group in which to broadcast; None: `self.ranks`, which only one thread may use.
+        ranks: the group for the broadcast, or None for `self.ranks`, which only one thread may use.
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
@@ -146,7 +146,7 @@ class LeaderExchange:
         return value
 
     def answer_of(self, answer: dict[str, Any]) -> Any:
-        """Return the result or raise the error that the leader has sent. Called on the other processes."""
+        """Return the result or raise the error that the leader has sent. Called only in the other processes."""
         if answer["raised"] == StateTransferRequired.__name__:
             raise StateTransferRequired(self.recover)
         if answer["raised"]:
@@ -155,25 +155,25 @@ class LeaderExchange:
 
 
 def replicas_of(exchange: Exchange) -> Replicated:
-    """Return the leader's exchange, typed as one in which a majority decides rounds."""
+    """Cast the leader's exchange to Replicated, the type of exchanges whose rounds are decided by majority vote."""
     majority = replicated(exchange)
     assert majority is not None
     return majority
 
 
 def broadcast_error(error: Exception, ranks: RankGroup) -> None:
-    """Send the other processes the error that the leader is about to raise."""
+    """Send the error that the leader is about to raise to the other processes."""
     kind = type(error).__name__
     ranks.broadcast(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
 
 
 def to_tree(contributions: Sequence[Contribution]) -> list[Any]:
-    """Convert contributions to a tree of plain values and tensors."""
+    """Convert contributions to a tree of plain values and tensors, which can be serialized."""
     return [[c.peer, c.round.number, c.round.fragment, uint8_tensor(c.blob)] for c in contributions]
 
 
 def from_tree(tree: list[Any]) -> list[Contribution]:
-    """Convert the tree of `to_tree` back to contributions."""
+    """Convert a tree created by `to_tree` back to contributions."""
     return [
         Contribution(peer, Round(number, fragment), blob.numpy().tobytes()) for peer, number, fragment, blob in tree
     ]

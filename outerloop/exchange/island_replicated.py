@@ -1,10 +1,10 @@
-"""One exchange for several processes with the same weights: the leader takes part and broadcasts what it receives.
+"""Share one exchange among processes with the same weights: the leader takes part and broadcasts what it receives.
 
     leader: exchange.start(blob) … wait   →   all contributions   →   broadcast inside the island   →   all land them
 
-So the ranks of a DDP model, or the copies of one shard in HSDP, form one peer: a message crosses the slow link once,
-whatever the number of ranks. All processes compute the same message from the same weights (this is checked), and
-land the same bytes. So their weights stay equal without being exchanged.
+The ranks of a DDP model, or the copies of one shard in HSDP, thus form one peer: a message crosses the slow link only
+once, whatever the number of ranks. All processes compute the same message from the same weights (this is checked) and
+land the same bytes, so their weights stay equal without being exchanged.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from outerloop.wire import InvalidMessage
 
 
 class ReplicatedIsland(LeaderExchange):
-    """An Exchange of processes that hold the same weights."""
+    """An exchange shared by processes that hold the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Ask the leader's exchange whether a round is decided.
+        """Return whether a round has been decided, as reported by the leader's exchange.
 
-        If the exchange raises StateTransferRequired, all processes raise it.
+        If that exchange raises StateTransferRequired, all processes raise it.
         """
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report a landing to the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
+        """Report a landed round to the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read a round, and refuse the same messages as the leader.
+        """Decode a round with `read`, and refuse the same messages as the leader.
 
-        If the leader's own exchange joins several lanes, a message that another lane refuses is refused as well.
-        Raises RoundFailed if the leader cannot read the round.
+        If the leader's exchange is itself shared by several lanes, a message that another lane refuses is refused as
+        well. Raises RoundFailed if the leader cannot decode the round.
         """
         what: list[Read] = []
 
@@ -54,9 +54,9 @@ class ReplicatedIsland(LeaderExchange):
         return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingLeaderRound:
-        """Start the round on the leader. Raises the leader's errors in all processes.
+        """Start the round on the leader. If this fails, all processes raise an error.
 
-        Raises ReplicasDiverged if the processes have different messages.
+        If the processes have different messages, the leader raises ReplicasDiverged and the others raise LeaderFailed.
         """
         pending = PendingLeaderRound(self)
         digests = self.launch_ranks.gather(hashlib.sha256(blob).digest())
@@ -73,7 +73,7 @@ class ReplicatedIsland(LeaderExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return one message per island: the message of the island's leader.
+        """Gather one message per island, sent by its leader.
 
         Raises RoundFailed if the leader's exchange does.
         """
@@ -82,9 +82,9 @@ class ReplicatedIsland(LeaderExchange):
         )
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Send or receive state on the leader; all ranks return the received state.
+        """Send or receive the initial state on the leader, and return the received state in all processes.
 
-        Raises the errors of the leader's exchange.
+        If the leader's exchange raises an error, all processes raise one.
         """
 
         if not way.takers:
@@ -92,7 +92,7 @@ class ReplicatedIsland(LeaderExchange):
         return self.at_leader(lambda exchange: uint8_tensor(hand_over(exchange, way, state))).numpy().tobytes()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Return the state of the other peers, the same in all processes."""
+        """Download the other peers' state on the leader, and return it in all processes."""
 
         def fetch(exchange: Exchange) -> list[Any]:
             round, content = self.fetch_state(exchange, max_bytes)
@@ -110,11 +110,11 @@ class PendingLeaderRound:
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
-        """Start the round. Called on the leader."""
+        """Start the round. Called only on the leader."""
         self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return the contributions that the leader received. If the leader's `wait` fails, all processes fail."""
+        """Return the contributions that the leader received. If its `wait` fails, all processes raise an error."""
 
         def wait(exchange: Exchange) -> list[Any]:
             assert self.pending is not None
@@ -123,5 +123,5 @@ class PendingLeaderRound:
         return from_tree(self.island.at_leader(wait))
 
     def arrived(self) -> bool:
-        """Return whether the round has arrived at the leader."""
+        """Return whether the leader has received the round, so that `wait` does not block."""
         return self.island.at_leader(lambda exchange: self.pending is not None and self.pending.arrived())

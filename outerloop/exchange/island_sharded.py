@@ -1,14 +1,14 @@
-"""One exchange for the lanes of an island, which hold its shards: the leader bundles the messages of all lanes.
+"""Share one exchange among the lanes of an island, which hold its shards: the leader bundles the lanes' messages.
 
     rank 0 … L−1: blob of its shards  →  leader: bundle  →  exchange  →  bundles of all islands
-    bundle r  →  leader: blobs 0 … L−1  →  lane r: its blob of every island
+    bundles  →  leader: unpack blobs 0 … L−1 of each  →  lane r: blob r of every island
 
-So either all lanes of an island take part in a round, or none does. Every message of an island, every commit,
-and every state for a late joiner includes all lanes. Outer state stays sharded. All data that passes through the leader
-is compressed, except the state for a late joiner. All lanes make each request to the leader's exchange together, and
-the leader checks that the requests are the same.
+Either all lanes of an island take part in a round, or none does. Every message of an island, every commit, and every
+state for a late joiner includes all lanes. The outer state stays sharded. All data that passes through the leader is
+compressed, except states that are sent to other peers. All lanes make each request to the leader's exchange together,
+and the leader checks that the requests are the same.
 
-L is the number of lanes. A bundle of one lane is the blob itself.
+L is the number of lanes. If there is one lane, a bundle is the blob itself.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from outerloop.types import (
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
-"""Upper limit on the number of bytes that a bundle adds to its blobs."""
+"""Maximum number of bytes that a bundle adds to its blobs."""
 Blobs = list[bytes]
 
 
 class ShardedIsland(LeaderExchange):
-    """An Exchange of processes, each of which holds a different shard of the same weights."""
+    """An exchange shared by processes that each hold a different shard of the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """Ask the leader's exchange whether a round is decided.
+        """Return whether a round has been decided, as reported by the leader's exchange.
 
-        If the exchange raises StateTransferRequired, all lanes raise it.
+        If that exchange raises StateTransferRequired, all lanes raise it.
         """
         return self.request(
             f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
         )
 
     def start(self, blob: bytes, round: Round) -> PendingBundle:
-        """Start the round with one bundle of all lanes. Raises the errors of the leader's exchange in all lanes."""
+        """Start the round with one bundle of all lanes' messages. If this fails, all lanes raise an error."""
         pending = PendingBundle(self, round)
         self.request(f"to begin {round}", blob, pending.begin, self.launch_ranks)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report a landing to the leader's exchange. If it asks for the state, gather the state from all lanes."""
+        """Report a landed round to the leader's exchange. If it needs the state, gather the state from all lanes."""
 
         def whole() -> bytes:
             self.at_leader(lambda _: True)
@@ -77,9 +77,9 @@ class ShardedIsland(LeaderExchange):
             wanted = self.at_leader(lambda _: False)
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read this lane's part of a round. A message that one lane refuses is left out in all lanes.
+        """Decode this lane's part of a round with `read`. A message that any lane refuses is left out in all lanes.
 
-        If one lane cannot read its part at all, no lane lands the round: that lane raises its error, and the other
+        If one lane cannot decode its part at all, no lane lands the round: that lane raises its error, and the other
         lanes raise RoundFailed.
         """
         what: Read | None = None
@@ -103,7 +103,10 @@ class ShardedIsland(LeaderExchange):
         return what if refused == what.refused else read(refused)
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of each island's message. Raises RoundFailed if a message is not a bundle."""
+        """Gather one message per island, and return this lane's part of each.
+
+        Raises RoundFailed if a message is not a bundle with one blob per lane of this island.
+        """
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:
@@ -119,7 +122,10 @@ class ShardedIsland(LeaderExchange):
         return contributions
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return this lane's part of the state. If any lane of an island needs state, all its lanes receive it."""
+        """Transfer the initial state, and return this lane's part if this island is a taker, otherwise empty bytes.
+
+        If any lane of an island needs state, all its lanes receive it.
+        """
 
         def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
             requests = [canonical.unpack(blob) for blob in of_lanes]
@@ -142,10 +148,10 @@ class ShardedIsland(LeaderExchange):
         return self.ranks.scatter(content) if self.peer in takers else b""
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Return this lane's part of the other peers' state.
+        """Download the other peers' state, and return this lane's part.
 
-        If other lanes make a different request at the same time, theirs raises StateTransferRequired, and this one is
-        repeated.
+        If other lanes make a different request at the same time, their request raises StateTransferRequired, and this
+        method tries again.
         """
         content: Blobs = []
 
@@ -168,8 +174,9 @@ class ShardedIsland(LeaderExchange):
         what: description of the request, which must be the same on all lanes.
         ranks: as for `at_leader`.
 
-        Raises the errors of `work`. If the lanes make different requests, raises StateTransferRequired if one of them
-        needs the other peers' state, otherwise ReplicasDiverged or LeaderFailed.
+        If `work` raises an error, all lanes raise one. If the lanes make different requests, all raise
+        StateTransferRequired if one of them needs the other peers' state; otherwise the leader raises ReplicasDiverged,
+        the others LeaderFailed.
         """
         ranks = ranks or self.ranks
         requests = [canonical.unpack(blob) for blob in ranks.gather(canonical.pack([what, uint8_tensor(blob)]))]
@@ -181,7 +188,7 @@ class ShardedIsland(LeaderExchange):
         return self.at_leader(checked_work, ranks)
 
     def check_same_request(self, questions: set[str], exchange: Exchange) -> None:
-        """Raise as described in `request` if lanes have made different requests."""
+        """Check that all lanes have made the same request. If not, raise the leader's error described in `request`."""
         if len(questions) == 1:
             return
         if RECOVERY in questions and (majority := replicated(exchange)):
@@ -189,7 +196,7 @@ class ShardedIsland(LeaderExchange):
         raise ReplicasDiverged(f"the lanes of this island made different requests: {', '.join(sorted(questions))}")
 
     def scatter(self, bundles: Sequence[Contribution]) -> list[Contribution]:
-        """Return this lane's part of each message that the leader has; empty for a message that is not a bundle."""
+        """Return this lane's part of each bundle that the leader received. The part of an invalid bundle is empty."""
         apart = [(message, parts_or_nothing(bytes(message.blob), self.ranks.size)) for message in bundles]
         lanes = range(self.ranks.size if self.ranks.is_leader else 0)
         of_lanes = [
@@ -206,11 +213,14 @@ class PendingBundle:
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blobs: Blobs) -> None:
-        """Start the round, with an empty message if it was decided without this island. Called on the leader."""
+        """Start the round on the leader. Send an empty message if all blobs are empty.
+
+        They are empty if the other islands have already decided the round.
+        """
         self.pending = exchange.start(bundle(blobs) if any(blobs) else b"", self.round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Return this lane's part of the contributions. If the leader's `wait` fails, all lanes fail."""
+        """Return this lane's part of the contributions. If the leader's `wait` fails, all lanes raise an error."""
         received: list[Contribution] = []
 
         def wait(exchange: Exchange, _: Blobs) -> None:
@@ -221,7 +231,7 @@ class PendingBundle:
         return self.island.scatter(received)
 
     def arrived(self) -> bool:
-        """Return whether the round has arrived at the leader."""
+        """Return whether the leader has received the round, so that `wait` does not block."""
         return self.island.request(
             f"whether {self.round} has arrived",
             b"",
@@ -230,12 +240,12 @@ class PendingBundle:
 
 
 def bundle(blobs: Sequence[bytes]) -> bytes:
-    """Pack L blobs into one message. Equal blobs give equal bytes."""
+    """Pack the blobs of all lanes into one message. Equal blobs give equal bytes."""
     return blobs[0] if len(blobs) == 1 else canonical.pack([uint8_tensor(blob) for blob in blobs])
 
 
 def parts_of(content: bytes, lanes: int) -> Blobs:
-    """Unpack the blobs of a bundle. Raises ValueError if `content` is not a bundle of `lanes` lanes."""
+    """Unpack a bundle into one blob per lane. Raises ValueError if `content` is not a bundle of `lanes` blobs."""
     if lanes == 1:
         return [content]
     blobs = canonical.unpack(content)
@@ -245,12 +255,12 @@ def parts_of(content: bytes, lanes: int) -> Blobs:
 
 
 def is_bytes(x: Any) -> bool:
-    """Return whether `x` has the form that `uint8_tensor` returns."""
+    """Return whether `x` is a one-dimensional uint8 tensor, such as `uint8_tensor` returns."""
     return isinstance(x, Tensor) and x.dtype == torch.uint8 and x.ndim == 1
 
 
 def parts_or_nothing(content: bytes, lanes: int) -> Blobs:
-    """Unpack as `parts_of` does. If that fails, return an empty message for each lane, which refuses it."""
+    """Unpack a bundle as `parts_of` does. If that fails, return empty messages, which every lane then refuses."""
     try:
         return parts_of(content, lanes)
     except ValueError:

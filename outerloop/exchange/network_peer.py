@@ -1,4 +1,4 @@
-"""Define what the launcher needs from an exchange whose processes find each other over a network."""
+"""Define the methods that the launcher needs from an exchange whose processes find each other over a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class NetworkPeer(Protocol):
-    """An exchange that is visible to peers on other machines from its construction until it is closed."""
+    """An exchange that peers on other machines can see from its construction until it is closed."""
 
     @property
     def address(self) -> list[str]:
@@ -19,18 +19,18 @@ class NetworkPeer(Protocol):
         ...
 
     def form(self, held: Mapping[int, str]) -> int | None:
-        """Wait for the other peers. Return the inner step of the checkpoint to resume from; None to start from scratch.
+        """Wait for the other peers. Return the step of the checkpoint to resume from, or None to start from scratch.
 
-        `held`: inner step -> hash of the slow weights, for each checkpoint that this peer has.
+        `held`: inner step -> hash of the slow weights, for each checkpoint of this peer.
 
         Raises UserError if peers are missing, or if they cannot resume from the same checkpoint.
         """
         ...
 
     def publish_status(self, status: Status) -> None:
-        """Show this peer's status to other machines."""
+        """Publish this peer's status to other machines."""
         ...
 
     def on_close(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called once this peer has left."""
+        """Register a function that is called once this peer has left."""
         ...

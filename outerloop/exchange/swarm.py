@@ -1,4 +1,4 @@
-"""Base of the exchanges over a network: make the peer visible, run rounds in the network thread, leave the swarm."""
+"""Provide the base class of exchanges over a network: become visible, run rounds in the network thread, and leave."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from outerloop.types import Contribution, UserError
 
 Result = TypeVar("Result")
 MAX_BLOB_BYTES = 1 << 30
-"""Maximum size of a payload if the model does not determine one."""
+"""Default maximum size of a payload, in bytes."""
 
 
 class Part(Protocol):
-    """A part of this peer that serves requests from other peers."""
+    """A component of this peer that serves requests from other peers."""
 
     async def serve(self) -> None: ...
 
 
 class SwarmPending:
-    """A round under way in the network thread."""
+    """A round in progress in the network thread."""
 
     def __init__(self, future: Future[list[Contribution]]) -> None:
         self.future = future
@@ -42,13 +42,13 @@ class SwarmPending:
 
 
 class SwarmExchange(ABC):
-    """Base class of the exchanges over a network. A subclass builds its parts in `with self.appearing() as parts`.
+    """Base class of exchanges over a network. A subclass creates its parts in `with self.appearing() as parts`.
 
     options     options of this peer
     on_status   called with a line that states what this peer is waiting for
-    remembers   returns whether this peer has already taken part in a session; None: no session is remembered
+    remembers   returns whether this peer has already taken part in a session; None: this peer remembers no session
 
-    `node` is this peer in the network; `members` are the peers of the run that this peer knows.
+    `node` connects this peer to the network; `members` are the peers of the run that this peer knows.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class SwarmExchange(ABC):
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
-        """Yield a list to be filled with this peer's parts. Then let them serve and make this peer visible.
+        """Yield a list to which the block adds this peer's parts. Then start the parts and make this peer visible.
 
-        Aborts on any error.
+        Leaves the swarm on any error.
         """
         parts: list[Part] = []
         try:
@@ -94,7 +94,7 @@ class SwarmExchange(ABC):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of content sent by this peer; every copy counts."""
+        """Bytes of content sent by this peer, counting every copy."""
         return sum(bulk.bytes_sent for bulk in self._carriers)
 
     @property
@@ -104,36 +104,39 @@ class SwarmExchange(ABC):
 
     @property
     def transfer_s(self) -> float:
-        """Seconds during which payloads were in transit. State transfers do not count."""
+        """Seconds during which payloads were being transferred, not counting state transfers."""
         return self._carriers[0].moving_s
 
     def form(self, held: Held) -> int | None:
-        """Return the inner step of the checkpoint to resume from; None if this peer has no checkpoint.
+        """Return the inner step of this peer's newest checkpoint, or None if it has no checkpoint.
 
-        Peers without lockstep resume from their own newest checkpoint.
+        Peers that are not in lockstep each resume from their own newest checkpoint.
         """
         return max(held, default=None)
 
     @abstractmethod
     def linger(self) -> None:
-        """Serve the other peers until they have received what they still need from this peer."""
+        """Keep serving the other peers until they have received what they still need from this peer."""
 
     @property
     def head(self) -> str:
-        """Hash of the last commit, in hex; empty if there is none."""
+        """Hash of the last commit in hexadecimal, or an empty string if there is no commit."""
         return ""
 
     def publish_status(self, status: Status) -> None:
-        """Publish this peer's status in its roster record, with the byte counts and the last commit filled in."""
+        """Publish this peer's status in its roster record, after filling in the byte counts and the last commit."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
         self.node.spawn(self._presence.roster.show(status))
 
     def on_close(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called once this peer has left."""
+        """Register a function that is called once this peer has left."""
         self._after_close.callback(act)
 
     def close(self, *, linger: bool = True) -> None:
-        """Drop undecided rounds, serve the other peers while they need this one, then leave. Idempotent."""
+        """Drop undecided rounds and leave the run. Idempotent.
+
+        linger: before leaving, serve the other peers for as long as they need this one.
+        """
         if self._closed:
             return
         self._closed = True
@@ -147,7 +150,7 @@ class SwarmExchange(ABC):
                 self._presence.end()
 
     def abort(self) -> None:
-        """Leave immediately (Ctrl-C): the roster record is withdrawn, and the other peers continue."""
+        """Leave immediately, for example on Ctrl-C. The roster record is withdrawn, and the other peers continue."""
         self.close(linger=False)
 
     def _check_size(self, blob: bytes) -> None:
@@ -158,11 +161,11 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. The work fails with a UserError if another process uses this identity."""
+        """Start work in the network thread. It raises UserError if another process uses this peer's identity."""
         return self.node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
-        """Store a round, so that it can be dropped at the end if it is still under way."""
+        """Keep track of a round, so that `close` can drop it if it is still in progress."""
         self._pending = [*(earlier for earlier in self._pending if not earlier.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:

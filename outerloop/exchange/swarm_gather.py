@@ -1,6 +1,6 @@
-"""Gather between the peers of a swarm: payloads go to all peers, and a majority decides which of them form a round.
+"""Gather among the peers of a swarm: payloads go to all peers, and a majority decides which of them form a round.
 
-Peers wait for late or lost peers only during a grace period, and no two peers ever land different rounds
+Peers wait for late or lost peers only during a grace period, and no two peers ever land different results of one round
 (swarm/consensus/chain.py). Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
 """
 
@@ -42,9 +42,9 @@ from outerloop.types import (
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
-"""Outside of rounds, the size limit of a message is at least this number of bytes.
+"""Lower bound, in bytes, on the size limit of messages outside of rounds.
 
-At the start peers send all settings and shapes, which may be larger than a small model.
+At the start, peers send all settings and shapes, which may take more bytes than a small model.
 """
 
 
@@ -55,9 +55,9 @@ class GatherOptions(NodeOptions, GatherSettings):
     A folder next to the key file stores the Paxos state and the payloads of the last rounds.
 
     reform            resume with a different number of peers than before; missing peers are removed from the run
-    fragments         number of fragments of the schedule
-    patience_s        a peer that needs the state of the run gives up if it receives no message about the run for this
-                      time, in seconds; values below 90 are raised to 90
+    fragments         number of fragments in the schedule
+    patience_s        a peer that needs the run's state gives up after this number of seconds without any message about
+                      the run; values below 90 are raised to 90
 
     Raises:
         UserError: if an option is invalid.
@@ -76,10 +76,10 @@ class GatherOptions(NodeOptions, GatherSettings):
 
 
 class SwarmGather(SwarmExchange):
-    """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
+    """Exchange among the peers of one run. The constructor starts this peer; `join` waits for the others.
 
-    Takes the fields of GatherOptions as keyword arguments. `state_transfer` sends and receives the state for
-    late joiners.
+    The keyword arguments are the fields of GatherOptions. `state_transfer` sends and receives the state for late
+    joiners.
     """
 
     info = Capabilities(
@@ -104,7 +104,7 @@ class SwarmGather(SwarmExchange):
             self._carriers = self._rounds.bulk, self.state_transfer.uploads, self.state_transfer.downloads
 
     def _build(self, options: GatherOptions, identity: Path) -> None:
-        """Construct the services of this peer."""
+        """Create the services of this peer."""
         run = {"run": options.run, "own": self.peer}
         self._rounds = GatherRunner(
             self.node,
@@ -145,13 +145,13 @@ class SwarmGather(SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """This peer's index among the members; valid after `join`. A late joiner shares an index with a member."""
+        """This peer's index among the members; valid after `join`. A late joiner has the same index as some member."""
         members = list(self.members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
     @property
     def alive(self) -> int:
-        """Size of the roster: the number of peers that the next round expects."""
+        """Size of the roster: the number of peers expected in the next round."""
         return len(self._rounds.roster)
 
     @property
@@ -169,11 +169,11 @@ class SwarmGather(SwarmExchange):
         Return the inner step of the checkpoint from which more than half of the peers resume (common_checkpoint.py). If
         this peer joins late, return the step of its own newest checkpoint. Return None if there is no checkpoint.
 
-        held: inner step -> hash of the slow weights, for each checkpoint that this peer has; None if this peer cannot
-            choose a checkpoint.
+        held: inner step -> hash of the slow weights, for each checkpoint of this peer; None if the caller provides the
+            state, so that this peer cannot choose a checkpoint.
 
-        Raises UserError if peers are missing (the message names them), if more than half of the peers do not have a
-        checkpoint in common, or if this peer does not have the common checkpoint.
+        Raises UserError if peers are missing (the message lists the peers that are present), if more than half of the
+        peers do not have a checkpoint in common, or if this peer does not have the common checkpoint.
         """
         self._presence.form()
         self._formed = True
@@ -194,9 +194,9 @@ class SwarmGather(SwarmExchange):
         return chosen[0] if chosen else None
 
     def join(self, first: Round = FIRST) -> None:
-        """Start at round `first` once the swarm has formed, or rejoin the peers that have continued without this one.
+        """Start at round `first` once the swarm has formed, or rejoin a run that has continued without this peer.
 
-        Calls `form` if it has not been called yet; its exceptions propagate.
+        Calls `form` if it has not been called yet, and raises its errors.
         """
         if not self._formed:
             self.form()
@@ -213,12 +213,12 @@ class SwarmGather(SwarmExchange):
             raise StateTransferRequired(self.recover) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Copy the state if a peer needs it. The network thread hashes and serves it while training continues."""
+        """Serialize the state if a peer needs it. The network thread hashes and serves it while training continues."""
         place = self._place(round)
         self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Record a strike against each of these peers (swarm/gather/payload_requests.py)."""
+        """Record a strike against each peer whose payload was unusable (swarm/gather/payload_requests.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self.node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
 
@@ -236,10 +236,10 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the messages of the roster's peers, except those of peers that are lost or send nothing in time.
+        """Return the messages of the peers in the roster, except those of peers that are lost or late.
 
-        In the first all-gather every peer waits up to `timeout_s`, because some peers take a long time to build the
-        model, and all must begin with the same weights.
+        In the first all-gather, every peer waits up to `timeout_s`, because some peers take a long time to build the
+        model, and all must begin with the same weights. Later ones wait for MEET_S (60 s).
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
@@ -247,15 +247,18 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-        """Transfer the initial state from all givers to the takers. Raises QuorumLost if it does not arrive."""
+        """Transfer the initial state from all givers to the takers. Return it if this peer is a taker, otherwise b"".
+
+        Raises QuorumLost if it does not arrive.
+        """
         return self._state.hand_over(way, state)
 
     def counters(self) -> dict[str, float]:
-        """Return the number of rejections, by kind (swarm/access/access_control.py)."""
+        """Return the number of rejections of each kind (swarm/access/access_control.py)."""
         return self.node.trust.refusals.counters()
 
     def linger(self) -> None:
-        """Wait until the other peers have received the message of the last all-gather, but at most for LINGER_S."""
+        """Wait, at most LINGER_S, until the other peers have received this peer's message of the last all-gather."""
         self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:
@@ -268,9 +271,9 @@ class SwarmGather(SwarmExchange):
             self._rounds.resume(hard_state)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Fetch the state of the other peers, however long this takes, and report progress.
+        """Download the run's state from other peers, and report progress. The total time is not limited.
 
-        Raises QuorumLost if no peer sends anything about the run for `patience_s`.
+        Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         place, content = self._state.of_run(
             lambda: self._names().values(), session=self.members.session, max_bytes=max_bytes
@@ -282,7 +285,7 @@ class SwarmGather(SwarmExchange):
         return self.members.known | {id_of(name): name for name in self._rounds.roster}
 
     def _counts_on(self, peer_id: str) -> bool:
-        """Return whether this is the id of a peer that was present at the start, or that decides rounds."""
+        """Return whether this is the id of a peer that was present at the start or that decides rounds."""
         return peer_id in self.members.names or peer_id in map(id_of, self._rounds.roster)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:

@@ -1,13 +1,13 @@
-"""Gossip between the peers of a swarm, without collectives or barriers: peers pair up when they are ready.
+"""Gossip among the peers of a swarm, without collectives or barriers: peers pair up when they are ready.
 
-In each round a peer exchanges messages with one random other peer. If no other peer becomes ready within a fraction of
-the time that this peer spends on inner steps, it applies only its own update (a solo step). This module provides an
-Exchange that is based on `outerloop.swarm.gossip`: runner.py runs rounds, pairing.py forms pairs, and handshake.py
-ensures that a pair's round has the same outcome on both peers. The two peers of a pair may be in rounds with different
-numbers; each contribution contains the round of its sender.
+In each round, a peer exchanges messages with one other peer, chosen at random. If no other peer becomes ready within a
+fraction of the time that this peer spends on inner steps, it applies only its own update (a solo step). This module
+provides an Exchange based on `outerloop.swarm.gossip`: runner.py runs rounds, pairing.py forms pairs, and handshake.py
+exchanges the payloads of a pair. The two peers of a pair may be in rounds with different numbers; each contribution
+contains its sender's round.
 
 The members are the peers that were present at the start. A peer that dies costs its current partner one timeout and is
-not chosen again. At the end each peer averages the weights that it has fetched itself (final_gather.py).
+not chosen again. At the end, each peer averages the weights that it has fetched itself (final_gather.py).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class GossipOptions(NodeOptions):
     pairing           "random": pairs of ready peers; "scheduled": pairs drawn from the seed, the same in every run
     seed              seed of scheduled pairs; must be equal on all peers
     patience          how long to wait for a partner, as a fraction of the time that this peer spends on inner steps
-    least_patience_s  lower limit on this waiting time
-    most_patience_s   upper limit on this waiting time
-    deadline_s        a pair that takes longer is dropped; this is also how long to wait for a scheduled partner
-    meeting_s         how long finished peers wait for the others before the final average
+    least_patience_s  lower limit on this waiting time, in seconds
+    most_patience_s   upper limit on this waiting time, in seconds
+    deadline_s        a pair that takes longer is dropped; also how long to wait for a scheduled partner, in seconds
+    meeting_s         how long finished peers wait for the others before the final average, in seconds
 
     Raises:
         UserError: if `pairing` is neither "random" nor "scheduled".
@@ -64,9 +64,9 @@ class GossipOptions(NodeOptions):
 
 
 class SwarmGossip(SwarmExchange):
-    """Exchange between the peers of one run. Construction starts this peer; `join` waits for the others.
+    """Exchange among the peers of one run. The constructor starts this peer; `join` waits for the others.
 
-    Takes the fields of GossipOptions as keyword arguments.
+    The keyword arguments are the fields of GossipOptions.
     """
 
     info = Capabilities(agrees=False, waits_for_all=False, lockstep=False, measures_transfer=True, concurrent=True)
@@ -95,7 +95,7 @@ class SwarmGossip(SwarmExchange):
         return list(self.members.names.values()).index(self.peer)
 
     def counters(self) -> dict[str, float]:
-        """Return the counters of GossipRunner and the number of rejections, by kind.
+        """Return the counters of GossipRunner and the number of rejections of each kind.
 
         Many dropped pairs mean that `deadline_s` is too short for the payload, or that peers die.
         """
@@ -108,7 +108,11 @@ class SwarmGossip(SwarmExchange):
         }
 
     def join(self, first: Round = FIRST) -> None:
-        """Wait until all peers are present and see the same members. Raises UserError, naming missing peers."""
+        """Wait until all peers are present and see the same members.
+
+        Raises UserError if peers are missing (the message lists those present), or if the run has started without this
+        peer.
+        """
         self._presence.form()
         if self.peer not in self.members.names.values():
             raise UserError(
@@ -118,7 +122,7 @@ class SwarmGossip(SwarmExchange):
         self._clock.begin()
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Record the peers whose payloads were unusable, and exclude them as partners for some rounds."""
+        """Record the peers whose payloads were unusable, and do not choose them as partners for some rounds."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self.node.spawn(self._strike(round, reasons))
 
@@ -133,7 +137,7 @@ class SwarmGossip(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the messages of this peer and of the members from which it has fetched one in time."""
+        """Return this peer's message and the messages that it has fetched from other members in time."""
         self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self.node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
@@ -141,7 +145,7 @@ class SwarmGossip(SwarmExchange):
             raise RoundFailed(f"final gather {number} did not finish in time") from error
 
     def linger(self) -> None:
-        """Wait until the peers that are present have fetched the messages of the last gather."""
+        """Wait until the peers that are present have fetched the messages of the final gather."""
         self.node.call(self._final_gather.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
@@ -160,7 +164,7 @@ class SwarmGossip(SwarmExchange):
 
 
 class _Clock:
-    """Measures how long the trainer works between two rounds, excluding the time that it waits for a round."""
+    """Measures how long the trainer works between two rounds, excluding the time it waits for a round."""
 
     def __init__(self) -> None:
         self.begin()
@@ -169,14 +173,14 @@ class _Clock:
         self._since_s, self.waited_s = time.monotonic(), 0.0
 
     def inner_s(self) -> float:
-        """Return the seconds of work since the last call, or since `begin`."""
+        """Return the working time, in seconds, since the last call or since `begin`."""
         inner_s = time.monotonic() - self._since_s - self.waited_s
         self.begin()
         return inner_s
 
 
 class _Pending(SwarmPending):
-    """A pending gossip round; `wait` reports to the clock how long the trainer waits."""
+    """A gossip round in progress. `wait` adds the time that the trainer waits to the clock."""
 
     def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
         super().__init__(future)

@@ -1,4 +1,4 @@
-"""Exchange states outside of rounds: the weights that all peers of a swarm start from, and the state of a run."""
+"""Transfer states between peers outside of rounds: the initial weights of a run, and the state for late joiners."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from outerloop.types import QuorumLost, StateHandoff
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmState:
-    """Sends states to the other peers, and receives states from them.
+    """Sends states to other peers, and receives states from them.
 
     Args:
         own: name of this peer.
         roster: returns the names of the peers that the next round expects.
-        spawn: starts work in the network thread.
-        on_status: called with each line about the progress.
-        patience_s: give up if no message about the run arrives for this time, in seconds.
+        spawn: starts a coroutine in the network thread.
+        on_status: called with each progress message.
+        patience_s: give up after this number of seconds without any message about the run.
     """
 
     node: Node
@@ -39,7 +39,7 @@ class SwarmState:
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Transfer the initial state in chunks from all givers in parallel. All peers wait until the takers have it.
 
-        Return the state if this peer is a taker, else b"". Raises QuorumLost if the state does not arrive.
+        Return the state if this peer is a taker, otherwise b"". Raises QuorumLost if the state does not arrive.
         """
         if not way.takers:
             return b""
@@ -52,10 +52,10 @@ class SwarmState:
         return content
 
     def of_run(self, names: Callable[[], Collection[str]], *, session: str, max_bytes: int) -> tuple[int, bytes]:
-        """Fetch the state of the run from the peers with these names.
+        """Download the state of the run from the peers with these names.
 
-        Return the place of the state's last round in the chain of rounds, and the state. Waits however long the
-        transfer takes. Raises QuorumLost if no peer sends anything about the run for `patience_s`.
+        Return the place of the state's last round in the chain of rounds, and the state. The total time is not limited.
+        Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         self.on_status("out of step with the other peers: taking over the state of the run")
         return self._while_heard(
@@ -75,7 +75,7 @@ class SwarmState:
             ) from error
 
     def _until_all_have_it(self, number: int) -> None:
-        """Wait until all takers have the state, except those that are lost or receive nothing for too long."""
+        """Wait until all takers have the state, except takers that are lost or receive no data for too long."""
         meeting = self.meetings.meet(number, b"", self.roster(), patience_s=STATE_S)
         try:
             self._while_heard(meeting)
@@ -86,7 +86,7 @@ class SwarmState:
         self.node.call(self.transfer.drop_initial_state(), timeout_s=CALL_S)
 
     def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
+        """Return the result of `work`. Raises QuorumLost if no message about the run arrives for `patience_s` seconds."""
         self.transfer.listen()
         return state_from_others(
             self.spawn(work),

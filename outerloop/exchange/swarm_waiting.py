@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 
 
 class PatientPending(SwarmPending):
-    """A round under way; `wait` reports what it is waiting for.
+    """A round in progress, whose `wait` reports what it is waiting for.
 
     waits_for   returns one line that states why the round has no outcome yet
-    take_over   the value for `StateTransferRequired.state`
+    take_over   downloads the run's state; passed on as `StateTransferRequired.state`
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PatientPending(SwarmPending):
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Return the contributions. Raises QuorumLost if the round is not decided in time.
 
-        Raises RoundFailed if this peer leaves, StateTransferRequired if it is too far behind.
+        Raises RoundFailed if this peer leaves, and StateTransferRequired if this peer is too far behind.
         """
         until_s, pause_s = time.monotonic() + timeout_s, TELL_S
         try:
@@ -59,7 +59,7 @@ class PatientPending(SwarmPending):
 
 
 def progress_to(on_status: OnStatus) -> Callable[[int, int], None]:
-    """Return a progress callback (bytes received, size) that reports a line at intervals."""
+    """Return a callback that takes (bytes received, total bytes) and reports progress at intervals."""
     reported_s = time.monotonic()
 
     def progress(received: int, size: int) -> None:
@@ -74,9 +74,9 @@ def progress_to(on_status: OnStatus) -> Callable[[int, int], None]:
 def state_from_others(
     getting: Future[Result], *, silent_s: Callable[[], float], patience_s: float, on_status: OnStatus
 ) -> Result:
-    """Return the result of `getting`, however long it takes, as long as peers send messages about the run.
+    """Wait for the result of `getting`, without a time limit, as long as peers send messages about the run.
 
-    `silent_s` returns the seconds since the last such message. Raises QuorumLost once they exceed `patience_s`.
+    `silent_s` returns the seconds since the last such message. Raises QuorumLost once this exceeds `patience_s`.
     """
     pause_s = TELL_S
     try:

@@ -1,1 +1,1 @@
-"""The weights of one peer, in one process or sharded over several."""
+"""The weights of one peer, in one process or sharded across several."""

@@ -1,4 +1,4 @@
-"""Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average them over all peers.
+"""Handle a model's float buffers, mainly BatchNorm statistics: keep them local, or average them over all peers.
 
     averaged:   b ← (1/P) Σ_p b_p        b_p: buffer of peer p at launch; P: number of peers
 
@@ -6,8 +6,8 @@ The sum is computed in float64, in peer-name order.
 
 Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
 aggregate is applied to them, because an outer step that overshoots could make a running variance negative. A peer whose
-message was not included keeps its own buffers, which belong to its own weights. Integer buffers, and buffers that the
-model's state_dict omits, are constants or counters and stay local.
+message was not included keeps its own buffers, which match its own weights. Integer buffers, and buffers that are
+missing from the model's state_dict, are constants or counters and stay local.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Buffers:
         kind: "local" or "averaged"; the same on all peers.
 
     Attributes:
-        mean: name -> the mean at the last landing, which all replicas share; empty if buffers stay local.
-        paths: name without wrappers -> name in the model.
+        mean: buffer name -> its mean over all peers at the last landing; empty if buffers stay local.
+        paths: buffer name without wrappers -> its name in the model.
 
     Raises:
         UserError: if `kind` is neither "local" nor "averaged".
@@ -55,7 +55,7 @@ class Buffers:
         self.mean = {plain_name(name): b.detach().clone() for name, b in floats.items()}
 
     def schema(self, fragment: int) -> wire.Schema:
-        """Return names and shapes of the buffers that are sent with a fragment."""
+        """Return the names and shapes of the buffers that are sent with a fragment."""
         return {name: b.shape for name, b in self.mean.items() if fragment == BUFFER_FRAGMENT}
 
     def parts(self, fragment: int) -> dict[str, Parts]:
@@ -63,11 +63,11 @@ class Buffers:
         return {name: {"value": self.buffer(name).detach().clone()} for name in self.schema(fragment)}
 
     def buffer(self, name: str) -> Tensor:
-        """Return the model's buffer with this name (without the components that wrappers add)."""
+        """Return the model's buffer with this name, which excludes the components that wrappers add."""
         return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
-        """Return the mean of all peers' buffers, summed in peer-name order. Changes nothing.
+        """Return the mean of all peers' buffers, summed in peer-name order, without changing any state.
 
         Raises InvalidMessage if a buffer has the wrong shape or dtype or is not finite.
         """
@@ -83,11 +83,11 @@ class Buffers:
                 self.buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last mean. The current buffers are part of the model's own state."""
+        """Return the last mean. The current buffers are saved with the model."""
         return dict(self.mean)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the mean that `state_dict` returned."""
         self.land(state, included=False)
 
 
@@ -101,5 +101,5 @@ def checked_buffer(message: wire.Message, name: str, like: Tensor) -> Tensor:
 
 
 def mean_buffer(sent: list[Tensor]) -> Tensor:
-    """Return the mean of P tensors. If all are equal, the mean equals them bit for bit."""
+    """Return the mean of several tensors. If all are equal, the mean is bitwise equal to them."""
     return divide(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)

@@ -1,12 +1,12 @@
-"""Present an island to other islands as full tensors: the leader holds the outer state, the other ranks assist.
+"""Exchange full tensors between islands: the leader of an island holds its outer state, and the other ranks assist.
 
-    leader reads:    every rank gathers one parameter after another; only the leader keeps the result
-    leader writes:   the leader's full tensors are sent one after another; every rank keeps its shard
+    leader reads:    all ranks gather one parameter at a time; only the leader keeps the result
+    leader writes:   the leader's full tensors are sent one at a time; every rank keeps its shard
 
-So islands of different sizes can take part in the same rounds, even an island of many ranks and a single process. Only
-the leader holds slow weights, residual and momentum, unsharded. The other ranks follow: after every inner step they
-serve the leader until it lets them continue. If all islands are sharded in the same way, lanes (island.py) are better,
-because they need no gathering and no memory for full tensors.
+Islands of different sizes can take part in the same rounds, even an island of many ranks and a single process. Only the
+leader holds slow weights, residual and momentum, unsharded. The other ranks are followers: after every inner step, they
+execute the leader's commands until it lets them continue. If all islands are sharded in the same way, lanes (island.py)
+are better, because they need no gathering and no memory for full tensors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Gathered(Island):
     """An island whose leader reads and writes parameters as full tensors. All tensors that are read are copies.
 
     Args:
-        model: a model under `fully_shard`, or with a copy in every process (DDP).
+        model: a model under `fully_shard`, or one with a copy in every process (DDP).
         ranks: all processes of the island.
-        state_device: device of the leader's outer state; None: the model's device.
+        state_device: device of the leader's outer state, or None for the model's device.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -45,15 +45,15 @@ class Gathered(Island):
         self.ranks, self.is_sharded = ranks, False
 
     def read_parameter(self, name: str) -> Tensor:
-        """Return a full parameter in the model's own dtype."""
+        """Return a full parameter in its own dtype."""
         return self.read_raw([name])[name]
 
     def layouts(self) -> dict[str, str]:
-        """Return the shapes only, because other islands need not be sharded in the same way."""
+        """Return parameter name -> its shape only, because other islands may be sharded differently."""
         return {name: f"{list(p.shape)}" for name, p in self.params.items()}
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Return full fast weights or gradients as float32 or wider."""
+        """Return full fast weights or gradients in float32 or wider."""
         self.send_command("gather", names=list(names), what=what)
         return {name: to_float32(x) for name, x in self.gather(names, what).items()}
 
@@ -64,20 +64,20 @@ class Gathered(Island):
         return self.gather(names, "weights")
 
     def write(self, slow: Tensors, *, merge_local: float) -> None:
-        """Compute θ ← merge_local · θ + (1 − merge_local) · φ on every rank."""
+        """Merge slow weights φ into fast weights θ on every rank: θ ← merge_local · θ + (1 − merge_local) · φ."""
         self.send_command("scatter", types={name: str(x.dtype) for name, x in slow.items()}, merge_local=merge_local)
         self.scatter(slow, merge_local)
 
     def add(self, tensors: Tensors, *, alpha: float) -> None:
-        """Compute θ ← θ + alpha · x on every rank."""
+        """Add tensors x to fast weights θ on every rank: θ ← θ + alpha · x."""
         current = self.read_raw(tensors)
         self.write({name: torch.add(current[name], x, alpha=alpha) for name, x in tensors.items()}, merge_local=0.0)
 
     @contextmanager
     def followers_serving(self) -> Iterator[None]:
-        """Run the block while the other ranks serve this rank.
+        """Run the block while the other ranks execute this rank's commands.
 
-        Afterwards the other ranks continue with inner steps. If the block raised an error, they raise one, too.
+        Afterwards, the other ranks continue with inner steps, or raise an error if the block raised one.
         """
         try:
             yield
@@ -87,12 +87,12 @@ class Gathered(Island):
         self.send_command("continue")
 
     def run_on_followers(self, work: str, **details: Any) -> None:
-        """Make the other ranks do their part of `work`. This method does nothing if called on these ranks."""
+        """Send the command `work` to the other ranks. Does nothing if this rank is not the leader."""
         if self.ranks.is_leader:
             self.send_command(work, **details)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return the tensors, which are already full, on the CPU; nothing on a rank that does not `keep` them."""
+        """Return the tensors, which are already full, on the CPU, or an empty dictionary if `keep` is False."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
 
     def send_command(self, command: str, **details: Any) -> None:
@@ -101,7 +101,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def gather(self, names: Iterable[str], what: str) -> Tensors:
-        """Gather full tensors. All ranks must call this. Return the tensors on the leader, nothing on other ranks."""
+        """Gather full tensors on the leader. All ranks must call this; other ranks get an empty dictionary."""
         gathered = {}
         for name in names:
             full = full_tensor(self.params[name], of_gradient=what == "gradients")
@@ -111,7 +111,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def scatter(self, tensors: Tensors, merge_local: float) -> None:
-        """Write tensors to the model. All ranks must call this. Only the values of the leader's `tensors` are used."""
+        """Write the leader's tensors to the model. All ranks must call this; values from other ranks are ignored."""
         for name, x in tensors.items():
             p = self.params[name]
             part = shard_like(x, p) if hasattr(p, "device_mesh") else self.ranks.broadcast_tensor(x.to(p.device))
@@ -119,7 +119,7 @@ class Gathered(Island):
 
 
 class Follower:
-    """Takes the place of the outer loop on ranks that are not the leader. It is attached in the same way."""
+    """Replaces the outer loop on the non-leader ranks of a gathered island. It is attached in the same way."""
 
     notifies_updates = False
 
@@ -127,11 +127,11 @@ class Follower:
         self.island = island
 
     def before_update(self) -> float:
-        """Return 0 s of waiting, because nothing reads the weights between two calls of `after_inner_step`."""
+        """Return 0, the seconds spent waiting: nothing reads the weights between two calls of `after_inner_step`."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Serve the leader. Return no reports."""
+        """Execute the leader's commands. Return an empty list, because only the leader reports rounds."""
         self.serve()
         return []
 
@@ -144,7 +144,7 @@ class Follower:
             pass
 
     def close(self) -> None:
-        """Do nothing: the leader leaves the run."""
+        """Do nothing, because only the leader leaves the run."""
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +155,7 @@ class Follower:
     def recv_command(self) -> dict[str, Any]:
         """Receive the leader's next command, take part in it if it is a read or a write, and return it.
 
-        Raises UserError if the leader has raised a UserError, LeaderFailed if it has raised another error.
+        Raises UserError if the leader has raised a UserError, or LeaderFailed if it has raised another error.
         """
         command = json.loads(self.island.ranks.broadcast(b""))
         if command["do"] == "gather":

@@ -1,13 +1,13 @@
-"""One replica as plain tensors: the interface between a model and the outer loop.
+"""Present one replica as plain tensors: the interface between a model and the outer loop.
 
-If the model is under `fully_shard`, a process holds a shard of every parameter, and the outer loop uses these shards.
-Each process is a lane: it exchanges messages with the processes that hold the same shards in other islands. No full
-tensor is built; slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a
-separate tensor, so chunks, scales and norms are those of the shard. A shard may be empty.
+If the model is under `fully_shard`, each process holds a shard of every parameter, and the outer loop uses these
+shards. Each process is a lane: it exchanges messages with the processes that hold the same shards in other islands. No
+full tensor is built; slow weights, residual and momentum are sharded in the same way as the model. A lane compresses
+its shard as a separate tensor, so chunks, scales and norms are those of the shard. A shard may be empty.
 
-Outer state is stored on the model's device or on a separate device. With a separate device (CPU), slow weights,
+The outer state is stored on the model's device or on a separate device. On a separate device (the CPU), slow weights,
 residual and momentum take no GPU memory. Launch and landing then run on the CPU, and copies of the fast weights are
-transferred both ways.
+transferred in both directions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outerloop.types import Result, Tensors, UserError
 
 
 def run_inline(work: Callable[..., Result], *args: Any) -> Result:
-    """Call work(*args) in this thread."""
+    """Call work(*args) in the current thread and return its result."""
     return work(*args)
 
 
@@ -34,7 +34,7 @@ class Island:
 
     Args:
         model: the model, on its final device.
-        state_device: device of the outer state, such as "cpu"; None: the model's device.
+        state_device: device of the outer state, such as "cpu", or None for the model's device.
         compute: function that calls work(*args) in the thread that computes for this model, and returns the result.
 
     Attributes:
@@ -74,15 +74,15 @@ class Island:
 
     @property
     def in_place(self) -> bool:
-        """True if `read_raw` returns the model's own memory, so that kernels may write into it; False if it copies."""
+        """True if `read_raw` returns the model's own memory, to which kernels may write; False if it returns copies."""
         return self.state_device is None
 
     def local_shard(self, name: str) -> Tensor:
-        """Return the part of a parameter that this process holds, all of it or a shard, in the model's memory."""
+        """Return this process's part of a parameter (all of it, or a shard), sharing memory with the model."""
         return to_local(self.params[name].detach())
 
     def to_state_device(self, x: Tensor) -> Tensor:
-        """Return x on the device of the outer state: x itself if this is the model's device, else a copy."""
+        """Return x on the device of the outer state: x itself if that is the model's device, otherwise a copy."""
         return x if self.state_device is None else copy_to(x, device=self.state_device)
 
     def read_parameter(self, name: str) -> Tensor:
@@ -98,7 +98,7 @@ class Island:
         }
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Return fast weights or gradients as float32 or wider; not copied if dtype and device allow it."""
+        """Return fast weights or gradients in float32 or wider, without a copy if dtype and device allow it."""
         if what == "weights":
             return {name: to_float32(self.read_parameter(name)) for name in names}
         return {name: to_float32(self.to_state_device(gradient(self.params[name]))) for name in names}
@@ -109,7 +109,10 @@ class Island:
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:
-        """Compute θ ← merge_local · θ + (1 − merge_local) · φ in place. If merge_local is 0, this is a plain copy."""
+        """Merge slow weights φ into fast weights θ in place: θ ← merge_local · θ + (1 − merge_local) · φ.
+
+        If merge_local is 0, this is a plain copy.
+        """
         for name, x in slow.items():
             fast = self.local_shard(name)
             if merge_local:
@@ -119,7 +122,7 @@ class Island:
 
     @torch.no_grad()
     def add(self, tensors: Tensors, *, alpha: float) -> None:
-        """Compute θ ← θ + alpha · x in place, rounded once to the model's dtype."""
+        """Add tensors x to fast weights θ in place, rounded once to the model's dtype: θ ← θ + alpha · x."""
         for name, x in tensors.items():
             fast = self.local_shard(name)
             fast.add_(x.to(fast.device), alpha=alpha)
@@ -127,7 +130,7 @@ class Island:
 
     @contextmanager
     def temporary_weights(self, tensors: Tensors) -> Iterator[None]:
-        """Put other weights (such as φ) into the model for the duration of the block, to evaluate or export them."""
+        """Replace the model's weights inside the block, for example to evaluate or export the slow weights."""
         fast = {name: x.clone() for name, x in self.read_raw(tensors).items()}
         self.write(tensors, merge_local=0.0)
         try:
@@ -136,40 +139,43 @@ class Island:
             self.write(fast, merge_local=0.0)
 
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Return full tensors on the CPU, on ranks that `keep` them. This is a collective if `slow` is sharded."""
+        """Gather full tensors on the CPU on ranks with `keep`; return an empty dictionary on other ranks.
+
+        This is a collective if `slow` is sharded.
+        """
         return full_tensors(slow, self.params, keep=keep)
 
     def run_on_followers(self, work: str, **details: Any) -> None:
-        """Do nothing. `Gathered` overrides this to make the other ranks do this work.
+        """Do nothing. `Gathered` overrides this method to run `work` on the other ranks too.
 
-        In other islands all ranks do the work independently, or there is only one rank.
+        In other islands, all ranks do the work independently, or there is only one rank.
         """
 
     @contextmanager
     def followers_serving(self) -> Iterator[None]:
-        """Run the block, which is the work of the outer loop after an inner step. `Gathered` overrides this."""
+        """Run the block, which contains the outer loop's work after an inner step. `Gathered` overrides this method."""
         yield
 
 
 def trainable_parameters(model: Module) -> dict[str, Parameter]:
-    """Return trainable parameters by the names that they have without wrappers; tied parameters appear once."""
+    """Return name -> trainable parameter, with names as in the unwrapped model. Tied parameters appear once."""
     return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradient(p: Tensor) -> Tensor:
-    """Return this process's part of the gradient, or zeros if the last step computed none for the parameter."""
+    """Return this process's part of a parameter's gradient, or zeros if the last step computed no gradient for it."""
     return to_local(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 
 def copy_to(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return a contiguous copy on a device.
 
-    A CPU copy of a GPU tensor is page-locked, so that copying it back to the GPU needs no intermediate copy.
+    A CPU copy of a GPU tensor is in pinned memory, so that copying it back to the GPU needs no intermediate copy.
     """
     pinned = device.type == "cpu" and (x.is_cuda or x.is_pinned())
     return torch.empty(x.shape, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return x as float32 if it has half precision, else x itself."""
+    """Return x converted to float32 if it is float16 or bfloat16, otherwise x itself."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -17,7 +17,7 @@ class RankGroup:
     other ranks wait for its message; the timeout of the group must be longer than this wait.
 
     Args:
-        group: the processes; None: only this process.
+        group: the processes, or None for this process alone.
         tag: tag of point-to-point messages, which separates them from messages with other tags.
     """
 
@@ -30,15 +30,15 @@ class RankGroup:
 
     @property
     def supports_tags(self) -> bool:
-        """True if another thread may communicate via `with_tag`. Only gloo supports this, since nccl has no tags."""
+        """True if another thread may communicate via `with_tag`. This requires gloo, because NCCL has no tags."""
         return self.device == torch.device("cpu")
 
     def with_tag(self) -> Self:
-        """Return the same group for another thread. It supports only bytes, and sends them only point to point."""
+        """Return the same group for use in another thread. It supports only bytes, which it sends point to point."""
         return type(self)(self.group, tag=1)
 
     def broadcast(self, data: bytes) -> bytes:
-        """Broadcast the leader's bytes to all ranks; the argument of the other ranks is ignored."""
+        """Broadcast the leader's bytes and return them on all ranks. The argument of the other ranks is ignored."""
         if self.group is None:
             return data
         if self.tag:
@@ -51,16 +51,16 @@ class RankGroup:
         return content.cpu().numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return every rank's bytes in rank order on the leader, and an empty list on other ranks."""
+        """Gather bytes on the leader: return them in rank order there, and an empty list on other ranks."""
         if self.is_leader:
             return [data, *(self.recv(rank) for rank in range(1, self.size))]
         self.send(data, 0)
         return []
 
     def scatter(self, parts: Sequence[bytes]) -> bytes:
-        """Send each rank its part and return this rank's part.
+        """Send each rank its part from the leader, and return this rank's part.
 
-        The argument of ranks other than the leader is ignored.
+        The argument of the other ranks is ignored.
         """
         if not self.is_leader:
             return self.recv(0)
@@ -69,13 +69,13 @@ class RankGroup:
         return parts[0]
 
     def send(self, data: bytes, rank: int) -> None:
-        """Send bytes to one rank, which must call `recv`."""
+        """Send bytes to a rank, which must call `recv`."""
         dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank, tag=self.tag)
         if data:
             dist.send(uint8_tensor(data).to(self.device), group=self.group, group_dst=rank, tag=self.tag)
 
     def recv(self, rank: int) -> bytes:
-        """Receive bytes from one rank, which must call `send`."""
+        """Receive bytes from a rank, which must call `send`."""
         size = torch.empty(1, dtype=torch.int64, device=self.device)
         dist.recv(size, group=self.group, group_src=rank, tag=self.tag)
         content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -84,7 +84,7 @@ class RankGroup:
         return content.cpu().numpy().tobytes()
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return the elementwise sum over all ranks, in float64, on all ranks."""
+        """Sum the values elementwise over all ranks, in float64, and return the sums on all ranks."""
         if self.group is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -100,5 +100,5 @@ class RankGroup:
 
 
 def uint8_tensor(data: bytes | memoryview) -> Tensor:
-    """Return a copy of the bytes as (n,) uint8."""
+    """Copy the bytes to a uint8 tensor of shape (n,)."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

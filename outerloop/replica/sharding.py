@@ -1,4 +1,4 @@
-"""Describe how a model is sharded: which processes hold it, and which part this process has.
+"""Describe how a model is sharded: which processes hold it, and which part this process holds.
 
 This is the only module that uses DTensor.
 """
@@ -20,11 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from outerloop.types import Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
-"""Model -> group of all processes of its mesh, for meshes that have no such group (HSDP). Created once per model."""
+"""Model -> process group of its whole mesh, for meshes without such a group (HSDP). Created once per model."""
 FORWARD_WRAPPERS = ("_orig_mod", "_forward_module")
 """Attributes in which torch.compile and Lightning Fabric store the module that they wrap."""
 WRAPPERS = (*FORWARD_WRAPPERS, "_checkpoint_wrapped_module")
-"""Components that wrappers add to names: FORWARD_WRAPPERS, and the component of activation checkpointing."""
+"""Name components that wrappers add: FORWARD_WRAPPERS, and the component added by activation checkpointing."""
 
 
 def unwrap_forward(model: Module) -> Module:
@@ -37,22 +37,22 @@ def unwrap_forward(model: Module) -> Module:
 def unwrap(model: Module) -> Module:
     """Return the model inside any wrappers of DDP, DataParallel, torch.compile and Lightning Fabric.
 
-    Its parameters then have the same names as in an island of one process.
+    Its parameter names are then those of an unwrapped model.
     """
     model = unwrap_forward(model)
     return unwrap(model.module) if isinstance(model, DistributedDataParallel) else model
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a parameter or buffer without the components that wrappers in the model add."""
+    """Return the name of a parameter or buffer without the components that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def reshard(model: Module) -> None:
     """Reshard modules under `fully_shard` that still hold gathered parameters.
 
-    Modules keep gathered parameters after a forward pass without a backward pass, as in an evaluation. These copies
-    would hide changes to the shards.
+    Modules keep gathered parameters after a forward pass without a backward pass, for example after an evaluation.
+    These copies would hide changes to the shards.
     """
     for module in model.modules():
         reshard_module: Any = getattr(module, "reshard", None)
@@ -61,7 +61,7 @@ def reshard(model: Module) -> None:
 
 
 def process_group(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes that hold this model together, as shards or copies; None if only this process holds it."""
+    """Return the group of processes that hold this model as shards or copies, or None if only this process holds it."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group
     mesh, _ = mesh_and_placements(model)
@@ -73,7 +73,7 @@ def process_group(model: Module) -> dist.ProcessGroup | None:
 
 
 def num_processes(model: Module) -> int:
-    """Return the number of processes that hold this model together, as shards or copies."""
+    """Return the number of processes that hold this model as shards or copies."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group.size()
     mesh, _ = mesh_and_placements(model)
@@ -81,9 +81,9 @@ def num_processes(model: Module) -> int:
 
 
 def replica_group(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes that hold the same tensors as this process; None if there is no other such process.
+    """Return the group of processes that hold the same tensors as this process, or None if there is no such group.
 
-    These are all ranks of a DDP model, or the copies of a shard in HSDP.
+    The group contains all ranks of a DDP model, or the copies of one shard in HSDP.
     """
     if isinstance(model, DistributedDataParallel):
         return model.process_group
@@ -93,9 +93,9 @@ def replica_group(model: Module) -> dist.ProcessGroup | None:
 
 
 def shard_group(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes, including this one, that together hold one copy of the model, each of them one shard.
+    """Return the group of processes, including this one, that hold one copy of the model, each with a different shard.
 
-    Returns None if the model is not sharded. Raises UserError if it is sharded along several dimensions of its mesh.
+    Return None if the model is not sharded. Raises UserError if it is sharded along several dimensions of its mesh.
     """
     mesh, placements = mesh_and_placements(model)
     sharded_dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
@@ -113,23 +113,23 @@ def is_sharded(model: Module) -> bool:
 
 
 def num_shards(model: Module) -> int:
-    """Return the number of processes that hold different parts of the model; 1 if every process holds all of it."""
+    """Return the number of processes that hold different parts of the model, or 1 if every process holds all of it."""
     mesh, placements = mesh_and_placements(model)
     return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
 
 
 def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
-    """Return the mesh of a model's processes and the placements of its first parameter; (None, ()) if not sharded."""
+    """Return a model's device mesh and the placements of its first parameter, or (None, ()) if it is not sharded."""
     reshard(model)
     p = next(model.parameters(), None)
     return getattr(p, "device_mesh", None), getattr(p, "placements", ())
 
 
 def to_local(x: Tensor) -> Tensor:
-    """Return this lane's part of a DTensor, which shares the DTensor's memory. Return other tensors unchanged.
+    """Return this process's part of a DTensor, sharing its memory. Return other tensors unchanged.
 
-    A DTensor is recognized by its method `to_local`. Its class is not imported, because the import takes a second, also
-    for a model without shards.
+    A DTensor is recognized by its method `to_local`. Its class is not imported, because the import takes a second, even
+    if the model is not sharded.
     """
     return x.to_local() if hasattr(x, "to_local") else x
 
@@ -151,9 +151,10 @@ def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
 
 @torch.no_grad()
 def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
-    """Gather tensors that are sharded like these parameters. Ranks with `keep` return the full tensors on the CPU.
+    """Gather full tensors from shards. Return them on the CPU on ranks with `keep`, and an empty dictionary elsewhere.
 
-    This is a collective if the tensors are sharded. It gathers one tensor after another.
+    `slow`: this process's parts of tensors that are sharded like `params`. If they are sharded, this is a collective,
+    which gathers one tensor at a time.
     """
     gathered = {}
     for name, x in slow.items():
@@ -165,7 +166,7 @@ def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> 
 
 
 def shard_like(x: Tensor, p: Any) -> Tensor:
-    """Return this process's part of the first process's full tensor x, sharded as p is.
+    """Return this process's part of x, the full tensor of the first process, sharded in the same way as p.
 
     This is a collective if p is sharded.
     """
@@ -175,7 +176,7 @@ def shard_like(x: Tensor, p: Any) -> Tensor:
 
 
 def to_global(x: Tensor, p: Any) -> Tensor:
-    """Convert this process's part of a tensor that is sharded like p to a DTensor of the global shape."""
+    """Convert this process's part of a tensor that is sharded like p to a DTensor with the global shape."""
     if not hasattr(p, "device_mesh"):
         return x
     from_local = import_module("torch.distributed.tensor").DTensor.from_local
@@ -183,9 +184,9 @@ def to_global(x: Tensor, p: Any) -> Tensor:
 
 
 def describe_layout(p: Tensor) -> str:
-    """Return the global shape of p and how p is sharded: "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2".
+    """Describe the global shape of p and how p is sharded: "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2".
 
-    Copies of shards are not mentioned.
+    Mesh dimensions along which p is replicated are omitted.
     """
     mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
     shards = [

@@ -1,4 +1,4 @@
-"""Measure on a trial tensor how much state a feedback or an outer method stores per byte of slow weights."""
+"""Measure on a trial tensor how many bytes the feedback or the outer method stores per byte of slow weights."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SIDE = 64
 
 
 def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:
-    """Return the bytes that a feedback holds per byte of slow weights of this dtype."""
+    """Return the number of bytes that a feedback stores per byte of slow weights with this dtype."""
     trial, x = copy.deepcopy(feedback), torch.zeros(SIDE, SIDE, dtype=dtype)
     trial.keep("trial", x, x)
     return tree_bytes(trial.state_dict()) / x.nbytes
 
 
 def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
-    """Return the bytes that an outer method holds per byte of slow weights of this dtype."""
+    """Return the number of bytes that an outer method stores per byte of slow weights with this dtype."""
     trial, x = copy.deepcopy(method), {"trial": torch.zeros(SIDE, SIDE, dtype=dtype)}
     trial.init(x)
     trial.update(x, trial.outgoing(x, {"trial": x["trial"].clone()}), {})
@@ -32,7 +32,7 @@ def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
 
 
 def tree_bytes(tree: Any) -> int:
-    """Return the size in bytes of all tensors in nested dictionaries and iterables. Only this rank's shards count."""
+    """Return the total bytes of all tensors in nested dictionaries and iterables. Only this rank's shards count."""
     if isinstance(tree, Tensor):
         return to_local(tree.detach()).nbytes
     if isinstance(tree, dict):

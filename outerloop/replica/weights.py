@@ -1,4 +1,4 @@
-"""One replica of a run: fast weights θ in the model, slow weights φ next to them, and hashes that identify φ."""
+"""Hold one replica of a run: fast weights θ in the model, slow weights φ, and hashes that identify φ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Replica:
     Args:
         model: the model, updated in place; its trainable parameters are θ.
         dtype: dtype of φ, at least as wide as the dtype of θ.
-        island: gives access to the model; None: `Island(model)`.
+        island: interface through which θ is read and written, or None for `Island(model)`.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
@@ -34,7 +34,7 @@ class Replica:
         return next(iter(self.slow.values())).device
 
     def joint_hash(self, names: Iterable[str]) -> int:
-        """Return one 64-bit hash of the slow weights with these names."""
+        """Return one 64-bit hash over the slow weights with these names."""
         return wire.joint_hash(self.hashes[name] for name in names)
 
     def update_hashes(self, names: Iterable[str]) -> None:
@@ -43,12 +43,12 @@ class Replica:
 
     @torch.no_grad()
     def load_slow(self, weights: Tensors) -> None:
-        """Set φ ← weights."""
+        """Copy `weights` to the slow weights φ and update their hashes."""
         for name, x in self.slow.items():
             x.copy_(weights[name])
         self.update_hashes(self.slow)
 
     def assign(self, weights: Tensors) -> None:
-        """Set φ and θ ← weights."""
+        """Copy `weights` to both the slow weights φ and the fast weights θ."""
         self.load_slow(weights)
         self.island.write(self.slow, merge_local=0.0)

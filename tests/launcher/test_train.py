@@ -102,7 +102,7 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path):
     }.items():
         with pytest.raises(UserError, match=said):
             run(tmp_path / "other", *short, f"init_from={tmp_path}/first", typed)
-    with pytest.raises(UserError, match="contains no model"):
+    with pytest.raises(UserError, match="contains no safetensors"):
         run(tmp_path / "other", *short, f"init_from={tmp_path}/nowhere")
 
 
