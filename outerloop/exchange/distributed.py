@@ -124,7 +124,7 @@ class Distributed:
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)
-            del self.group  # connections of the group close with its last reference
+            del self.group  # the group's connections close once its last reference is gone
 
 
 class PendingRound:

@@ -75,7 +75,7 @@ class SharedFolder:
             raise UserError(f"exchange.run={run!r} may contain only letters, digits, - and _: set exchange.run=mine")
         if not 0 <= worker + first_worker < peers:
             raise UserError(
-                f"exchange.first_worker={first_worker} gives this peer rank {worker + first_worker}, but ranks are less"
+                f"exchange.first_worker={first_worker} gives this peer rank {worker + first_worker}, which must be less"
                 f" than exchange.peers={peers}: set exchange.peers to the number of workers on all machines, and"
                 " exchange.first_worker to the number of workers on the preceding machines"
             )
@@ -99,7 +99,7 @@ class SharedFolder:
         self.files.put(f"hello.{self.peer}", secrets.token_bytes(TOKEN_BYTES))
         if absent := until(self.join_timeout_s, self.unagreed):
             raise UserError(
-                f"no session with {', '.join(absent)} within {self.join_timeout_s:g} s in"
+                f"{', '.join(absent)} did not join within {self.join_timeout_s:g} s in"
                 f" exchange.folder={self.files.folder.parent}: start every rank once, with the same exchange.run and"
                 " exchange.peers"
             )

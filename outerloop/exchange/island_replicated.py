@@ -32,7 +32,7 @@ class ReplicatedIsland(LeaderExchange):
         return self.at_leader(lambda exchange: replicas_of(exchange).decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Report a landed round to the leader's exchange. If it raises StateTransferRequired, all processes raise it."""
+        """Report a landed round to the leader's exchange. If it raises StateTransferRequired, all processes do."""
         self.at_leader(lambda exchange: replicas_of(exchange).landed(round, state))
 
     def decode_shared(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
@@ -123,5 +123,5 @@ class PendingLeaderRound:
         return from_tree(self.island.at_leader(wait))
 
     def arrived(self) -> bool:
-        """Return whether the leader has received the round, so that `wait` does not block."""
+        """Return whether `wait` would return or fail immediately on the leader."""
         return self.island.at_leader(lambda exchange: self.pending is not None and self.pending.arrived())

@@ -36,7 +36,7 @@ from outerloop.types import (
     StateTransferRequired,
 )
 
-RECOVERY = "the others' state"
+RECOVERY = "download the others' state"
 OVERHEAD_BYTES = 1 << 16
 """Maximum number of bytes that a bundle adds to its blobs."""
 Blobs = list[bytes]
@@ -51,13 +51,13 @@ class ShardedIsland(LeaderExchange):
         If that exchange raises StateTransferRequired, all lanes raise it.
         """
         return self.request(
-            f"whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
+            f"ask whether {round} is decided", b"", lambda exchange, _: replicas_of(exchange).decided(round)
         )
 
     def start(self, blob: bytes, round: Round) -> PendingBundle:
         """Start the round with one bundle of all lanes' messages. If this fails, all lanes raise an error."""
         pending = PendingBundle(self, round)
-        self.request(f"to begin {round}", blob, pending.begin, self.launch_ranks)
+        self.request(f"start {round}", blob, pending.begin, self.launch_ranks)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
@@ -71,7 +71,7 @@ class ShardedIsland(LeaderExchange):
             replicas_of(exchange).landed(round, whole)
             return False
 
-        wanted = self.request(f"to have landed {round}", b"", land)
+        wanted = self.request(f"report the landing of {round}", b"", land)
         while wanted:
             self.ranks.gather(state())
             wanted = self.at_leader(lambda _: False)
@@ -94,11 +94,11 @@ class ShardedIsland(LeaderExchange):
             failures, refusals = zip(*map(canonical.unpack, of_lanes), strict=True)
             return ["; ".join(filter(None, failures)), dict(ChainMap(*refusals))]
 
-        failures, refused = self.request(f"to have read {round}", canonical.pack(own), joined)
+        failures, refused = self.request(f"compare what was read of {round}", canonical.pack(own), joined)
         if failed:
             raise failed
         if failures:
-            raise RoundFailed(f"{round} cannot be read by every rank of this island: {failures}")
+            raise RoundFailed(f"{round} cannot be read by all ranks of this island: {failures}")
         assert what is not None
         return what if refused == what.refused else read(refused)
 
@@ -112,12 +112,13 @@ class ShardedIsland(LeaderExchange):
         def meet(exchange: Exchange, blobs: Blobs) -> None:
             met.extend(meeting(exchange).all_gather(bundle(blobs), number, timeout_s))
 
-        self.request(f"to meet {number}", blob, meet)
+        self.request(f"all-gather {number}", blob, meet)
         contributions = self.scatter(met)
         for message in contributions:
             if blob and not message.blob:
                 raise RoundFailed(
-                    f"{message.peer} did not send a bundle of {self.ranks.size} lanes, as this island does"
+                    f"{message.peer} did not send a bundle of {self.ranks.size} lanes: use islands with equal numbers"
+                    " of ranks, or set island=gathered on all"
                 )
         return contributions
 
@@ -132,7 +133,7 @@ class ShardedIsland(LeaderExchange):
             return [sorted({peer for takers, _ in requests for peer in takers}), sum(limit for _, limit in requests)]
 
         takers, max_bytes = self.request(
-            "which peers take the initial state", canonical.pack([way.takers, way.max_bytes]), joint
+            "choose the peers that take the initial state", canonical.pack([way.takers, way.max_bytes]), joint
         )
         givers = [peer for peer in way.givers if peer not in takers]
         if not takers:
@@ -227,13 +228,13 @@ class PendingBundle:
             assert self.pending is not None
             received.extend(self.pending.wait(timeout_s))
 
-        self.island.request(f"to land {self.round}", b"", wait)
+        self.island.request(f"wait for {self.round}", b"", wait)
         return self.island.scatter(received)
 
     def arrived(self) -> bool:
-        """Return whether the leader has received the round, so that `wait` does not block."""
+        """Return whether `wait` would return or fail immediately on the leader."""
         return self.island.request(
-            f"whether {self.round} has arrived",
+            f"ask whether {self.round} has arrived",
             b"",
             lambda exchange, _: self.pending is not None and self.pending.arrived(),
         )

@@ -66,7 +66,7 @@ class SwarmExchange(ABC):
         self._on_status = on_status
         self._pending: list[SwarmPending] = []
         self._closed = False
-        self._carriers: Sequence[Bulk] = ()  # the Bulk that carries payloads comes first
+        self._carriers: Sequence[Bulk] = ()  # the Bulk that transfers payloads comes first
         self._after_close = ExitStack()
 
     @contextmanager

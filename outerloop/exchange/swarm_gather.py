@@ -94,7 +94,7 @@ class SwarmGather(SwarmExchange):
         self._formed = False
         if options.reform:
             self._on_status(
-                "exchange.reform=true removes the peers of this run that are not present; they must have stopped"
+                "exchange.reform=true removes all absent peers from this run: make sure that they have stopped"
             )
         self._fragments = options.fragments
         with self.appearing() as parts:

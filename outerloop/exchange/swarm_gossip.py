@@ -60,7 +60,9 @@ class GossipOptions(NodeOptions):
 
     def __post_init__(self) -> None:
         if self.pairing not in ("random", "scheduled"):
-            raise UserError(f"exchange.pairing={self.pairing!r} is not one of random, scheduled")
+            raise UserError(
+                f"exchange.pairing={self.pairing!r} is not one of random, scheduled: set exchange.pairing=random"
+            )
 
 
 class SwarmGossip(SwarmExchange):

@@ -57,7 +57,7 @@ class SwarmState:
         Return the place of the state's last round in the chain of rounds, and the state. The total time is not limited.
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
-        self.on_status("out of step with the other peers: taking over the state of the run")
+        self.on_status("out of step with the other peers: downloading the state of the run")
         return self._while_heard(
             self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress_to(self.on_status))
         )
@@ -70,8 +70,7 @@ class SwarmState:
             )
         except QuorumLost as error:
             raise QuorumLost(
-                f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
-                f" {self.patience_s:g} s: restart all peers"
+                f"no initial weights received from {', '.join(way.givers)} for {self.patience_s:g} s: restart all peers"
             ) from error
 
     def _until_all_have_it(self, number: int) -> None:
@@ -86,7 +85,7 @@ class SwarmState:
         self.node.call(self.transfer.drop_initial_state(), timeout_s=CALL_S)
 
     def _while_heard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of `work`. Raises QuorumLost if no message about the run arrives for `patience_s` seconds."""
+        """Return the result of `work`. Raises QuorumLost if no message about the run arrives for `patience_s`."""
         self.transfer.listen()
         return state_from_others(
             self.spawn(work),

@@ -68,8 +68,8 @@ class Island:
             if self.params.get(name) is not p:
                 how = "was replaced" if name in self.params else "was added"
                 raise UserError(
-                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
-                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
+                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was created, and would not be"
+                    " exchanged: create the outer loop when the model is complete, or set requires_grad_(False) on it"
                 )
 
     @property
@@ -91,7 +91,7 @@ class Island:
 
     def layouts(self) -> dict[str, str]:
         """Return parameter name -> its shape, shard and contiguity, which must be equal on lanes that exchange it."""
-        # The kernels skip tensors that are not contiguous, and the dense pipeline rounds them differently.
+        # The kernels skip non-contiguous tensors, and the dense pipeline, which handles these, rounds differently.
         return {
             name: describe_layout(p) + ("" if self.local_shard(name).is_contiguous() else ", not contiguous")
             for name, p in self.params.items()

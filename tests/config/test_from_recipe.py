@@ -163,7 +163,7 @@ def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
     model = toy.model()
     outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=toy.alone())
     model.append(torch.nn.Linear(3, 2))
-    with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was made"):
+    with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was created"):
         outer.after_inner_step(1)
     with pytest.raises(UserError, match=r"3\.weight"):
         outerloop.attach(torch.optim.AdamW(model.parameters()), outer)

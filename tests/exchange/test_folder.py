@@ -92,7 +92,7 @@ def test_a_message_over_the_limit_fails_the_round(tmp_path):
 
 
 def test_who_does_not_come_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no session with 000001 within 0\.1 s"):
+    with pytest.raises(UserError, match=r"000001 did not join within 0\.1 s"):
         peer(tmp_path, 0, join_timeout_s=0.1).join()
 
 

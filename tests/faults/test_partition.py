@@ -31,7 +31,7 @@ def test_three_of_five_go_on_two_wait_and_say_why_and_all_agree_when_it_heals(ho
     swarm.until(lambda: swarm.together(healed_at), limit_s=180)
     if missed > ROUNDS_KEPT:
         assert all(
-            "out of step with the other peers: taking over the state of the run" in host.said for host in swarm.far
+            "out of step with the other peers: downloading the state of the run" in host.said for host in swarm.far
         )
     swarm.agree()
 

@@ -278,7 +278,7 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         until(lambda: rounds_in(runs[0]) > gone + 12, [first, second])
         third = stack.enter_context(launched(runs[2], *options, address))
         assert [process.wait(2 * LIMIT_S) for process in (first, second, third)] == [0, 0, 0]
-    assert "taking over the state of the run" in (tmp_path / "three.txt").read_text()
+    assert "downloading the state of the run" in (tmp_path / "three.txt").read_text()
     one, *others = (model_of(run) for run in runs)
     assert all(torch.equal(x, other[name]) for name, x in one.items() for other in others)
 

@@ -204,7 +204,7 @@ def test_a_newcomer_takes_part_in_a_run_that_is_under_way(tmp_path: Path) -> Non
     third = start(tmp_path / "c", *join)
     said = [process.communicate()[0] for process in (third, second, first)]
     assert [process.returncode for process in (third, second, first)] == [0, 0, 0], said
-    assert "taking over the state of the run" in said[0], said[0]
+    assert "downloading the state of the run" in said[0], said[0]
     own = [row for row in rows(tmp_path / "c") if row["event"] == "round"]
     assert own[0]["round"] > 1 and own[-1]["round"] == 150 and own[-1]["took_part"] and own[-1]["peers"] == 3
     hashes = {json.loads((tmp_path / run / "summary.json").read_text())["slow_hash"][0] for run in "abc"}

@@ -190,7 +190,7 @@ def test_a_run_goes_on_without_a_machine_that_is_lost_and_with_it_when_it_comes_
     third = start(tmp_path / "c", *again, joined)
     said = [process.communicate()[0] for process in (third, second, first)]
     assert [process.returncode for process in (third, second, first)] == [0, 0, 0], said
-    assert "taking over the state of the run" in said[0], said[0]
+    assert "downloading the state of the run" in said[0], said[0]
     assert held["a"][0] == common_step or f"going back to inner step {common_step}" in said[2], said[2]
     hashes = {json.loads((tmp_path / run / "summary.json").read_text())["slow_hash"][0] for run in "abc"}
     assert len(hashes) == 1
