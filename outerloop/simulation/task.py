@@ -78,7 +78,7 @@ class Batches:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch. Raises UserError if there is no tensor or the first is a scalar."""
+    """Return the length of the first tensor in a batch. Raises UserError if there is no tensor or it is a scalar."""
     first = next(tensors_in(batch), None)
     if first is None or first.dim() == 0:
         raise UserError(
