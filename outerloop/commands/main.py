@@ -122,5 +122,5 @@ def main() -> int:
 
 
 def entry() -> None:
-    """Run `main` as the entry point of the console script."""
+    """Run `main` and exit with its code. This is the entry point of the console script."""
     sys.exit(main())

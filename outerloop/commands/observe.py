@@ -43,7 +43,7 @@ class RunObservation:
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence for which the observed peer has expelled others, or None if it has not answered.
+        """Return the evidence against each peer that the observed peer has expelled, or None if it has not answered.
 
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
         returns the result of the previous request.

@@ -123,17 +123,16 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
 
 
 def warn_of_other_optimizer(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
-    """Log a warning if the recipe prescribes an inner optimizer other than AdamW and `optimizers` is another one.
+    """Log a warning if the recipe expects an inner optimizer other than AdamW and the given one has another class.
 
-    Several optimizers are not checked.
+    If several optimizers are given, nothing is checked.
     """
     wanted = getattr(outer, "inner_optimizer", "").rpartition(".")[2]
     kind = type(optimizers[0]).__name__
     if len(optimizers) == 1 and wanted not in ("", "AdamW", kind):
         recipe = getattr(outer, "recipe", "")
         logger.warning(
-            "recipe=%s takes its inner steps with %s, but this optimizer is a %s: use"
-            " outerloop.recipe_optimizer(%r, model)",
+            "recipe=%s expects the inner optimizer %s, but got %s: use outerloop.recipe_optimizer(%r, model)",
             recipe,
             wanted,
             kind,

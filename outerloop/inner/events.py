@@ -1,6 +1,6 @@
-"""Events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
+"""Define the events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, ready, step, round, eval, sample, saved, done. A field's name includes its unit.
+"event" is one of status, ready, step, round, eval, sample, saved, done. Field names include units (wait_s).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Event = dict[str, Any]
 
 
 def status_lines(report: RoundReport) -> Iterator[str]:
-    """Yield one line for the user per refused message, changed setting and diverged peer of a round."""
+    """Yield a status line for each refused message, changed setting and diverged peer of a round."""
     for refusal in report.refused:
         yield f"left out, {refusal}"
     yield from report.notes
     for peer in report.diverged:
-        yield f"{peer} has other weights than most peers, and must load theirs"
+        yield f"{peer} has weights that differ from those of most peers, and must load theirs"
 
 
 def round_fields(

@@ -1,4 +1,4 @@
-"""Run a non-leader rank of a gathered island. It follows the leader's commands and has no outer state.
+"""Run a non-leader rank of a gathered island. It follows the commands of the leader, which holds all outer state.
 
 leader's command   action of this rank
 gather, scatter    sends or receives its shards (gathered.py)
@@ -34,7 +34,7 @@ class GatheredFollower:
         self.inner_step, self.slow = 0, Tensors()
 
     def before_update(self) -> float:
-        """Return 0 s of waiting, because nothing reads the weights in the background."""
+        """Return 0 seconds of waiting, because nothing reads the weights in the background."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:

@@ -42,7 +42,7 @@ SCHEDULES = {"cosine": warmup_cosine, "linear": warmup_linear, "wsd": warmup_wsd
 
 
 def completed(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Return the fraction (0 .. 1) of the steps from the end of the warm-up to `total_steps` that are completed."""
+    """Return the completed fraction (0 .. 1) of the steps after the warm-up."""
     return max(0.0, min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps)))
 
 

@@ -30,7 +30,7 @@ class StepTimeBudget:
         self.outer_s += step.outer_s
 
     def split(self, report: RoundReport) -> dict[str, float]:
-        """Split the time since the previous round: return category -> seconds, and reset the sums."""
+        """Return the seconds spent in each category since the previous round, and reset the sums."""
         others_s = min(self.outer_s, report.peer_wait_s)
         spent = {
             "compute_s": self.compute_s,

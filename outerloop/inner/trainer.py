@@ -135,7 +135,7 @@ class Trainer(Generic[Outer]):
         return float(loss.detach())
 
     def update(self) -> float | None:
-        """Clip the gradient and step the inner optimizer, if there is one. Return its learning rate, else None."""
+        """Clip the gradient and step the inner optimizer. Return its learning rate (None without an optimizer)."""
         if self.optimizer is None:
             return None
         if self.clip_norm is not None:

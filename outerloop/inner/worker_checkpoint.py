@@ -70,7 +70,7 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
 
 def distributed_checkpoint() -> ModuleType:
-    """Return the module that saves and loads shards. It is imported only when needed, which takes a second."""
+    """Return the module that saves and loads shards. The import takes a second, so it is made only when needed."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 

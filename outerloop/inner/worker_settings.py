@@ -12,7 +12,7 @@ class WorkerSettings:
 
     index, local_workers: this worker's index, and the number of workers, on this machine.
     eval_every, checkpoint_every: number of rounds between two evaluations or checkpoints; 0: only at the end.
-    eval_batch: number of windows per batch of an evaluation.
+    eval_batch: number of windows per evaluation batch.
     export_every: number of rounds between two exports of the model during training; 0: none.
     log_every: number of inner steps between two step events.
     keep_payload_rounds: number of recent rounds for which this worker's payloads are kept on disk.

@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from outerloop.kernels.threads import set_threads
 
 GRAIN = 4e8
-"""Amount of work that justifies one thread: parameters x tokens of a micro-batch.
+"""Work per thread, measured as parameters x tokens of a micro-batch.
 
 With the default settings, model=nano gets 1 thread and model=tiny 2.
 """
@@ -40,7 +40,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def useful_threads(params: int, tokens: int) -> int:
-    """Return how many threads, at least 1, `params` parameters and micro-batches of `tokens` tokens can keep busy."""
+    """Return the number of threads that a model can use, at least 1. `tokens`: tokens of a micro-batch."""
     return max(1, int(params * tokens / GRAIN))
 
 

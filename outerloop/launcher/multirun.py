@@ -140,7 +140,7 @@ def run_job(settings: DictConfig) -> float:
 
 
 def typed_overrides(job: OverridesConf) -> list[str]:
-    """Return the overrides that determine a job's settings, with paths of user files and the search path."""
+    """Return the overrides that determine a job's settings: options, with paths of user files, and the search path."""
     return [*with_file_paths(job.task), *(text for text in job.hydra if text.startswith(SEARCH_PATH))]
 
 

@@ -24,12 +24,14 @@ def make_sinks(config: DictConfig) -> Sinks:
     nodes = {str(name): node for name, node in (config.get("log") or {}).items() if node is not None}
     for name, node in nodes.items():
         if not OmegaConf.is_dict(node) or "_target_" not in node:
-            raise UserError(f"log.{name} names no class: set log={name}, or +log.{name}._target_=mymodule.MySink")
+            raise UserError(
+                f"log.{name} does not name a class: set log={name}, or +log.{name}._target_=mymodule.MySink"
+            )
     return Sinks({name: make(node) for name, node in nodes.items()})
 
 
 def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
-    """Return a run's metadata for its sinks. In a sweep, the job determines its name and group."""
+    """Return a run's metadata for its sinks. In a sweep, its name lists the swept options; the group is the sweep."""
     swept = swept_options()
     sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
     options = {key.rpartition(".")[2]: value for key, value in (swept or {}).items() if key != "recipe"}

@@ -161,7 +161,7 @@ def run_once(path: Path, what: str) -> Iterator[bool]:
     not count as completed.
     """
     with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends at the latest
+        fcntl.flock(file, fcntl.LOCK_EX)  # released at the latest when the process ends
         file.seek(0)
         is_own = file.read() != what
         yield is_own

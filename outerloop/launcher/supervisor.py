@@ -24,9 +24,9 @@ Row = dict[str, Any]
 
 
 ANSWER_S = 10.0
-"""After an interrupt: seconds that the workers have to report which inner step they have begun."""
+"""Seconds that workers have, after an interrupt, to report which inner step they have begun."""
 SAVE_S = 120.0
-"""After these reports: seconds that the workers have to reach a common inner step and save."""
+"""Seconds that workers then have to reach a common inner step and save."""
 
 
 class WorkerCrashed(Exception):
@@ -168,7 +168,7 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Delete the rows after `step`, from which all peers resume instead of this machine's newest checkpoint."""
+        """Delete the rows after `step`: all peers resume from there, not from this machine's newest checkpoint."""
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
     torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
 
-Rank 0 claims the run directory, supervises all workers and writes the results. The other ranks train, and write their
+Rank 0 locks the run directory, supervises all workers and writes the results. The other ranks train, and write their
 checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run. torchrun
 then ends the other ranks, as it does when a rank is lost. If configured to restart, it starts all ranks again, and they
 resume from the last checkpoint.

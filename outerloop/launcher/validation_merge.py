@@ -38,7 +38,7 @@ class ValidationMerge:
 
 
 def merge(shares: dict[int, Row]) -> Row:
-    """Return the metrics row of one evaluation, merged from its shares."""
+    """Merge the shares of one evaluation into its "validation" row of metrics.jsonl."""
     last = list(shares.values())[-1]
     predicted = sum(share["predicted"] for share in shares.values())
     return {

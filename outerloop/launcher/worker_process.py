@@ -100,7 +100,7 @@ def join_and_train(
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, stop_point: StopPoint) -> Exchange:
-    """Return a new exchange for this worker, after emitting its addresses. Start following the parent's requests."""
+    """Create this worker's exchange, and emit its addresses. Start following the parent's requests."""
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=follow_parent, args=(index, emit, stop_point), daemon=True).start()
@@ -112,7 +112,7 @@ def agree_on_checkpoint(
 ) -> int | None:
     """Agree with the other peers on a checkpoint. Return the inner step to resume from, or None to start from scratch.
 
-    Emit a "back" event if this step is not `resume_step`. An exchange without a network returns `resume_step`.
+    Emit a "back" event if this step is not `resume_step`. Without a network, just return `resume_step`.
 
     Raises UserError if peers are missing, or if they have no checkpoint in common.
     """
@@ -127,7 +127,7 @@ def agree_on_checkpoint(
 def swarm_exchange(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Exchange:
-    """Return a new exchange for a worker, after emitting its addresses. `lanes`: number of shards of the island."""
+    """Create a worker's exchange, emit its addresses, and return it. `lanes`: number of shards of the island."""
     exchange = build.make_peer_exchange(
         config,
         run_dir,
@@ -142,7 +142,7 @@ def swarm_exchange(
 
 
 def with_peer_status(exchange: Exchange, emit: Emit) -> Emit:
-    """Return an `emit` that also publishes this peer's status to other machines, based on the events."""
+    """Wrap `emit` so that it also publishes this peer's status, derived from the events, to other machines."""
     if not isinstance(exchange, NetworkPeer):
         return emit
     status_sink = PeerStatusSink(exchange.publish_status)

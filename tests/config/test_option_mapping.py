@@ -121,7 +121,7 @@ def test_the_optimizer_of_a_recipe_and_a_warning_without_it(caplog):
     with outerloop.attach(optimizer, outer):
         assert not caplog.records
     with outerloop.attach(torch.optim.AdamW(model.parameters()), outer):
-        assert "recipe=muloco takes its inner steps with MuonWithAdamW, but this optimizer is a AdamW" in caplog.text
+        assert "recipe=muloco expects the inner optimizer MuonWithAdamW, but got AdamW" in caplog.text
     with pytest.raises(outerloop.UserError, match=r"schedule\.sync_every does not apply to an inner optimizer"):
         outerloop.recipe_optimizer("muloco", model, "schedule.sync_every=3")
     with pytest.raises(outerloop.UserError, match="recipe=ddp takes no inner steps"):

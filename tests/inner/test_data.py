@@ -300,7 +300,7 @@ def test_text_through_a_local_tokenizer(tmp_path: Path) -> None:
     by_tokenizer = text(files=files, tokenizer=str(tmp_path / "tokenizer"))
     windows = by_tokenizer.validation(seq_len=32, sequences=3)
     assert torch.equal(windows, text(files=files, tokenizer=None).validation(seq_len=32, sequences=3))
-    with pytest.raises(UserError, match=r"data.tokenizer=.* holds no Hugging Face tokenizer"):
+    with pytest.raises(UserError, match=r"data.tokenizer=.* contains no Hugging Face tokenizer"):
         text(files=files, tokenizer=str(tmp_path / "nowhere"))
 
 
@@ -381,7 +381,7 @@ def test_hf_validates_on_files_of_their_own(tmp_path: Path) -> None:
 
 
 def test_hf_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data.text_column=body holds no text in parquet; its columns are id, text"):
+    with pytest.raises(UserError, match=r"data.text_column=body contains no text in parquet; the columns are id, text"):
         hf(tmp_path, text_column="body").stream(rank=0, size=1, batch=1, seq_len=8, seed=0).next()
     with pytest.raises(UserError, match=r"data.split=nope cannot be opened"):
         hf(tmp_path, split="nope").stream(rank=0, size=1, batch=1, seq_len=8, seed=0)

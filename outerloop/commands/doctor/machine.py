@@ -98,7 +98,7 @@ def memory(file: Path) -> Finding:
 
 
 def open_files(limit: int) -> Finding:
-    """Check the number of files that this process may have open, its soft limit."""
+    """Check the soft limit on the number of open files."""
     if limit == resource.RLIM_INFINITY:
         return Finding("files", True, "no limit on open files")
     advice = "" if limit >= MIN_OPEN_FILES else f"run ulimit -n {4 * MIN_OPEN_FILES}"

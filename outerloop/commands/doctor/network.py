@@ -50,7 +50,7 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
 
 
 def reachable_from(address: str) -> str:
-    """Return a label for where a multiaddr can be reached from, judged only by its form: public, relay, and so on."""
+    """Return where a multiaddr can be reached from ("public", "relay", ...), judged only by its form."""
     match = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
@@ -146,7 +146,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def clock_finding(measured: Measured) -> Finding:
-    """Compare the clock of this machine with the clock of the peer."""
+    """Compare this machine's clock with the peer's clock."""
     ahead_s, uncertainty_s = measured.clock_ahead_s, measured.round_trip_s / 2
     direction = "behind" if ahead_s > 0 else "ahead of"
     result = f"this machine's clock is {abs(ahead_s):.3f} s {direction} the peer's, ± {uncertainty_s:.3f} s"

@@ -64,7 +64,7 @@ class Documents:
         return self.encoding.tokenizer()
 
     def split(self) -> tuple[list[Document], list[Document]] | None:
-        """Return (training, validation) documents, or None if the held-out files are not 1 % to 20 % of the bytes."""
+        """Return (training, validation) documents, or None if the held-out share of the bytes is not 1 % to 20 %."""
         training: list[Document] = []
         held_out: list[Document] = []
         for document in self.documents:

@@ -108,8 +108,8 @@ class HuggingFace:
             text = example.get(self.text_column)
             if not isinstance(text, str):
                 raise UserError(
-                    f"data.text_column={self.text_column} holds no text in {self.path}; "
-                    f"its columns are {', '.join(example)}; set data.text_column=COLUMN"
+                    f"data.text_column={self.text_column} contains no text in {self.path}; "
+                    f"the columns are {', '.join(example)}; set data.text_column=COLUMN"
                 )
             yield text.encode()
 

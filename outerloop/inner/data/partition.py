@@ -20,7 +20,7 @@ HELD_OUT = 0.05
 
 
 def is_held_out(key: bytes) -> bool:
-    """Return whether `key` is held out for validation, which depends only on its hash. One key in twenty is."""
+    """Return whether `key` is held out for validation. Its hash decides: about one key in twenty is held out."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") < HELD_OUT * 2**64
 
 

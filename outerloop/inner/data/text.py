@@ -17,7 +17,7 @@ def text(*, files: Sequence[str], tokenizer: str | None) -> Documents:
     """Return a corpus of local text files.
 
     Args:
-        files: paths or globs. Files are split by their paths relative to the common parent folder of all files.
+        files: paths or globs. A file's path, relative to the common parent folder, decides whether it is held out.
         tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
     """
     paths = match_files(files, option="data.files")

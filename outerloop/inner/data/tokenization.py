@@ -69,7 +69,7 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(path.resolve(strict=True), local_files_only=True)
     except (OSError, ValueError) as error:  # raised by resolve and transformers if there is no tokenizer
         raise UserError(
-            f"data.tokenizer={folder} holds no Hugging Face tokenizer; give a folder that save_pretrained wrote, "
+            f"data.tokenizer={folder} contains no Hugging Face tokenizer; pass a folder written by save_pretrained, "
             "or set data.tokenizer=null"
         ) from error
 
