@@ -1,10 +1,9 @@
-"""Apply a verified round to a replica: the residual, the slow and the fast weights, and the parts that adapt.
+"""Apply a verified round to a replica: update the residual, the slow and fast weights, and the parts that adapt.
 
 compare    compare the slow weights of the peers that sent messages; a replica in the minority applies nothing
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
 observe    adapt schedule, codec and screen, identically on all replicas; adapt the compressor to the cost of the round
-publish    offer the new shared state to the exchange, which may send it to other peers; also report to the exchange
-           which messages were unusable
+publish    offer the new shared state to the exchange, which may send it to other peers, and report unusable messages
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from outerloop.protocols import CostAware
 
 
 class RoundLander:
-    """Applies the rounds of one replica.
+    """Applies verified rounds to one replica.
 
     Args:
         launcher, verifier, shared_state, meter: parts of the same outer loop.
         cost_aware: the compressor if it adapts to the cost of rounds, else None.
-        eager: eager updates if the loop applies them, else None.
+        eager: applies eager updates, or None if the loop does not use them.
     """
 
     def __init__(
@@ -49,9 +48,9 @@ class RoundLander:
 
     @torch.no_grad()
     def apply(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> RoundReport:
-        """Apply all changes of a landed round, and return its report.
+        """Land a round: apply all of its changes to the replica, and return its report.
 
-        If this raises StateTransferRequired or ReplicasDiverged, nothing has changed.
+        If this raises StateTransferRequired or ReplicasDiverged, the replica is unchanged.
         """
         messages, own_hash = verified.aggregated.messages, self.replica.joint_hash(flight.update)
         diverged = self.verifier.diverged(messages, own_hash, flight.round)
@@ -74,13 +73,16 @@ class RoundLander:
         )
 
     def is_included(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> bool:
-        """Return whether the round includes the message of this launch, not an older message from before a restart."""
+        """Return whether the round includes the message of this launch, not one that was sent before a restart."""
         own = self.exchange.peer
         sent = [bytes(contribution.blob) for contribution in received.contributions if contribution.peer == own]
         return sent == [flight.blob] and own in {message.header.peer for message in verified.aggregated.messages}
 
     def land(self, flight: InFlight, aggregated: AggregatedRound, *, included: bool) -> float:
-        """Update residual, slow and fast weights and their hashes; return Σ ḡ²."""
+        """Update the residual, the slow and fast weights, and the hashes. Return Σ ḡ², where ḡ is the aggregate.
+
+        included: whether the round includes this peer's message.
+        """
         if self.eager:
             aggregated = self.eager.refreshed(aggregated, flight)
         squares = self.pipeline.land(aggregated, flight.update, flight.fast_at_launch, included=included)
@@ -90,7 +92,7 @@ class RoundLander:
         return squares
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:
-        """Adapt the parts that observe landed rounds. Return a note on what has changed, or ""."""
+        """Let the adaptive parts observe a landed round. Return a note on what changed, or "" if nothing did."""
         self.verifier.record_peers(verified.aggregated.messages, flight.round)
         return self.shared_state.observe(flight.round, verified, flight.update)
 
@@ -100,7 +102,7 @@ class RoundLander:
         report_refused(self.exchange, flight.round, verified.refused)
 
     def observe_cost(self, flight: InFlight, land_s: float) -> str:
-        """Adapt a cost-aware compressor to the cost of a round if this peer sent a message. Return its note, or ""."""
+        """Report the round's cost to a cost-aware compressor if this peer sent a message. Return its note, or ""."""
         cost = self.meter.cost(flight.launch_s + land_s)
         return self.cost_aware.observe(cost) if self.cost_aware and flight.blob else ""
 

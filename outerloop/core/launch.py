@@ -1,8 +1,8 @@
-"""Launch a round: read the model, compute the difference, add feedback, compress, pack, pass to the exchange.
+"""Launch a round: read the model, compute the difference, add feedback, compress, pack, and pass to the exchange.
 
     blocking    inner steps stop for all of this
     async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied or, if
-                the caller announces its updates to the model, continue until the weights are about to change
+                the caller announces updates of the model, only once the weights are about to change
 
 The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only at
 landings, and no round lands, and no other round launches, before the thread is done. So both ways produce the same
@@ -33,8 +33,8 @@ from outerloop.types import Capabilities, Round
 def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMethod) -> bool:
     """Return whether inner steps continue while a round is prepared.
 
-    They do if the exchange allows it, if the delay is at least 1 and less than H, and if messages are computed from
-    weights, not from gradients.
+    They continue if the exchange allows it, if the delay is at least 1 and less than H (inner steps per round), and if
+    messages are computed from weights, not from gradients.
     """
     return exchange.concurrent and 0 < schedule.delay < schedule.sync_every and method.reads == "weights"
 
@@ -44,14 +44,14 @@ class RoundLauncher:
 
     Args:
         replica, pipeline, codec, exchange, schedule: parts of the same outer loop.
-        concurrent: whether inner steps may take place between `snapshot` and `send`.
+        concurrent: whether inner steps may run between `snapshot` and `send`.
         agrees_ahead: whether "next" parts (types.CodecContext), if this peer sends any, reach all peers before the
             round in which they apply.
 
     Attributes:
-        in_flight: launched rounds that have not landed.
-        pending: rounds that the thread is preparing.
-        waiting: for each fragment, the number of training samples of this peer that no landed message includes yet.
+        in_flight: launched rounds that have not landed yet.
+        pending: rounds that the background thread is preparing.
+        waiting: for each fragment, the number of this peer's training samples that no landed message includes yet.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RoundLauncher:
         self.replica, self.island, self.pipeline, self.codec = replica, replica.island, pipeline, codec
         self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
-        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # on a CPU, leave cores to inner steps
+        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # on a CPU, leave cores for inner steps
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", set_threads, (cores,)) if concurrent else None
         self.notifies_updates = False
         self.in_flight: dict[Round, InFlight] = {}
@@ -76,38 +76,38 @@ class RoundLauncher:
         self.waiting = [0] * schedule.fragments
 
     def start_round(self, round: Round) -> None:
-        """Launch a round, immediately or while inner steps continue. Raises UserError if parameters were replaced."""
+        """Launch a round, now or in the background. Raises UserError if the model's parameters were replaced."""
         if self.thread:
             self.pending[round] = self.launch_async(round)
         else:
             self.in_flight[round] = self.island.compute(self.launch_blocking, round)
 
     def join_decided_round(self, round: Round) -> None:
-        """Add to the rounds in flight a round that was decided without a message from this peer."""
+        """Add a round that was decided without this peer's message to the rounds in flight."""
         update = {name: self.replica.slow[name] for name in self.names(round)}
         pending = self.exchange.start(b"", round)
         self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)
 
     def resume(self, waiting: list[int] | int, flights: list[dict[str, Any]]) -> None:
-        """Restore `waiting` and what `InFlight.state_dict` returned for each round in flight."""
+        """Restore `waiting` and the rounds in flight, each saved by `InFlight.state_dict`."""
         # In older checkpoints `waiting` is a single number.
         self.waiting = list(waiting) if isinstance(waiting, list) else [waiting] * self.schedule.fragments
         resumed = [InFlight.resumed(saved, self.exchange) for saved in flights]
         self.in_flight = {flight.round: flight for flight in resumed}
 
     def wait(self) -> None:
-        """Wait until all rounds being prepared are in flight. Raises any error that occurred while preparing them."""
+        """Wait until all rounds that the thread is preparing are in flight. Raises any error of the thread."""
         for round in list(self.pending):
             self.in_flight[round] = self.pending.pop(round).flight()
 
     def arrived(self) -> Iterator[Round]:
-        """Yield the rounds in flight whose messages have all arrived; nothing while a round is being prepared."""
+        """Yield the rounds in flight whose messages have all arrived; nothing while the thread prepares a round."""
         for round in [] if self.pending else sorted(self.in_flight):
             if self.in_flight[round].pending.arrived():
                 yield round
 
     def before_update(self) -> float:
-        """Wait until the weights of the model may change. Return the seconds that this took.
+        """Wait until the model's weights may be changed. Return the seconds waited.
 
         A caller that calls this before every change may set `notifies_updates`. A launch then copies the weights in the
         background, and inner steps wait for the copy only when the weights are about to change.
@@ -118,14 +118,14 @@ class RoundLauncher:
         return time.perf_counter() - began_s
 
     def add_samples(self, samples: int) -> None:
-        """Count the training samples of one inner step."""
+        """Add the training samples of one inner step to each fragment's count."""
         self.waiting = [waiting + samples for waiting in self.waiting]
 
     def samples_of(self, round: Round) -> int:
         """Return the number of training samples that contribute to a round that launches now.
 
-        These are the samples since the last landing of the fragment, excluding those of rounds in flight. Two
-        rounds of a fragment are in flight if one lands after the next was launched (a delay of H).
+        These are the samples that no landed message includes yet, minus those of the fragment's round in flight, if
+        any: with a delay of H (inner steps per round), a round lands just after the next one launches.
         """
         others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
         return self.waiting[round.fragment] - others
@@ -137,7 +137,7 @@ class RoundLauncher:
     def launch_blocking(self, round: Round) -> InFlight:
         """Launch a round in this thread.
 
-        Raises UserError if the model's parameters were replaced, FloatingPointError if its training has diverged.
+        Raises UserError if the model's parameters were replaced, or FloatingPointError if training has diverged.
         """
         began_s = time.perf_counter()
         samples, leads = self.samples_of(round), self.leads(round)
@@ -147,7 +147,7 @@ class RoundLauncher:
     def launch_async(self, round: Round) -> PendingLaunch:
         """Launch a round in the background thread. Wait until the weights are copied, unless `notifies_updates` is set.
 
-        Raises UserError as `launch_blocking` does; other errors are raised when the result is requested.
+        Raises UserError if the model's parameters were replaced. Other errors are raised when the result is requested.
         """
         assert self.thread
         samples, leads = self.samples_of(round), self.leads(round)
@@ -162,13 +162,13 @@ class RoundLauncher:
 
     @torch.no_grad()
     def snapshot(self, round: Round) -> Snapshot:
-        """Return the tensors from which the message of the round is computed."""
+        """Return the model's tensors from which the round's message is computed."""
         self.island.check_parameters()
         return self.pipeline.snapshot(round.fragment, self.names(round))
 
     @torch.no_grad()
     def copy(self, snapshot: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
-        """Return the snapshot with copies of the tensors that inner steps change; on a GPU, use this stream."""
+        """Return the snapshot with copies of the tensors that inner steps change. On a GPU, copy on `stream`."""
         with torch.cuda.stream(stream):
             return self.pipeline.copy(snapshot)
 
@@ -176,7 +176,7 @@ class RoundLauncher:
     def send(
         self, round: Round, snapshot: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
-        """Build a message from the snapshot and pass it to the exchange; on a GPU, use this stream."""
+        """Build the round's message from the snapshot and pass it to the exchange. On a GPU, compute on `stream`."""
         with torch.cuda.stream(stream):
             local = self.pipeline.launch(round, snapshot, leads=leads)
             header = wire.Header(

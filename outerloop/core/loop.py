@@ -3,7 +3,7 @@
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange                (launch.py)
     at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify.py)
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)                            (land.py)
-    not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e stay as they were
+    not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e do not change
 
 This order guarantees three properties:
 
@@ -12,8 +12,8 @@ This order guarantees three properties:
                          next Δ contains the progress that such a round did not send.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
-    no lost updates      Over all rounds that include a peer, the sum of its Δ equals the sum of its x̂, plus e
-                         (with β = 1; with a smaller β, a part of e is forgotten in each round).
+    no lost updates      Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads
+                         x̂, plus the residual e (with β = 1; with a smaller β, each round forgets a part of e).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class RoundLoop:
     Args:
         scheduler: determines which rounds are due.
         launcher: launches rounds.
-        lander: applies rounds.
-        timeout_s: the longest time that a landing waits for the messages of its round.
+        lander: lands rounds.
+        timeout_s: maximum time that a landing waits for its round's messages.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class RoundLoop:
         self.reports: list[RoundReport] = []
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step with this many samples; launch and land the rounds that are due.
+        """Count one inner step with this many samples, then launch and land the rounds that are due.
 
-        Raises ReplicasDiverged if replicas that must be equal differ.
+        Returns the reports of the rounds that landed or failed. Raises ReplicasDiverged if replicas that must be equal
+        differ.
         """
         self.launcher.add_samples(samples)
         self.reports = []
@@ -64,7 +65,7 @@ class RoundLoop:
         return self.reports
 
     def advance(self) -> None:
-        """Advance by the steps that `StepClock` has counted, at most up to a step after which a round lands."""
+        """Advance by the steps that `StepClock` has counted, but stop after a step at which a round lands or fails."""
         for _ in range(self.clock.passed()):
             self.inner_step += 1
             self.run_due()
@@ -100,15 +101,18 @@ class RoundLoop:
         self.inner_step = self.scheduler.step_after_replay(self.inner_step)
 
     def launch(self, round: Round) -> None:
-        """Launch a round; begin eager updates with round 0. Raises UserError if parameters were replaced."""
+        """Launch a round. With eager updates, apply the first one at the launch of round 0.
+
+        Raises UserError if the model's parameters were replaced.
+        """
         self.launcher.start_round(round)
         if self.lander.eager and not round.number:
             self.lander.eager.begin(self.launcher.in_flight[round], self.exchange.size)
 
     def land(self, round: Round) -> None:
-        """Wait for a round, then apply all of it, or nothing if it failed; store the report.
+        """Wait for a round, then apply all of it, or nothing if it failed. Store the round's report.
 
-        If this raises StateTransferRequired or ReplicasDiverged, nothing has changed.
+        If this raises StateTransferRequired or ReplicasDiverged, the replica is unchanged.
         """
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:
@@ -121,7 +125,7 @@ class RoundLoop:
         self.reports.append(report)
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Replace the shared state by `content`, the state after `round`, and continue as if that round had landed."""
+        """Load `content`, the other peers' shared state after `round`, and continue as if that round had landed."""
         self.launcher.wait()
         self.lander.shared_state.restore(content)
         self.launcher.in_flight.clear()

@@ -1,4 +1,4 @@
-"""Report the memory that a rank holds, by part, in bytes: estimated before the first step, or measured later.
+"""Report the memory of a rank in bytes, by part: estimated before the first step, or measured later.
 
     parameters        this rank's shards of all parameters            gradients      of trainable parameters
     inner optimizer   state of the inner optimizer                    slow           slow weights φ
@@ -30,9 +30,9 @@ from outerloop.types import Tensors
 
 @dataclass(frozen=True)
 class MemoryUsage:
-    """Bytes of each part on one rank.
+    """The memory of one rank in bytes, by part.
 
-    state_device: the device of slow weights, residual and momentum if it is not the model's device, else None.
+    state_device: the device of slow weights, residual and momentum, or None if it is the model's device.
     """
 
     parts: dict[str, int]
@@ -40,7 +40,7 @@ class MemoryUsage:
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
+        """Total bytes of all parts."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class MemoryUsage:
 
 
 class HoldsMemory(Protocol):
-    """The attributes that an estimate reads from an outer loop, or from its stand-in on a rank without outer state."""
+    """The attributes that `estimate` reads from an outer loop, or from its stand-in on a rank without outer state."""
 
     @property
     def model(self) -> Module: ...
@@ -77,7 +77,7 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
     """Return the memory that this rank will use once it has taken a step and landed a round. Changes nothing.
 
     Args:
-        outer: an outer loop whose model is on its final device, and already sharded if it is to be sharded.
+        outer: an outer loop whose model is already on its final device, and sharded if the run shards it.
         optimizer: the inner optimizer, or None.
     """
     trained = outer.island.params.values()
@@ -98,7 +98,7 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
 
 
 def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
-    """Return the memory that this rank uses now, measured on existing tensors."""
+    """Return the memory that this rank uses now, measured from existing tensors."""
     return MemoryUsage(
         {
             "parameters": tree_bytes(outer.model.parameters()),
@@ -115,7 +115,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
 
 
 def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
-    """Return the optimizers inside a composite optimizer. Any other optimizer is its only part; None has no parts."""
+    """Return the optimizers inside a composite optimizer, or [optimizer] if it is not composite, or [] for None."""
     if optimizer is None:
         return []
     values = [value if isinstance(value, list) else [value] for value in vars(optimizer).values()]
@@ -123,9 +123,9 @@ def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Return the size in bytes of an optimizer's state for all its parameters.
+    """Estimate the size in bytes of an optimizer's state for all its parameters.
 
-    The size is estimated by one trial for each combination of group, number of dimensions and dtype.
+    Runs one trial step for each combination of parameter group, number of dimensions and dtype.
     """
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):
@@ -139,7 +139,10 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
-    """Return the bytes of state per byte of a parameter that has as many dimensions as `like`."""
+    """Return the optimizer's state bytes per parameter byte, for parameters with the dtype and dimensions of `like`.
+
+    Runs a trial step of a copy of the optimizer on a small parameter.
+    """
     shape = [SIDE * SIDE] if like.dim() < 2 else [SIDE, SIDE, *[1] * (like.dim() - 2)]
     stand_in = Parameter(like.new_zeros(shape))
     stand_in.grad = torch.zeros_like(stand_in)

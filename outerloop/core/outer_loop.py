@@ -37,34 +37,34 @@ STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class OuterLoop:
-    """One combination of method x feedback x compressor x exchange x schedule, applied to a model.
+    """Low-communication training of a model with one combination of parts: one part for each axis.
 
     Args:
         model: the model, updated in place; its trainable parameters are the fast weights.
-        method, compress, feedback, aggregate, exchange, schedule: the axes.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
-            plus the progress of the inner steps since the launch.
+        method, compress, feedback, aggregate, exchange, schedule: the parts, one for each axis (protocols.py).
+        merge_local: weight, 0 .. 1, of the LOCAL value when a landed fragment is written to the model; "carry" writes
+            the landed value plus the progress of the inner steps since the launch.
         buffers: "local", or "averaged" to replace BatchNorm statistics with their mean over peers when a round lands.
-        eager: at landing, replace this peer's contribution to the round with its newest one (arXiv 2502.12996); needs a
-            schedule that lands a round just after the next round of the same fragment was launched.
+        eager: at landing, replace this peer's contribution to the round with its newest one (arXiv 2502.12996);
+            requires a schedule that lands each round just after the same fragment's next round launches.
         clip: "median", "none" or "auto"; determines which contributions are rejected or scaled down (norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
-        timeout_s: the longest time that a landing waits for the messages of its round.
-        seed: seed of all random choices of the compressor; equal on all peers.
-        rounds: number of rounds of the run; a peer that was absent never skips past the last one. None: no limit.
-        island: gives access to the model; None: `Island(model)`.
+        timeout_s: maximum time that a landing waits for its round's messages.
+        seed: seed for all random choices of the compressor, equal on all peers.
+        rounds: number of rounds in the run, or None for no limit; a peer that was absent never skips past the last one.
+        island: gives access to the model; by default `Island(model)`.
 
     Attributes:
         slow: the slow weights by parameter name.
         shared: whether the slow weights are equal on all peers.
-        warnings: one line for each setting that is allowed but probably not intended.
-        recipe: name of the recipe from which the parts were built; empty if there is none.
-        inner_optimizer: dotted path of the recipe's inner optimizer; empty if there is none.
+        warnings: one line for each setting that is allowed but probably unintended.
+        recipe: name of the recipe from which the parts were built, or "" if there is none.
+        inner_optimizer: dotted path of the recipe's inner optimizer, or "" if there is none.
 
-    At the end of a `with` block the peer leaves the run: with `close`, or immediately if the block raises an exception.
+    At the end of a `with` block, the peer leaves the run: through `close`, or immediately if the block raises.
 
     Raises:
-        UserError: if parts cannot work together.
+        UserError: if the parts cannot work together.
     """
 
     recipe = inner_optimizer = ""
@@ -157,29 +157,29 @@ class OuterLoop:
             self.exchange.abort()
 
     def close(self) -> None:
-        """Leave the run once the other peers have received what they need. No steps can be counted afterwards."""
+        """Send the data that other peers still need, then leave the run. No steps can be counted afterwards."""
         self.closed = True
         self.launcher.wait()
         self.exchange.close()
 
     @property
     def inner_step(self) -> int:
-        """The position in the run: the number of inner steps that are completed or skipped."""
+        """The position in the run: the number of inner steps completed or skipped so far."""
         return self.loop.inner_step
 
     @property
     def in_flight(self) -> dict[Round, InFlight]:
-        """The launched rounds that have not landed."""
+        """The launched rounds that have not landed yet."""
         return self.launcher.in_flight
 
     @property
     def next_round(self) -> Round:
-        """The first round that launches after the current inner step."""
+        """The next round to launch after the current inner step."""
         return self.loop.scheduler.next_round(self.inner_step)
 
     @property
     def samples(self) -> int:
-        """Number of training samples that no landed message includes yet: the maximum over fragments."""
+        """Number of this peer's training samples that no landed message includes yet; the maximum over fragments."""
         return max(self.launcher.waiting)
 
     @property
@@ -189,22 +189,22 @@ class OuterLoop:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes that launches and landings keep from one round to the next, in addition to residual and momentum."""
+        """Bytes of buffers that launches and landings keep between rounds, excluding residual and momentum."""
         return self.pipeline.spare_bytes
 
     @property
     def residual_share(self) -> float:
-        """Bytes that the feedback will store for each byte of slow weights, found by a trial step."""
+        """Bytes that the feedback will store per byte of slow weights, measured in a trial step."""
         return residual_share(self.trial_feedback, self.state_dtype)
 
     @property
     def momentum_share(self) -> float:
-        """Bytes that the outer method will store for each byte of slow weights, found by a trial step."""
+        """Bytes that the outer method will store per byte of slow weights, measured in a trial step."""
         return momentum_share(self.trial_method, self.state_dtype)
 
     @property
     def notifies_updates(self) -> bool:
-        """True if the caller calls `before_update` before every change to the weights. The caller may set this."""
+        """True if the caller calls `before_update` before every change to the weights. Set by the caller."""
         return self.launcher.notifies_updates
 
     @notifies_updates.setter
@@ -212,48 +212,49 @@ class OuterLoop:
         self.launcher.notifies_updates = notifies
 
     def before_update(self) -> float:
-        """Wait until the weights of the model may change. Return the seconds that this took."""
+        """Wait until the model's weights may be changed. Return the seconds waited."""
         return self.launcher.before_update()
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step with this many training samples; launch and land the rounds that are due.
+        """Count one inner step with this many training samples, then launch and land the rounds that are due.
 
-        If this peer was absent for too long, it takes over the state of the others. Raises ReplicasDiverged if
-        replicas that must be equal differ, UserError if this peer has left the run.
+        Returns the reports of the rounds that landed or failed. If this peer was absent for too long, it loads the
+        other peers' state. Raises ReplicasDiverged if replicas that must be equal differ, or UserError if this peer has
+        left the run.
         """
         if self.closed:
             raise UserError(
-                "this outer loop is closed and counts no more steps: end training inside its with block, or call"
-                " remove() on what attach returned"
+                "this outer loop is closed and cannot count steps: finish training inside its `with` block, or call"
+                " remove() on the object that attach returned"
             )
         return self.loop.after_inner_step(samples)
 
     def find_others(self) -> None:
-        """Take over the other peers' state if this peer joins late and cannot land the rounds that it missed.
+        """Load the other peers' state if this peer joins late and can no longer land the rounds that it missed.
 
         Call this before the first inner step.
         """
-        self.all_gathers = 2  # the other peers already took part in two all-gathers, when they started
+        self.all_gathers = 2  # the other peers already took part in two all-gathers when they started
         try:
             decided(self.exchange, self.next_round)
         except StateTransferRequired as transfer:
             self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
 
     def all_gather(self, blob: bytes) -> list[Contribution]:
-        """Send bytes to all peers and return the bytes of all peers, including this one.
+        """Send bytes to all peers, and return the bytes of all peers, including this one.
 
-        All peers must call this the same number of times. Raises RoundFailed if the exchange fails.
+        All peers must call this the same number of times. Raises RoundFailed if the all-gather fails.
         """
         self.launcher.wait()
         self.all_gathers += 1
         return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `evolved` returns, in a form that torch.save and torch.distributed.checkpoint save completely."""
+        """Return the state from `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full."""
         return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
-        """Return all state that evolves, including rounds in flight: the state of each part under its name."""
+        """Return all state that changes during the run, by part, including the rounds in flight."""
         self.launcher.wait()
         return {
             "slow": dict(self.slow),
@@ -264,7 +265,7 @@ class OuterLoop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` or `evolved` returned, and start the exchange of rounds in flight again."""
+        """Restore the state from `state_dict` or `evolved`, and restart the exchange of the rounds in flight."""
         self.launcher.wait()
         state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])

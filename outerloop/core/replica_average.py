@@ -1,7 +1,7 @@
 """Average replicas that differ (gossip). The mean of their slow weights is the model that this machine exports.
 
-The mean is over the peers p whose weights φ_p fit. φ are the weights of this peer, d_p = ‖φ_p − φ‖ is the distance of
-φ_p, and r is the usual distance according to this peer's own history (aggregate/distance_screen.py):
+The mean is over the peers p whose weights φ_p are usable. φ are this peer's weights, d_p = ‖φ_p − φ‖ is the distance of
+φ_p from them, and r is the usual distance in this peer's own history (aggregate/distance_screen.py):
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
@@ -9,7 +9,7 @@ r is known before any peer sends its final weights. So no number of peers can pu
 f of n peers lie, they move the mean by at most 4 r f / n. Each peer computes the mean independently, from the weights
 that it has fetched itself; its own weights always count in full. Peers that have fetched the same weights and clip no
 distance get the same mean. If workers wait for each other (threads, or processes of one program) or clip=none is set,
-distances are not limited, and only weights that do not fit are left out.
+distances are not limited, and only weights with other shapes or non-finite values are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Average:
     spread: the root mean square, over all weights, of the standard deviation between peers.
     peers: names of the peers whose weights are in the mean.
     refused: peer that was left out -> reason.
-    shortened: peer whose distance was clipped -> factor of its distance, below 1.
+    shortened: peer whose distance was clipped -> factor (below 1) that was applied to its distance.
     """
 
     mean: Tensors
@@ -54,7 +54,7 @@ class Average:
 
 @torch.no_grad()
 def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
-    """Return the average of the slow weights of all peers whose weights fit. All peers must call this.
+    """Average the slow weights of all peers whose weights are usable. All peers must call this.
 
     Raises RoundFailed if the exchange of weights fails.
 
@@ -72,7 +72,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     lacking = lanes.all_reduce([float(peer in unfit) for peer in names])
     squares = lanes.all_reduce([apart.get(peer, 0.0) for peer in names])
     refused = {
-        peer: unfit.get(peer, f"{peer}: its weights do not fit in another lane")
+        peer: unfit.get(peer, f"{peer}: its weights do not fit on another rank")
         for peer, count in zip(names, lacking, strict=True)
         if count
     }
@@ -92,7 +92,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
 
 
 def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:
-    """Return peer -> weights for each message that fits, and peer -> reason for each message that does not."""
+    """Decode other peers' weights. Return peer -> weights, and peer -> reason if its weights do not fit `like`."""
     weights, unfit = {}, {}
     for one in met:
         try:
@@ -104,7 +104,7 @@ def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors]
 
 @torch.no_grad()
 def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, float]:
-    """Return peer -> d_p², over the weights of this lane only; infinity if float64 overflows."""
+    """Return each peer's squared L2 distance from `own`, over this rank's shard; infinity if float64 overflows."""
     return {
         peer: sum(float((x.double() - own[name].double()).square().sum()) for name, x in weights.items())
         for peer, weights in others.items()
@@ -112,14 +112,14 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 
 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
-    """Return r, the usual distance, for the weights of all lanes together; infinity if distances are not screened."""
+    """Return the usual L2 distance between replicas, over all shards, or infinity if distances are not screened."""
     usual = outer.screen.usual_of_replicas()
     return usual if math.isinf(usual) else math.sqrt(lanes.all_reduce([usual**2])[0])
 
 
 @torch.no_grad()
 def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
-    """Return each peer's weights, with their distance from `own` multiplied by the peer's factor."""
+    """Return each peer's weights, with their distance from `own` multiplied by the peer's factor (at most 1)."""
     return {
         peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
         if factors[peer] < 1
@@ -130,7 +130,7 @@ def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str
 
 @torch.no_grad()
 def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tensors, float]:
-    """Return the mean of the replicas, and the sum over all weights of the variance between replicas."""
+    """Return the mean of the replicas, and the variance between replicas, summed over all weights."""
     mean, variance = {}, 0.0
     for name in like:
         each = [slow[name] for slow in replicas]
@@ -140,6 +140,6 @@ def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tenso
 
 
 def weights_of(blob: bytes | memoryview, like: Tensors) -> Tensors:
-    """Return one peer's weights. Raises InvalidMessage unless they are finite and have the shapes of `like`."""
+    """Decode one peer's weights. Raises InvalidMessage unless they are finite and have the shapes of `like`."""
     message = wire.unpack(blob, schema_of(like))
     return {name: AS_THEY_ARE.decode(message, name, x) for name, x in like.items()}

@@ -23,20 +23,20 @@ CHARTS = {
     "delta_norm": "outer/delta_norm",
     "mean_norm": "outer/mean_norm",
 }
-"""Field of a round's report -> name of its chart in every logger."""
+"""Field of RoundReport -> name of its chart in every logger."""
 SPENT = "compute_s", "communication_s", "others_s"
-"""The categories into which a worker's time is divided."""
+"""The categories of a worker's time: computing, communicating, and waiting for other peers."""
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round that has not landed.
+    """A launched round that has not landed yet.
 
-    update: the input of the compressor by parameter name, x = Δ + feedback.
+    update: the compressor's input by parameter name, x = Δ + feedback, where Δ is the pseudo-gradient.
     blob: the message; empty if this peer sent none.
-    pending: the exchange of the message, which has been started.
+    pending: the exchange of the message, already started.
     samples: number of training samples that contribute to the message.
-    launch_s: seconds for which inner steps stopped for the launch.
+    launch_s: time that inner steps were stopped for the launch.
     delta_norm: L2 norm of Δ.
     fast_at_launch: copies of the fast weights at the launch, if the landing needs them.
     """
@@ -51,7 +51,7 @@ class InFlight:
     fast_at_launch: Tensors = field(default_factory=dict, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the exchange, which `resumed` starts again with the same message."""
+        """Return the state of this round. It excludes the exchange, which `resumed` restarts with the same message."""
         return {
             "round": [self.round.number, self.round.fragment],
             "offered": self.update,
@@ -63,7 +63,7 @@ class InFlight:
 
     @classmethod
     def resumed(cls, saved: dict[str, Any], exchange: Exchange) -> InFlight:
-        """Restore what `state_dict` returned, and start the exchange again with the same message."""
+        """Restore a round from its `state_dict`, and restart the exchange with the same message."""
         round = Round(*saved["round"])
         return cls(
             round,
@@ -79,7 +79,7 @@ class InFlight:
     def receive(self, exchange: Exchange, timeout_s: float) -> ReceivedRound:
         """Wait for the contributions to this round.
 
-        Raises RoundFailed or QuorumLost if they do not arrive, StateTransferRequired if this peer is too far behind.
+        Raises RoundFailed or QuorumLost if they do not arrive, or StateTransferRequired if this peer is too far behind.
         """
         began_s, before_s = time.perf_counter(), metered(exchange).transfer_s
         contributions = self.pending.wait(timeout_s)
@@ -88,7 +88,7 @@ class InFlight:
         return ReceivedRound(contributions, at_s, at_s - began_s, transfer_s)
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
-        """Return the report of this round, which has landed or failed."""
+        """Return the report of this landed or failed round. `outcome`: the remaining fields of RoundReport."""
         return RoundReport(
             round=self.round,
             samples=self.samples,
@@ -105,9 +105,9 @@ class InFlight:
 class PendingLaunch:
     """A round that is being prepared while inner steps continue.
 
-    copied: is done when the model has been read.
-    ready: is done when the round is in flight.
-    stall_s: seconds for which inner steps have stopped for this round so far.
+    copied: done when the model's tensors have been copied.
+    ready: done when the round is in flight.
+    stall_s: time that inner steps have been stopped for this round so far.
     """
 
     copied: Future[Any]
@@ -115,7 +115,10 @@ class PendingLaunch:
     stall_s: float
 
     def until(self, done: Future[Result]) -> Result:
-        """Stop inner steps until `copied` or `ready` is done; return its result. Raises errors of the launch thread."""
+        """Stop inner steps until `done` (`copied` or `ready`) completes, and return its result.
+
+        Adds the time to `stall_s`. Raises errors of the launch thread.
+        """
         began_s = time.perf_counter()
         try:
             return done.result()
@@ -123,7 +126,7 @@ class PendingLaunch:
             self.stall_s += time.perf_counter() - began_s
 
     def flight(self) -> InFlight:
-        """Return the round once it is in flight. Raises any error of the launch thread."""
+        """Wait until the round is in flight, and return it. Raises any error of the launch thread."""
         flight = self.until(self.ready)
         return replace(flight, launch_s=self.stall_s)
 
@@ -132,9 +135,9 @@ class PendingLaunch:
 class ReceivedRound:
     """The contributions to a round.
 
-    at_s: time at which all of them had arrived (time.perf_counter).
-    wait_s: seconds for which the landing waited for them.
-    transfer_s: the part of `wait_s` in which payloads were being transferred.
+    at_s: time.perf_counter() when all of them had arrived.
+    wait_s: time that the landing waited for them.
+    transfer_s: the part of `wait_s` during which payloads were being transferred.
     """
 
     contributions: list[Contribution] = field(repr=False)
@@ -144,16 +147,16 @@ class ReceivedRound:
 
 
 class RoundCostMeter:
-    """Measures the cost of a round to this peer, from one landing to the next, for parts that adapt to the cost.
+    """Measures what each round costs this peer, from one landing to the next, for parts that adapt to the cost.
 
-    compute_s = median seconds of an inner step · inner steps;  hidden_s = τ · (median seconds of an inner step)
+    compute_s = (median seconds per inner step) · (inner steps);  hidden_s = τ · (median seconds per inner step)
 
-    The median ignores evaluations and checkpoints, which also take place between two inner steps.
+    The median ignores evaluations and checkpoints, which also run between two inner steps.
 
     Args:
         exchange: provides the transfer time and the bytes sent.
-        delay: τ of the schedule, in inner steps.
-        step_s: seconds that the schedule counts as an inner step; 0 if it counts the inner steps themselves.
+        delay: the schedule's delay τ, in inner steps.
+        step_s: seconds that the schedule counts as one inner step, or 0 if it counts the inner steps themselves.
     """
 
     def __init__(self, exchange: Exchange, *, delay: int, step_s: float) -> None:
@@ -164,9 +167,9 @@ class RoundCostMeter:
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
-        """Mark the end of an inner step on entry, and the beginning of the next inner step on exit.
+        """Mark the end of an inner step on entry, and the start of the next inner step on exit.
 
-        The first inner step is not measured, because its beginning is unknown.
+        The first inner step is not measured, because its start is unknown.
         """
         if self.began_s is not None:
             self.steps_s.append(time.perf_counter() - self.began_s)
@@ -176,7 +179,7 @@ class RoundCostMeter:
             self.began_s = time.perf_counter()
 
     def cost(self, codec_s: float) -> RoundCost:
-        """Return the cost since the last call. `codec_s`: seconds of launching and landing."""
+        """Return the cost since the last call. `codec_s`: seconds spent on launching and landing."""
         step_s = statistics.median(self.steps_s) if self.steps_s else 0.0
         transfer_s, bytes_sent = self.traffic.transfer_s, self.traffic.bytes_sent
         cost = RoundCost(
@@ -196,17 +199,18 @@ class RoundReport:
 
     samples: number of training samples that contribute to this peer's message.
     payload_bytes: size of this peer's message.
-    launch_s, wait_s, land_s: seconds of launching, waiting for contributions, and landing.
-    delta_norm, mean_norm: L2 norms of Δ and ḡ.
+    launch_s, wait_s, land_s: time spent on launching, waiting for contributions, and landing.
+    delta_norm, mean_norm: L2 norms of the pseudo-gradient Δ and the aggregate ḡ.
     slow_hash: hash of the slow weights after the round.
     peers: the peers whose messages are included.
-    diverged: peers whose slow weights differ from the slow weights of most peers.
-    refused: one line for each message that could not be used: its peer, and why.
-    notes: one line for each part that has adapted: what is done differently in later rounds, and why.
-    transfer_s: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
+    diverged: peers whose slow weights differ from those of most peers.
+    refused: one line for each unusable message: its peer, and the reason.
+    notes: one line for each part that adapted (what changes in later rounds, and why), and one line if slow weights
+        differ but too few hashes are known to decide whose are right.
+    transfer_s: the part of `wait_s` during which payloads were being transferred. The rest was spent waiting for other
         peers: until slower peers had finished computing, until the grace period for missing peers was over, or until
         the participants were agreed on.
-    failed: why the round failed; empty if it landed.
+    failed: why the round failed, or "" if it landed.
     blob: the message that this peer sent.
     """
 
@@ -229,16 +233,16 @@ class RoundReport:
 
     @property
     def peer_wait_s(self) -> float:
-        """Seconds for which this peer waited for other peers."""
+        """Seconds that this peer waited for other peers, excluding transfers."""
         return self.wait_s - self.transfer_s
 
     def charts(self, *, bytes_sent: int) -> dict[str, float]:
-        """Return the value of each chart by name. `bytes_sent`: bytes that this peer has sent since the run began."""
+        """Return chart name -> value, for loggers. `bytes_sent`: bytes that this peer has sent since the run began."""
         values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
         return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
 
 
 def utilization(*, compute_s: float, communication_s: float, others_s: float) -> float:
-    """Return compute / (compute + communication + waiting for others), 0 .. 1; 1 if all are 0."""
+    """Return compute / (compute + communication + waiting for other peers), or 1 if all three are 0."""
     total_s = compute_s + communication_s + others_s
     return compute_s / total_s if total_s else 1.0

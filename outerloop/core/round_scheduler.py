@@ -33,11 +33,11 @@ class DueWork:
 
 
 class RoundScheduler:
-    """Applies a schedule to a run. Has no state.
+    """Determines which rounds of a run are due according to its schedule. It has no state.
 
     Args:
-        schedule: when rounds launch and land.
-        rounds: number of rounds of the run; a peer that was absent never skips past the last one. None: no limit.
+        schedule: determines when rounds launch and land.
+        rounds: number of rounds in the run, or None for no limit; a peer that was absent never skips past the last one.
     """
 
     def __init__(self, schedule: Schedule, *, rounds: int | None) -> None:
@@ -53,7 +53,7 @@ class RoundScheduler:
 
         Args:
             decided: returns whether the other peers have decided a round without this peer.
-            replayed: rounds that were just replayed, which are no longer due.
+            replayed: rounds that were just replayed, and are therefore no longer due.
         """
         due = self.schedule.due(step)
         launches = [round for round in due.launch if round not in replayed]
@@ -61,29 +61,29 @@ class RoundScheduler:
         return DueWork(replays, [round for round in launches if round not in replays], due.land)
 
     def next_round(self, step: int) -> Round:
-        """Return the first round that launches after a step later than `step`."""
+        """Return the next round to launch later than inner step `step`."""
         return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
 
     def step_after_replay(self, step: int) -> int:
         """Return the first step later than `step` after which a round launches.
 
-        If the last round of the run launches after `step`, return `step`.
+        If the run's last round launches after `step` itself, return `step`.
         """
         if self.rounds is not None and step == self.schedule.inner_steps(self.rounds) - self.schedule.delay:
             return step
         return next(later for later in count(step + 1) if self.schedule.due(later).launch)
 
     def launch_step(self, round: Round) -> int:
-        """Return the step after which a round launches."""
+        """Return the inner step after which a round launches."""
         last = self.schedule.inner_steps(round.number + 1)
         return next(step for step in range(last, -1, -1) if round in self.schedule.due(step).launch)
 
 
 class StepClock:
-    """Counts the steps of a schedule. Time-based steps start when the first inner step ends.
+    """Counts the steps of a schedule: inner steps, or time-based steps that start when the first inner step ends.
 
     Args:
-        step_s: seconds of a counted step; 0: every inner step counts as one.
+        step_s: duration of a time-based step, or 0 to count inner steps.
     """
 
     def __init__(self, step_s: float) -> None:
@@ -91,7 +91,10 @@ class StepClock:
         self.since_s: float | None = None
 
     def passed(self) -> int:
-        """Return the number of counted steps that have ended since the last call. Leftover time is carried over."""
+        """Return the number of steps that have ended since the last call. Call this once after each inner step.
+
+        Leftover time is carried over to the next call.
+        """
         if not self.step_s:
             return 1
         if self.since_s is None:

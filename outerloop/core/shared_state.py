@@ -1,13 +1,13 @@
 """The state that all replicas of a run share, serialized for a replica that joins late or was absent for too long.
 
-    slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
-    norms of the last rounds
+    slow weights φ, the outer method's state, the tensors agreed on for the next round, the schedule's state, mean
+    buffers, norms of the last rounds
     -> bytes (canonical.py)
     -> the receiver replaces its own state;  θ ← φ_new + (θ − φ_old)
 
-So the pseudo-gradient Δ = φ − θ of the receiver does not change, up to rounding. It is zero for a new peer. For a peer
-that was absent it is the progress since its last round, which its next message contains. The residual is private to
-each peer and does not change.
+So the receiver's pseudo-gradient Δ = φ − θ does not change, up to rounding. It is zero for a new peer. For a peer that
+was absent, it is the progress since its last round, which its next message contains. The residual is private to each
+peer and does not change.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from outerloop.state.checkpoint import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
-"""Maximum size of a state, in multiples of the slow weights. With AdamW as outer optimizer, a state takes 3."""
+"""Maximum size of a state, as a multiple of the slow weights and mean buffers. With outer AdamW, it is about 3."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
-"""Key of the only part that may be missing from a state, because older runs do not have it."""
+"""Key of the only part that may be missing from a state: older runs do not have it."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 
 
 class SharedState:
-    """The shared part of one replica: slow weights, the outer method's and the codec's state, mean buffers, norms.
+    """The state that one replica shares with all others: slow weights, method and codec state, mean buffers, norms.
 
     schedule: the schedule if it adapts, else None.
-    max_bytes: attribute, the maximum size of a serialized state of this run.
+
+    The attribute `max_bytes` is the maximum size of a serialized state of this run.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class SharedState:
         self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
-        """Adapt the parts that observe landed rounds, identically on all replicas.
+        """Let the adaptive parts observe a landed round, with the same effect on all replicas.
 
-        Return the schedule's note on what has changed, or "". `update`: tensors with the names and shapes of the round.
+        Returns the schedule's note on what changed, or "". `update`: tensors with the round's names and shapes.
         """
         note = self.schedule.observe(round, verified.agreement) if self.schedule else ""
         self.codec.landed(verified.aggregated.messages, update)
@@ -71,7 +72,7 @@ class SharedState:
         return note
 
     def serialize(self) -> bytes:
-        """Return the shared state as bytes, which are equal on all replicas that have landed the same rounds."""
+        """Return the shared state as bytes, which are equal on all replicas that landed the same rounds."""
         return canonical.pack(
             {
                 "slow": self.replica.slow,
@@ -85,9 +86,9 @@ class SharedState:
 
     @torch.no_grad()
     def restore(self, content: bytes) -> None:
-        """Replace the shared state by what `serialize` returned on another peer; keep Δ = φ − θ.
+        """Load a shared state that another peer serialized, keeping the pseudo-gradient Δ = φ − θ (slow minus fast).
 
-        Raises UserError if that state does not match this run; then nothing has changed.
+        Raises UserError, and changes nothing, if that state does not match this run.
         """
         try:
             state = on_device(canonical.unpack(content), self.replica.device)
@@ -111,8 +112,8 @@ class SharedState:
     def check(self, state: Any) -> None:
         """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. Parts that check
-        their state only when they load it are copied, and the copies load it.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. Where a part checks its
+        state only on loading, a copy of the part loads it.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
@@ -128,7 +129,7 @@ class SharedState:
 
 
 def check(received: Any, own: Tensors) -> None:
-    """Check that `received` has the names, shapes and dtypes of `own`, and is finite. Raises ValueError."""
+    """Check that `received` has the names, shapes and dtypes of `own`, and is finite. Raises ValueError if not."""
     if received.keys() != own.keys():
         raise ValueError(
             f"of the received and the local state, only one has {', '.join(sorted(received.keys() ^ own.keys()))}"
@@ -144,7 +145,7 @@ def check(received: Any, own: Tensors) -> None:
 
 
 def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
-    """Check that the compressor can use the received agreement in the next round. Raises ValueError or TypeError."""
+    """Check that the compressor can use the received agreed tensors. Raises ValueError or TypeError if it cannot."""
     if received.keys() != {"agreed"}:
         raise ValueError("what was agreed on must be a map with the key agreed")
     for name, word in received["agreed"].items():

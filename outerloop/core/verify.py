@@ -19,7 +19,7 @@ from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
 RECENT = 8
-"""Number of recent rounds. A peer that took part in none of them is not needed to decide whose weights are right."""
+"""Number of rounds after which an absent peer no longer counts in deciding whose weights are right."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class VerifiedRound:
     """A round whose messages have been verified.
 
     aggregated: the aggregate of the usable messages.
-    measured: norms and samples of the usable messages.
+    measured: norms and sample counts of the usable messages.
     refused: peer -> why its message was refused.
-    agreement: how far the payloads agree, ρ of aggregate/similarity.py; None if the schedule does not need it, or if
+    agreement: how far the payloads agree (ρ in aggregate/similarity.py), or None if the schedule does not need it or
         there was nothing to compare.
     """
 
@@ -46,7 +46,7 @@ class RoundVerifier:
         pipeline: decodes and aggregates messages.
         exchange: the exchange of this peer.
         shared: whether all replicas of the run hold equal slow weights.
-        measures: whether the schedule needs the agreement of payloads.
+        measures: whether to measure how far the payloads agree, because the schedule needs it.
         screen: decides which contributions count, and with what weight.
 
     Attributes:
@@ -65,18 +65,20 @@ class RoundVerifier:
 
     @torch.no_grad()
     def verify_round(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
-        """Verify and aggregate the messages of a round, once for all workers of a process.
+        """Verify and aggregate a round's messages. Workers of the same process share the result.
 
-        Raises RoundFailed or InvalidMessage if the round cannot be used. Changes nothing.
+        Raises RoundFailed or InvalidMessage if the round is unusable. Changes nothing.
         """
         contributions, like = received.contributions, flight.update
         return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
 
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
-        """Verify and aggregate those messages of a round that have not been refused yet. Raises InvalidMessage.
+        """Verify and aggregate those messages of a round that have not been refused yet.
 
-        refused: the messages that were refused when the same round was read before, including those refused because
-            of their norms; empty when it is read for the first time.
+        refused: peer -> why its message was refused when the same round was read before (also for its norm); empty when
+            the round is read for the first time.
+
+        Raises InvalidMessage if the round is unusable.
         """
         verified = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
@@ -86,14 +88,14 @@ class RoundVerifier:
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
     ) -> VerifiedRound:
-        """Aggregate all usable messages, and list the messages that are left out and why. Raises InvalidMessage.
+        """Aggregate all usable messages, and list the messages that are left out, with the reasons.
 
-        If the exchange waits for all peers, a message that cannot be decoded makes the round fail. Otherwise the
-        message is left out: all peers have the same messages, and if one peer cannot decode a message, no peer can.
-        Decodable messages are screened by their norms only once, because a second screening of the remaining messages
-        would refuse more of them.
+        If the exchange waits for all peers, a message that cannot be decoded makes the round fail with InvalidMessage.
+        Otherwise, that message is left out: all peers have the same messages, and if one peer cannot decode a message,
+        no peer can. Decodable messages are screened by their norms only once, because a second screening of the
+        remaining messages would refuse more of them.
 
-        screened: whether messages of this round have already been screened.
+        screened: whether the messages of this round have already been screened.
         """
         usable = [contribution for contribution in received if contribution.peer not in refused]
         if not usable:
@@ -112,27 +114,27 @@ class RoundVerifier:
         return self.read(received, like, {**refused, **new}, screened=screened)
 
     def aggregate(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
-        """Aggregate these messages with the factors and weights that the screen gives them. Raises InvalidMessage."""
+        """Aggregate messages with the factors and weights from the norm screen. Raises InvalidMessage."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
         aggregated = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
         return VerifiedRound(aggregated, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
-        """Return the measurements on which the screen is based."""
+        """Return the norms and sample counts of the messages, from which the norm screen decides."""
         samples = [message.header.samples for message in decoded.messages]
         peers = [message.header.peer for message in decoded.messages]
         own = peers.index(self.exchange.peer) if self.exchange.peer in peers else None
         return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
     def screened_out(self, decoded: DecodedRound, measured: Measured) -> Refusals:
-        """Return peer -> why the screen refuses its message, judging by norms and numbers of samples."""
+        """Return peer -> reason for each message that the norm screen refuses because of its norm or sample count."""
         if not self.screen.on or self.exchange.info.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
 
     def undecodable(self, usable: Sequence[Contribution], like: Tensors) -> Refusals:
-        """Return peer -> why its message cannot be decoded and aggregated, for messages that fail even alone."""
+        """Return peer -> reason for each message that cannot be decoded and aggregated even on its own."""
         found = {}
         for contribution in usable:
             try:
@@ -143,12 +145,12 @@ class RoundVerifier:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers that report a different hash of the slow weights than most peers.
+        """Return the peers whose reported hash of the slow weights differs from that of most peers.
 
         `own` is this peer's hash. If recently seen peers are missing, a hash reported by fewer than half of all peers
         is not used to decide who is right, because a dishonest leader may have left the others out (`undecided`).
 
-        Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
+        Raises StateTransferRequired if this peer is in the minority and can load the other peers' state. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if the exchange cannot transfer state.
         """
         hashes = self.hashes(messages, own)
@@ -166,7 +168,7 @@ class RoundVerifier:
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return one line if hashes differ and too few hashes are known to decide whose weights are right; else "".
+        """Return a note if hashes differ and too few hashes are known to decide whose weights are right; else "".
 
         Fewer than half of all peers are assumed to lie, so if half of all peers report the same hash, at least one of
         them is honest.
@@ -182,9 +184,10 @@ class RoundVerifier:
         return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
     def known_peers(self, peers: Collection[str], number: int) -> int:
-        """Return how many peers are known: `peers`, and others that took part in one of the last RECENT rounds.
+        """Return how many peers are known: `peers`, plus others that took part in one of the last RECENT rounds.
 
-        While some peers may not have been seen yet, return at least the size of the run.
+        number: number of the current round. While some peers may not have been seen yet, in the first RECENT rounds,
+        return at least the size of the run.
         """
         absent = {peer for peer, last in self.last_seen.items() if last >= number - RECENT} - set(peers)
         known = len(peers) + len(absent)
@@ -196,5 +199,5 @@ class RoundVerifier:
         self.last_seen |= {message.header.peer: round.number for message in messages}
 
     def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
-        """Return the hash of the slow weights that each peer reports, including this peer."""
+        """Return peer -> hash of its slow weights: those reported in the messages, and this peer's own."""
         return {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}

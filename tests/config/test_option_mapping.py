@@ -109,7 +109,7 @@ def test_the_run_is_left_at_the_end_of_the_block_and_at_once_after_an_error(fail
         assert repr(outer) == "OuterLoop(recipe='diloco', round=0, inner_step=0, peer='000', size=1)"
         assert 1 / (not fails)
     assert seen == [left]
-    with pytest.raises(outerloop.UserError, match="this outer loop is closed and counts no more steps"):
+    with pytest.raises(outerloop.UserError, match="this outer loop is closed and cannot count steps"):
         outer.after_inner_step(1)
 
 

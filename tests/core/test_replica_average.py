@@ -148,4 +148,4 @@ def test_a_replica_that_one_lane_cannot_read_is_left_out_in_all_lanes():
 
     own, other = replicas(2)
     found = average(Loop(own, {"001": blob_of(other, "001")}), OtherLane(None))
-    assert found.peers == ("000",) and found.refused["001"].endswith("in another lane")
+    assert found.peers == ("000",) and found.refused["001"].endswith("on another rank")

@@ -27,7 +27,7 @@ from outerloop.types import Contribution, Parts, Round, Tensors
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The input of a launch: the buffers, and either gradients or fast weights (in the model's own dtype)."""
+    """The input of a launch: the model's buffers, and its gradients or fast weights (in the model's own dtype)."""
 
     read: Tensors
     buffers: dict[str, Parts]
@@ -37,8 +37,8 @@ class Snapshot:
 class DecodedRound:
     """The decoded messages of a round.
 
-    messages: in peer-name order.
-    kept: the decoded sparse updates of fused tensors.
+    messages: sorted by peer name.
+    kept: decoded sparse updates of the tensors that go through the fused pipeline.
     norms: L2 norm of each message; empty if norms were not measured.
     """
 
@@ -51,10 +51,10 @@ class DecodedRound:
 class AggregatedRound:
     """The result of aggregating a round.
 
-    messages: in peer-name order.
-    mean: the aggregate of dense tensors.
-    kept: all peers' sparse updates of fused tensors, which are not aggregated yet.
-    buffers: the mean of buffers.
+    messages: sorted by peer name.
+    mean: the aggregate of the tensors that go through the dense pipeline.
+    kept: all peers' sparse updates of the tensors that go through the fused pipeline, not aggregated yet.
+    buffers: the mean of all peers' buffers.
     """
 
     messages: list[wire.Message]
@@ -63,7 +63,7 @@ class AggregatedRound:
     buffers: Tensors
 
     def to(self, device: torch.device) -> AggregatedRound:
-        """Return a copy whose tensors are on this device; the messages are not moved."""
+        """Return a copy with all tensors on this device. The messages are not moved."""
         kept = {name: k.to(device) for name, k in self.kept.items()}
         return AggregatedRound(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
@@ -75,11 +75,11 @@ class RoundPipeline:
         island: gives access to the fast weights.
         slow: the slow weights by parameter name; updated in place.
         buffers: buffers of the same model.
-        method, feedback, aggregate: the axes.
-        codec: encodes the tensors of this peer and decodes those of all peers.
+        method, feedback, aggregate: the parts for these axes.
+        codec: encodes this peer's tensors and decodes those of all peers.
         peer: this peer's name.
-        delay, sync_every: delay and sync_every of the schedule, in inner steps.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
+        delay, sync_every: the schedule's inner steps between launch and landing, and between two rounds of a fragment.
+        merge_local: weight, 0 .. 1, of the LOCAL value when a landed fragment is written to the model, or "carry".
         concurrent: whether inner steps continue between `copy` and `launch`.
     """
 
@@ -112,7 +112,7 @@ class RoundPipeline:
         self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
 
     def snapshot(self, fragment: int, names: Sequence[str]) -> Snapshot:
-        """Return the current values of these tensors of the model, not copied if they can be read in place."""
+        """Return the current values of these tensors of the model, without a copy if they can be read in place."""
         weights = self.reads == "weights"
         read = self.island.read_raw(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
@@ -120,8 +120,8 @@ class RoundPipeline:
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with copies of the tensors that may change before their last use.
 
-        The copies reuse the memory of the previous round's copies, which are no longer needed, because allocating new
-        memory would cost more than copying.
+        The copies overwrite those of the previous round, which are no longer needed, because allocating new memory
+        would take longer than copying.
         """
         read, copied = snapshot.read, self.copied(snapshot.read)
         for name in copied:
@@ -130,7 +130,7 @@ class RoundPipeline:
         return Snapshot(read | {name: self.copies[name].copy_(read[name]) for name in copied}, snapshot.buffers)
 
     def launch(self, round: Round, snapshot: Snapshot, *, leads: bool) -> LocalUpdate:
-        """Compute the difference, add feedback, and compress. Parts are in the order of the snapshot.
+        """Compute this peer's update, add feedback, and compress it. The parts keep the order of the snapshot.
 
         Changes no state that outlives the call.
         """
@@ -147,19 +147,22 @@ class RoundPipeline:
         )
 
     def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the names of the tensors for which the landing needs the fast weights at the launch."""
+        """Return the names of the tensors whose fast weights at the launch are needed again at the landing."""
         if self.carry:
             return names
         return self.split(names)[0] if self.fused.on_copy else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
-        """Return the names of the tensors that are copied at a launch: only fast weights that are read in place."""
+        """Return the names of the tensors to copy at a launch, all of which are fast weights that are read in place."""
         if self.reads == "gradients" or not self.island.in_place:
             return ()
         return names if self.concurrent else self.landing_needs(names)
 
     def decode(self, received: Iterable[Contribution], like: Tensors, *, measured: bool) -> DecodedRound:
-        """Check all peers' messages, and decode the fused tensors. Raises InvalidMessage. Changes nothing."""
+        """Validate all messages, and decode the tensors that go through the fused pipeline. Changes nothing.
+
+        measured: whether to compute the norms of messages. Raises InvalidMessage if a message is invalid.
+        """
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.codec.unpack(contribution, like) for contribution in in_order]
         kept = self.fused.combine(messages, self.split(like)[0])
@@ -169,7 +172,9 @@ class RoundPipeline:
     def combine(
         self, decoded: DecodedRound, like: Tensors, *, factors: list[float], samples: list[int]
     ) -> AggregatedRound:
-        """Aggregate all messages, each multiplied by its factor and weighted by its number of samples.
+        """Aggregate all messages, after multiplying each by its factor.
+
+        samples: number of samples of each message, which some aggregates use as its weight.
 
         Raises InvalidMessage if a message cannot be decoded.
         """
@@ -180,9 +185,9 @@ class RoundPipeline:
         return AggregatedRound(messages, mean, kept, self.buffers.combine(messages))
 
     def sent(self, combined: AggregatedRound, like: Tensors) -> Iterator[list[Tensor]]:
-        """Yield for each tensor the contributions of all peers, in peer-name order.
+        """For each tensor, yield all peers' contributions, ordered by peer name.
 
-        Coordinates at which all peers have zero may be omitted.
+        Coordinates that are zero for all peers may be omitted.
         """
         number = combined.messages[0].header.round
         yield from self.fused.sent(number, combined.kept, like)
@@ -190,7 +195,7 @@ class RoundPipeline:
             yield self.dense.contributions(combined.messages, name, like[name])
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, SparseUpdates], like: Tensors) -> list[float]:
-        """Return the L2 norm of each message, over all tensors of both pipelines in the order of `like`.
+        """Return the L2 norm of each message, over all of its tensors, dense and fused.
 
         Raises InvalidMessage if a message cannot be decoded.
         """
@@ -202,9 +207,9 @@ class RoundPipeline:
         return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
 
     def land(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
-        """Update residual, slow and fast weights, and buffers. Return Σ ḡ². Overwrites `fast_at_launch`.
+        """Update the residual, the slow and fast weights, and the buffers. Return Σ ḡ², where ḡ is the aggregate.
 
-        included: whether the round includes this peer's message.
+        Overwrites `fast_at_launch`. included: whether the round includes this peer's message.
         """
         if included:
             squares = self.land_with_own(combined, update, fast_at_launch)
@@ -216,7 +221,8 @@ class RoundPipeline:
     def land_with_own(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
         """Land a round that includes this peer's message.
 
-        With "carry", θ ← φ + (θ − θ at the launch), so that no inner step since the launch is lost or counted twice.
+        If merge_local is "carry", fast weights θ ← slow weights φ + (θ − θ at the launch), so that no inner step since
+        the launch is lost or counted twice. Returns Σ ḡ², where ḡ is the aggregate.
         """
         if self.carry:
             self.island.add(fast_at_launch, alpha=-1)  # θ now contains only the progress since the launch
@@ -230,8 +236,8 @@ class RoundPipeline:
     def land_without_own(self, combined: AggregatedRound, update: Tensors) -> float:
         """Land a round that was decided without this peer's message.
 
-        The residual stays, and the fast weights change by the same amount as the slow weights, so that Δ = φ − θ stays
-        the same up to rounding.
+        The residual does not change. The fast weights θ change by the same amount as the slow weights φ, so Δ = φ − θ
+        does not change either, up to rounding. Returns Σ ḡ², where ḡ is the aggregate.
         """
         fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
@@ -242,16 +248,16 @@ class RoundPipeline:
     def update_slow(self, combined: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
         """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ ḡ².
 
-        fast: the fast weights of fused tensors, which the kernels set to the slow weights.
+        ḡ is the aggregate. fast: the fast weights of fused tensors, which the kernels set to the new slow weights.
         """
         slow = {name: self.slow[name] for name in combined.kept}
         squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)
         return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """Write into the model the fast weights with which inner steps continue, after slow weights have been updated.
+        """After an update of the slow weights, write the fast weights from which inner steps continue to the model.
 
-        carry: whether to add them to the values in the model, instead of overwriting those values.
+        carry: whether to add them to the model's current values instead of overwriting these.
         """
         begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
@@ -260,27 +266,27 @@ class RoundPipeline:
             self.island.write(begun, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
-        """Return the slow weights that go through the fused pipeline, and the others."""
+        """Return the slow weights that go through the fused pipeline, then those that go through the dense pipeline."""
         slow = {name: self.slow[name] for name in names}
         fused = {name: x for name, x in slow.items() if self.takes(name, x)}
         return fused, {name: x for name, x in slow.items() if name not in fused}
 
     def takes(self, name: str, slow: Tensor) -> bool:
-        """Return whether a tensor goes through the kernels, which need contiguous memory.
+        """Return whether a tensor goes through the fused kernels, which require contiguous memory.
 
-        The answer must be the same on all peers, so peers compare memory layouts before they begin.
+        The answer must be the same on all peers, so peers compare memory layouts before they start.
         """
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:
-        """Tensors that launches and landings keep from one round to the next, in addition to residual and momentum."""
+        """Tensors that launches and landings keep between rounds, excluding residual and momentum."""
         return self.copies, self.fused.begin_memory or {}
 
     @property
     def spare_bytes(self) -> int:
-        """Number of bytes that `spare` will take."""
+        """Size of `spare` in bytes once all of its tensors are allocated."""
         copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
         begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
         return copies + tree_bytes(begun)

@@ -1,9 +1,9 @@
-"""Run a round with any combination of axes, with dense tensors between the steps of the computation.
+"""Run a round with any combination of parts, passing dense tensors between the steps of the computation.
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
-Norms, agreement and aggregate are all computed from the same kind of tensor. If the compressor applies an orthonormal
-transform and the aggregate accepts coefficients, they are computed from the coefficients, otherwise from the values.
+Norms, agreement and aggregate are all computed from the same kind of tensor: from coefficients if the compressor
+applies an orthonormal transform and the aggregate accepts coefficients, otherwise from values.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from outerloop.types import Parts, Tensors
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """One pipeline's part of a message, and the tensors that a landing needs.
+    """One pipeline's share of a message, and the tensors that the landing needs.
 
-    update: the input of the compressor, x = Δ + feedback.
+    parts: the encoded tensors.
+    update: the compressor's input, x = Δ + feedback, where Δ is the pseudo-gradient.
     squares: Σ Δ².
-    fast_at_launch: copies of θ.
+    fast_at_launch: copies of the fast weights.
     """
 
     parts: dict[str, Parts]
@@ -41,7 +42,7 @@ class LocalUpdate:
 
 
 class DensePipeline:
-    """The reference definition of a round; supports every tensor.
+    """The reference implementation of a round, which supports every tensor.
 
     slow: this peer's slow weights. If the method sends weights, norms and factors apply to the difference between a
         contribution and `slow`, not to the contribution itself (aggregate/distance_screen.py).
@@ -63,7 +64,7 @@ class DensePipeline:
         self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
-        """Compute the difference, add feedback, and compress. Changes no state that outlives the call."""
+        """Compute this peer's update, add feedback, and compress it. Changes no state that outlives the call."""
         delta = self.method.outgoing(slow, read)
         update = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
         parts = {name: self.codec.encode(number, name, x, leads=leads) for name, x in update.items()}
@@ -78,11 +79,12 @@ class DensePipeline:
         samples: list[int],
         norms: list[float],
     ) -> Tensors:
-        """Decode, scale and aggregate all messages, in peer-name order. Return ḡ. Changes nothing.
+        """Decode, scale and aggregate all messages. Return the aggregate of each tensor. Changes nothing.
 
         Raises InvalidMessage if a message cannot be decoded.
 
-        factors: factor of each message.
+        messages: sorted by peer name.
+        factors: factor by which to scale each message.
         samples: number of samples of each message.
         norms: norm of each whole message after scaling, if the aggregate needs norms.
         """
@@ -95,21 +97,24 @@ class DensePipeline:
         return {name: combined(name, x) for name, x in like.items()}
 
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
-        """Return each message's contribution to one tensor, in the form in which it is aggregated.
+        """Decode one tensor of each message, to coefficients or values: the form that is aggregated.
 
         Raises InvalidMessage if a message cannot be decoded.
         """
         return [self.contribution(message, name, like) for message in messages]
 
     def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """Return one tensor of one message in the form in which it is aggregated. Raises InvalidMessage."""
+        """Decode one tensor of a message, to coefficients or values: the form that is aggregated.
+
+        Raises InvalidMessage if the message cannot be decoded.
+        """
         read = self.codec.decode if self.combines_values else self.codec.coefficients
         return read(message, name, like)
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
     ) -> float:
-        """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ ḡ²."""
+        """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ mean²."""
         own = {}
         if included:
             [message] = [m for m in messages if m.header.peer == self.peer]
@@ -122,14 +127,21 @@ class DensePipeline:
         return squares(mean)
 
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of one message, in the form in which it is aggregated. Raises InvalidMessage."""
+        """Return Σ x² of each tensor of a message, over the coefficients or values that are aggregated.
+
+        If the method sends weights, x is their difference from this peer's slow weights. Raises InvalidMessage if the
+        message cannot be decoded.
+        """
         return {
             name: self.sum_of_squares(name, self.contribution(message, name, x), of=x.numel())
             for name, x in like.items()
         }
 
     def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
-        """Return each contribution to one tensor multiplied by its factor; unchanged if the factor is 1."""
+        """Multiply each contribution to one tensor by its factor. A factor of 1 leaves it unchanged.
+
+        If the method sends weights, multiply their difference from this peer's slow weights instead.
+        """
         if name not in self.centre:
             return scaled(sent, factors)
         centre = self.centre[name]
@@ -139,7 +151,11 @@ class DensePipeline:
         ]
 
     def sum_of_squares(self, name: str, sent: Tensor, *, of: int) -> float:
-        """Return Σ x² of one contribution to one tensor; infinity if float64 overflows."""
+        """Return Σ x² of one contribution to one tensor, or infinity if float64 overflows.
+
+        If the method sends weights, x is their difference from this peer's slow weights. of: number of values in the
+        tensor.
+        """
         if name not in self.centre:
             return sum_of_squares(sent, of=of)
         apart = sent.double() - self.centre[name].double()
@@ -147,7 +163,7 @@ class DensePipeline:
 
 
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
-    """Check that x, which was computed from these slow weights, is finite, and return it.
+    """Return x, which was computed from these slow weights, after checking that it is finite.
 
     Raises FloatingPointError, naming the parameter, if x is not finite.
     """
@@ -155,12 +171,12 @@ def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
         return x
     if not float(slow.abs().max()) <= LONGEST:
         raise FloatingPointError(
-            f"{name}: the slow weights are far too large because an outer step was too long: set clip=median, or lower"
+            f"{name}: the slow weights are far too large because an outer step was too large: set clip=median, or lower"
             " the learning rate of the method"
         )
     raise FloatingPointError(f"{name}: pseudo-gradient is not finite, so training has diverged: lower inner.lr")
 
 
 def squares(tensors: Mapping[str, Tensor]) -> float:
-    """Return Σ x² over all values."""
+    """Return Σ x² over all values of all tensors."""
     return sum(float(x.norm()) ** 2 for x in tensors.values())

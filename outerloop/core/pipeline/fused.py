@@ -2,18 +2,18 @@
 
 Supports SparseLoCo and its variants:
 
-    compress     top-k of the pseudo-gradient, after a rotation or not
+    compress     top-k of the pseudo-gradient, with or without a rotation before it
     feedback     a residual that is added to the pseudo-gradient, or unsent values that stay in the fast weights
     aggregate    the mean over peers or senders, with or without clipping to the median norm
     method       SGD on the slow weights
 
 A part that is one of these provides a description for the kernels (kernels/specs.py). If any part provides none, the
 dense pipeline is used. The choice depends on settings, shapes and memory order, which peers compare before they
-begin (Island.layouts), never on the machine. So all peers round in the same way.
+start (Island.layouts), never on the machine. So all peers round in the same way.
 
-For the residual, the landing kernel computes Δ = φ − θ again, with the θ of the launch. If inner steps take place
-between launch and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of
-that θ (`on_copy`), and the model is written afterwards.
+For the residual, the landing kernel recomputes Δ = φ − θ with the θ of the launch. If inner steps run between launch
+and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of that θ
+(`on_copy`), and the model is written afterwards.
 
 P is the number of peers, M the number of kept values of a tensor.
 """
@@ -51,9 +51,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """Sparse updates of one tensor from P peers: positions and values of M kept entries, (P, M), and factors, (P, 1).
+    """Sparse updates of one tensor from P peers, with M kept entries each.
 
-    `factor` is None if all factors are 1.
+    position, value: positions and values of the kept entries, (P, M).
+    factor: the factor of each peer's update, (P, 1), or None if all factors are 1.
     """
 
     position: Tensor
@@ -61,20 +62,20 @@ class SparseUpdates:
     factor: Tensor | None = None
 
     def to(self, device: torch.device) -> SparseUpdates:
-        """Return these updates on a device."""
+        """Return a copy with all tensors on this device."""
         factor = None if self.factor is None else self.factor.to(device)
         return SparseUpdates(self.position.to(device), self.value.to(device), factor)
 
 
 class FusedPipeline:
-    """Takes tensors whose codec selects the same values as the kernels, and whose weights are float32 or bfloat16.
+    """Runs rounds in fused kernels, for weights in float32 or bfloat16 whose codec selects the same values.
 
     Args:
-        dense: the pipeline of all other tensors, with the same axes.
+        dense: the pipeline for all other tensors, with the same parts.
         on_copy: whether `land` receives copies of the fast weights at the launch, not the current fast weights.
         slow_moves: whether slow weights change between launch and landing, which the landing kernel does not support.
 
-    The attribute `fits` is False if the kernels do not support the axes; then this pipeline takes no tensor.
+    The attribute `fits` is False if the kernels do not support the parts; this pipeline then accepts no tensor.
     """
 
     def __init__(self, dense: DensePipeline, *, on_copy: bool, slow_moves: bool = False) -> None:
@@ -84,9 +85,9 @@ class FusedPipeline:
         self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if `fits`
 
     def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
-        """Return whether this pipeline takes a tensor whose fast weights have this dtype.
+        """Return whether this pipeline supports a tensor, given its slow weights and the dtype of its fast weights.
 
-        It takes no empty tensors, and only tensors whose chunks consist of whole blocks of the residual.
+        The tensor must not be empty, and its chunks must consist of whole blocks (values that share a residual scale).
         """
         codec = sparse_codec(self.codec.compress, slow.shape) if self.fits else None
         return (
@@ -99,11 +100,11 @@ class FusedPipeline:
 
     @property
     def begin_memory(self) -> Tensors | None:
-        """The tensors that are subtracted from slow weights before inner steps begin; None if nothing is subtracted."""
+        """Tensors subtracted from the slow weights before inner steps start, or None if nothing is subtracted."""
         return self.residual.begin_memory if self.fits else None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
-        """Compute difference, feedback and selection in one pass, then encode the kept values.
+        """Compute the pseudo-gradient, add feedback and select values in one pass, then encode the kept values.
 
         Changes no state that outlives the call.
         """
@@ -122,7 +123,10 @@ class FusedPipeline:
         return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
-        """Return positions and values of all peers in name order. Raises InvalidMessage. Changes nothing."""
+        """Decode each tensor's kept positions and values from all messages, which are sorted by peer name.
+
+        Raises InvalidMessage if a message cannot be decoded. Changes nothing.
+        """
 
         def decode(name: str) -> SparseUpdates:
             return SparseUpdates(*decode_kept(self.codec, self.codec_of(like[name]), messages, name, like[name]))
@@ -130,9 +134,9 @@ class FusedPipeline:
         return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """For each tensor, yield the contributions of the P peers, (U,) float32 each.
+        """For each tensor, yield all peers' contributions, (U,) float32 each.
 
-        U: the number of coordinates that at least one peer chose.
+        U is the number of coordinates that at least one peer sent.
         """
         for name, k in kept.items():
             rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
@@ -141,15 +145,15 @@ class FusedPipeline:
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
 
     def squares_of(self, row: int, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of one message. `row`: index of its sender in peer-name order."""
+        """Return Σ x² of each tensor of one message. `row`: index of its sender among the peers, sorted by name."""
         return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
 
     def scaled(
         self, kept: dict[str, SparseUpdates], factors: list[float], norms: list[float]
     ) -> dict[str, SparseUpdates]:
-        """Return the updates scaled by each message's factor and, if the aggregate clips, by the aggregate's factor.
+        """Scale each message's update by its factor and, if the aggregate clips, by the aggregate's factor.
 
-        norms: norm of each message after scaling, if the aggregate needs norms.
+        norms: norm of each message after scaling by `factors`, if the aggregate needs norms.
         """
         if kept and self.rule.factors:
             factors = [factor * more for factor, more in zip(factors, self.rule.factors(norms), strict=True)]
@@ -169,7 +173,9 @@ class FusedPipeline:
         *,
         included: bool,
     ) -> float:
-        """Update momentum, slow and fast weights and, if `included`, the residual in one pass. Return Σ ḡ².
+        """Update momentum, slow and fast weights and, if `included`, the residual in one pass.
+
+        Returns Σ ḡ², where ḡ is the aggregate.
 
         fast: the fast weights; if `included`, those at the launch.
         included: whether the round includes this peer's message.
@@ -180,7 +186,7 @@ class FusedPipeline:
         own = senders.index(self.peer) if included else -1
         step = self.sgd.step(next(iter(combined)))
         residual, like = self.residual, {name: slow[name] for name in combined}
-        # Allocated here, not by the threads: their order varies, and new tensors must be stored in the order of names.
+        # Allocate here, not in the threads, whose order varies: new tensors must be stored in the order of names.
         stored = {
             name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
         }
@@ -198,19 +204,19 @@ class FusedPipeline:
         return sum(of_each(land_tensor, like).values())
 
     def codec_of(self, x: Tensor) -> SparseCodec:
-        """Return the codec of a tensor that this pipeline takes."""
+        """Return the codec for tensor x, which this pipeline must support."""
         codec = sparse_codec(self.codec.compress, x.shape)
         assert codec is not None
         return codec
 
 
 def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:
-    """Return an optional tensor on a device."""
+    """Return the tensor on this device, or None if it is None."""
     return None if x is None else x.to(device)
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
-    """Return name -> work(name) for these tensors. On a CPU, threads work on several tensors at a time."""
+    """Return name -> work(name) for each tensor in `like`. On a CPU, threads process several tensors at a time."""
     names = list(like)
     if all(x.is_cpu for x in like.values()):
         return dict(zip(names, parallel_map(work, names, [x.numel() for x in like.values()]), strict=True))
@@ -220,7 +226,7 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 def decode_kept(
     codec: UpdateCodec, sparse: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return positions and values of a tensor, (P, M) each.
+    """Decode the kept positions and values of a tensor from P messages, (P, M) each, with M kept values per message.
 
     Raises InvalidMessage, naming the peer and the tensor, if a payload cannot be decoded.
     """
