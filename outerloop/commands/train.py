@@ -67,7 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and overrides, as parsed by hydra's own parser. Raises UserError if a flag is not allowed."""
     parser = get_args_parser()
     parser.exit_on_error = False
-    parser.add_argument("--config", type=Path, help="config.yaml of an earlier run: train with its options")
+    parser.add_argument("--config", type=Path, help="config.yaml or run_dir of an earlier run: train with its options")
     try:
         flags, unknown = parser.parse_known_intermixed_args(with_cfg_value(arguments))
     except argparse.ArgumentError as error:

@@ -47,5 +47,5 @@ def completed(step: int, warmup_steps: int, total_steps: int) -> float:
 
 
 def scheduled(step: int, warmup_steps: int, floor: float, decay: float) -> float:
-    """Return the factor: (step + 1) / warmup_steps during the warm-up, then floor + (1 − floor) decay."""
+    """Return the factor: (step + 1) / warmup_steps during the warm-up, floor + (1 − floor) · decay afterwards."""
     return (step + 1) / warmup_steps if step < warmup_steps else floor + (1 - floor) * decay

@@ -154,7 +154,7 @@ def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, sto
 
 
 def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
-    """Exchange a JSON value between all ranks. Return the values in rank order.
+    """All-gather a JSON value: send `own`, and return the values of all ranks in rank order.
 
     Raises RoundFailed if a rank is lost or too late.
     """

@@ -29,7 +29,7 @@ LEAVE = "leave"
 
 @contextmanager
 def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
-    """Within the block, watch for a stop request from rank 0, and end training after the step that rank 0 chooses."""
+    """Watch for a stop request from rank 0 within the block, and end training after the step that rank 0 chooses."""
     ended = threading.Event()
 
     def appears(key: str) -> bool:

@@ -1,4 +1,4 @@
-"""Define the interface of worker pools, which run a run's workers on this machine.
+"""Define the interface of worker pools, which run the workers of this machine.
 
 A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. If a
 worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave at once,
