@@ -1,18 +1,18 @@
-"""Measure what one lying member of four can do to a run, with real processes.
+"""Measure how much damage one lying member out of four can do to a run, with real processes.
 
     .venv/bin/python scripts/attack_liar.py --runs FOLDER [--lies NAME,...] [--minutes 3] [--out FOLDER]
         [option=value ...]
     .venv/bin/python scripts/attack_liar.py --runs FOLDER --lies all --minutes 30
 
-Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest
-for the first fraction CALM of the time. Then the last one starts the named lie (faulty/lie.py, faulty/misbehave.py),
-and at NEWCOMER_AT an additional machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies,
-one after another. In this run the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers
-ignore an expelled liar. A second additional machine joins at SECOND_AT.
+Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). At first, all members
+are honest. After a fraction CALM of the run, the last member starts the named lie (faulty/lie.py, faulty/misbehave.py),
+and after NEWCOMER_AT another machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies, one
+after another. In this run, the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers ignore
+an expelled liar. A second newcomer joins after SECOND_AT.
 
-The script writes one JSON record per run to --out and skips runs that already have one. A record has the pace of rounds
-before the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each
-peer. The script prints each guarantee that any record of --out violates (`failures`), and exits with 1 if there is
+The script writes one JSON record per run to --out and skips runs that already have one. A record holds the pace of
+rounds before the lie, during each lie and after the liar's expulsion; the time of the expulsion; and each peer's
+refusals. The script prints every guarantee that a record in --out violates (`failures`), and exits with 1 if there is
 one.
 """
 
@@ -33,18 +33,18 @@ from faulty.lie import LIES
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
-"""In a run with all lies: when the lie that gets the liar expelled starts, and when the second newcomer joins, as
-fractions of the run."""
+"""In a run with all lies: the fractions of the run after which the last lie, which gets the liar expelled, starts, and
+after which the second newcomer joins."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
-"""Lies that always get the liar expelled. Other lies can have this effect, too: for example, the
-signatures of a forged commit can contradict the liar's own vote."""
+"""Lies that always get the liar expelled. Other lies can have this effect, too: for example, the signatures of a forged
+commit can contradict the liar's own vote."""
 ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
-"""The order of the lies if a run has all of them."""
+"""All lies, in the order in which a single run has them."""
 MIN_PACE = 0.8
-"""Minimum number of rounds per second after the expulsion, relative to that before the lie."""
+"""Minimum rounds per second after the expulsion, as a fraction of the rounds per second before the lie."""
 EXPELLED = "is expelled from the run"
-"""Text with which a peer logs an expulsion."""
+"""Text that a peer logs when it expels another peer."""
 
 
 class Attack:
@@ -60,9 +60,9 @@ class Attack:
         self.told: list[tuple[str, float]] = []
 
     def run(self) -> Row:
-        """Follow the run without lies, then with its lies, during which newcomers join.
+        """Follow the run, first without lies, then with lies and newcomers.
 
-        Return the record, even if the run stops making progress.
+        Return the record, even if rounds stop landing.
         """
         stopped = ""
         try:
@@ -75,7 +75,7 @@ class Attack:
         return self.record(stopped)
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
-        """Return (time, action) pairs that start lies and let machines join. The time is a fraction of the run."""
+        """Return sorted (time, action) pairs that start lies and newcomers. Times are fractions of the run."""
         early = len(self.lies) - 1
         begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
         lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
@@ -83,7 +83,7 @@ class Attack:
         return sorted([*lies, *joins], key=lambda entry: entry[0])
 
     def tell(self, lie: str) -> None:
-        """Make the liar tell this lie from now on."""
+        """Switch the liar to this lie."""
         self.told.append((lie, time.monotonic()))
         self.lied_at = self.told[0][1]
         self.liar.down_until = float("inf")  # if the liar's process exits, it is not restarted
@@ -100,14 +100,14 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Return whether all honest members have logged the expulsion of the liar. Record the time when they have."""
+        """Return whether all honest members have logged the liar's expulsion. Record when this is first the case."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
         return self.expelled_at is not None
 
     def record(self, stopped: str) -> Row:
-        """Return the record of this run: measurements, and the expulsions that honest members have logged."""
+        """Return the record of this run: its measurements, and the expulsions that honest members logged."""
         honest = [machine for machine in self.swarm.machines if machine is not self.liar]
         calm, lied = self.swarm.seconds(self.began, self.lied_at), self.swarm.seconds(self.lied_at)
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
@@ -133,7 +133,7 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return lie -> number of rounds per second during the lie, relative to `calm`.
+        """Return a map from lie to rounds per second during the lie, relative to the round times `calm`.
 
         A lie lasts until the next lie begins or the liar is expelled.
         """
@@ -142,25 +142,25 @@ class Attack:
 
 
 def failures(record: Row) -> list[str]:
-    """Return a message for each guarantee that does not hold in this run."""
+    """Return one line for each guarantee that this run violated."""
     found = [f"the run stopped: {record['stopped']}"] if record["stopped"] else []
     if record["rounds_whose_hashes_differ"]:
         found.append(f"honest members hold different states after rounds {record['rounds_whose_hashes_differ']}")
     if not record["newcomer_rounds"]:
         found.append("the newcomer has landed no round")
     if record["honest_ended"]:
-        found.append(f"honest machines ended: {record['honest_ended']}")
+        found.append(f"honest machines ended unexpectedly: {record['honest_ended']}")
     if record["honest_expelled"]:
-        found.append(f"an honest peer is expelled: {record['honest_expelled']}")
+        found.append(f"an honest peer was expelled: {record['honest_expelled']}")
     if record["lie"] in (*EXPELS, "all") and record["expelled_s"] is None:
-        found.append("the liar is not expelled")
+        found.append("the liar was not expelled")
     if record["lie"] == "all" and (record["pace_after"] or 0.0) < MIN_PACE:
-        found.append(f"the pace after the expulsion is {record['pace_after']} of that before, less than {MIN_PACE}")
+        found.append(f"the pace after the expulsion is {record['pace_after']} of the pace before, less than {MIN_PACE}")
     return found
 
 
 def expelled(machine: Machine) -> list[str]:
-    """Return the lines of a worker's log that report an expulsion."""
+    """Return the lines of the machine's worker log that report an expulsion."""
     log = machine.folder / "workers/0/log.txt"
     text = log.read_text(errors="replace") if log.exists() else ""
     return [line[:400] for line in text.splitlines() if EXPELLED in line]
@@ -177,7 +177,7 @@ def landed(machine: Machine) -> int:
 
 
 def pace(calm: list[float], other: list[float]) -> float | None:
-    """Return the rounds per second of `other` relative to `calm`; None if either has no rounds."""
+    """Return the rounds per second of `other` relative to `calm`, or None if either list of round times is empty."""
     if not calm or not other:
         return None
     return round((len(other) / sum(other)) / (len(calm) / sum(calm)), 3)
@@ -186,10 +186,10 @@ def pace(calm: list[float], other: list[float]) -> float | None:
 def main() -> int:
     """Start a run for every lie that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
+    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/liar", metavar="FOLDER")
     parser.add_argument("--lies", default=",".join([*LIES, *HOSTILE]))
-    parser.add_argument("--minutes", type=float, default=3.0, help="of each run")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of each run")
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)

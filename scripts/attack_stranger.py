@@ -1,18 +1,18 @@
-"""Attack peers from one separate process, with everything that a stranger who can dial them can do.
+"""Attack peers from a separate process, in every way that is open to a stranger that can dial them.
 
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
-    floods    DHT requests of 1.3 MB each: one key requested 60,000 times, 7,000 records in the attacked peer's name
-              without its signature, pings with a node id of this size (p2pd forwards at most 1.5 MB). Requests of a
-              kind that the peer does not serve are refused before any data is sent. The script repeats these
-              requests like all others, and counts their bytes towards the rate limit
-    idle      2,000 streams that are opened and send nothing; reopened when they are closed
-    claims    streams that announce 1 GiB and send as fast as the rate allows; reopened when they are closed, or when
-              the peer stops reading
+    floods    DHT requests of 1.3 MB each (p2pd forwards at most 1.5 MB): lookups that list one key 60,000 times, stores
+              of 7,000 records in the attacked peer's name without its signature, and pings with a huge node id. A
+              request that the peer does not serve is refused before any data is sent; the script still repeats it,
+              and counts its bytes towards the rate limit
+    idle      2,000 streams that send nothing; reopened when they are closed
+    claims    32 streams that announce 1 GiB and send as fast as the rate limit allows; reopened when they are closed,
+              or when the peer stops reading
     loris     100 streams that send one byte of a message per second
 
-One rate limit applies to all data that is sent. The script prints a line once it is connected to all peers, and at the
-end a line of JSON with the counts of requests and their results.
+A single rate limit covers all data that is sent. The script prints a line once it is connected to all peers and, at the
+end, a line of JSON with the counts of requests and their results.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
-"""Total number of streams of each kind; FLOODS is the number of concurrent requests of each kind per peer."""
+"""Total number of streams of each kind. FLOODS is the number of concurrent DHT requests per kind and attacked peer."""
 KEYS, RECORDS = 60_000, 7_000
 RPCS = ("rpc_find", "rpc_store", "rpc_ping")
 PING_BYTES = 1_300_000
 CLAIMED_BYTES = 1 << 30
 PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
-"""Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
+"""Seconds before an idle or slow stream is reopened; also the timeout of a DHT request."""
 SOON_S = 0.1
-"""Pause before a claim or a DHT request is repeated, so that refusals are not retried as fast as the CPU allows."""
+"""Seconds before a claim or a DHT request is repeated, so that refusals do not cause a busy loop."""
 STALLED_S = 0.5
-"""Time limit for sending one piece. If sending takes longer, all buffers are full, because the peer does not read."""
+"""Timeout in seconds for sending one piece. If it is exceeded, all buffers are full, because the peer does not read."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
 )
 PROTOCOLS = ["outerloop/1/probe", *(f"outerloop/1/default/{part}" for part in PARTS)]
-"""All protocols that a peer serves if its run has the default name."""
+"""All protocols that a peer serves in a run with the default name."""
 
 
 class Stranger:
-    """The attacker, which counts its requests and their results."""
+    """The attacker, which counts its requests and their results in `done`."""
 
     def __init__(self, p2p: P2P, victims: list[PeerID], *, mbit: float) -> None:
         self.p2p, self.victims, self.pace = p2p, victims, RateLimiter(mbit * 1e6 / 8)
         self.done: Counter[str] = Counter()
 
     async def attack(self, seconds: float) -> None:
-        """Run all attacks concurrently for this time."""
+        """Run all attacks concurrently for this many seconds."""
         places = zip(cycle(self.victims), cycle(PROTOCOLS), range(IDLE + CLAIMS + LORIS), strict=False)
         ways = [self.idle] * IDLE + [self.claim] * CLAIMS + [self.loris] * LORIS
         streams = [self.again(way, victim, protocol) for way, (victim, protocol, _) in zip(ways, places, strict=True)]
@@ -83,7 +83,7 @@ class Stranger:
         while True:
             try:
                 await way(victim, protocol)
-            except Exception as error:  # any error of the remote side or the daemon
+            except Exception as error:  # any error from the peer or the daemon
                 self.done[f"{way.__name__}: {type(error).__name__}"] += 1
             await asyncio.sleep(AGAIN_S if way in (self.idle, self.loris) else SOON_S)
 
@@ -103,7 +103,7 @@ class Stranger:
         await self.send(victim, protocol, 1000, b"x", pause_s=1.0)
 
     async def send(self, victim: PeerID, protocol: str, claimed: int, piece: bytes, *, pause_s: float) -> None:
-        """Announce `claimed` bytes, then send pieces until the remote side closes the stream or stops reading."""
+        """Announce `claimed` bytes, then send pieces until the peer closes the stream or stops reading."""
         _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
         closed = asyncio.create_task(reader.read(1))
         try:
@@ -144,17 +144,17 @@ class Stranger:
 
 
 def find() -> tuple[Any, Any]:
-    """Return a DHT request that asks for one key many times, and the class of its answer."""
+    """Return a DHT lookup that lists one key many times, and its response class."""
     return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=new_node()), dht_pb2.FindResponse
 
 
 def ping() -> tuple[Any, Any]:
-    """Return a ping with a node id of PING_BYTES, and the class of its answer."""
+    """Return a DHT ping with a node id of PING_BYTES, and its response class."""
     return dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(PING_BYTES))), dht_pb2.PingResponse
 
 
 def store(owner: PeerID) -> tuple[Any, Any]:
-    """Return a request to store many records that `owner` did not sign, and the class of its answer."""
+    """Return a DHT store of many records that `owner` did not sign, and its response class."""
     request = dht_pb2.StoreRequest(
         keys=[roster()] * RECORDS,
         subkeys=[MSGPackSerializer.dumps(owner.to_base58())] * RECORDS,
@@ -176,7 +176,7 @@ def new_node() -> Any:
 
 
 async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[str]:
-    """Attack the peers at these addresses until the time is over or a SIGTERM arrives."""
+    """Attack the peers at these addresses for `seconds`, or until SIGTERM. Return the counts."""
     victims = [PeerID.from_base58(address.rpartition("/p2p/")[2]) for address in addresses]
     p2p = await P2P.create(
         initial_peers=[Multiaddr(address) for address in addresses], dht_mode="client", auto_nat=False,
@@ -203,7 +203,7 @@ def main() -> None:
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(19)  # so that this process's CPU use does not slow the attacked peers down
+    os.nice(19)  # leave the CPU to the attacked peers
     began = time.monotonic()
     done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
     took_s = time.monotonic() - began

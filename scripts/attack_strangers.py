@@ -1,15 +1,16 @@
-"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list, in alternate runs with and without the attack.
+"""Measure how much an attack by a stranger costs a run with an allow-list, in alternating runs with and without it.
 
     .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
         [--kinds calm,attacked,open] [option=value ...]
 
-Five machines run `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that
-is not on the list runs attack_stranger.py from the first round on. This stranger has the last core of the computer to
-itself. The five machines share the other cores, even in runs without an attack, so that the stranger's own computation
-does not count as a cost to the run. The script writes one JSON record per run to --out, even for a run that the
-stranger stops, and skips runs that already have one. At the end it prints the ratios of the medians, and the CPU
-seconds per second of the five machines. The exit code is 1 if a guarantee was violated, for example
-if a run stopped, or if the attack cost more time or memory than the bounds in MOST.
+Five machines run `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked", a process that
+is not on the list runs attack_stranger.py, at --mbit, after the first rounds. It has the last CPU core to itself. The
+five machines share the other cores, even in runs without an attack, so that the stranger's own computation does not
+count as a cost to the run.
+
+The script writes one JSON record per run to --out, even for a run that the stranger stops, and skips runs that already
+have one. At the end it prints the ratios of the medians, and the CPU seconds per second of the five machines. It exits
+with 1 if a guarantee was violated: for example, if a run stopped, or if the attack exceeded a bound in MOST.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from faults_machine import Row
 
 HERE = Path(__file__).parent
 KINDS = ("calm", "attacked", "open")
-"""A run of kind "open" is attacked without an allow-list. It has to continue, but its round times have no bound."""
+"""A run of kind "open" is attacked and has no allow-list. It must continue, but its round times are not bounded."""
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
-"""Duration of the warm-up after the first round, in which memory and rounds are not representative."""
+"""Seconds of warm-up after the first round, in which memory use and round times are not representative."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
-"""The bounds stated in docs/explanation/threat-model.md: 5 % of the round time, and 100 MB per process."""
+"""The bounds from docs/explanation/threat-model.md: 5 % of the round time, and 100 MB (95 MiB) per process."""
 
 
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
-    """Run the swarm once, with or without an attack, and return the record."""
+    """Run the swarm once, attacked unless `kind` is "calm", and return the record."""
     with ExitStack() as stack:
         machines = Listed(folder / "run", workers=args.workers, options=args.options)
         if kind == "open":
@@ -64,7 +65,7 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 
 
 def remove_lists(swarm: Listed) -> None:
-    """Make the machines of this swarm start without an allow-list, as in an open run."""
+    """Remove the allow-list from the options of all machines, as in an open run."""
     for machine in swarm.machines:
         machine.options = [option for option in machine.options if not option.startswith("exchange.allow=")]
 
@@ -72,7 +73,7 @@ def remove_lists(swarm: Listed) -> None:
 def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for the stranger to end, and return the report that it printed last.
 
-    `communicate` would lose the output that is already in the buffer from which the line "connected" was read.
+    `communicate` would lose the output that was buffered when the line "connected" was read.
     """
     attack.wait(timeout=120)
     assert attack.stdout is not None
@@ -82,7 +83,7 @@ def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
 
 @contextmanager
 def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """Start the stranger with all peers' addresses, yield it once it is connected, and end it when the block ends."""
+    """Attack all peers until the block ends. Yield the stranger's process once it is connected."""
     addresses = [machine.address for machine in target.machines if machine.address]
     command = ["taskset", "--cpu-list", str(CORES[-1]), sys.executable, str(HERE / "attack_stranger.py")]
     command += ["--seconds", str(60 * args.minutes), "--mbit", str(args.mbit), *addresses]
@@ -99,7 +100,7 @@ def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.P
 
 
 def failures(records: list[Row]) -> list[str]:
-    """Return one line for each guarantee that does not hold in these runs."""
+    """Return one line for each guarantee that these runs violated."""
     found = [f"a run of kind {one['kind']} stopped: {one['stopped']}" for one in records if one["stopped"]]
     for one in records:
         if not one["rounds_measured"]:
@@ -112,7 +113,7 @@ def failures(records: list[Row]) -> list[str]:
 
 
 def ratios(records: list[Row]) -> Row:
-    """Return round times relative to runs without attack (medians of medians and of means), and the memory growth."""
+    """Return round times relative to runs without an attack, memory growth and CPU use, each per kind of run."""
     found: Row = {}
     for what in ("round_s_median", "round_s_mean"):
         of = {kind: [one[what] for one in records if one["kind"] == kind and one[what]] for kind in KINDS}
@@ -128,9 +129,9 @@ def ratios(records: list[Row]) -> Row:
 
 
 def main() -> int:
-    """Carry out every run that has no record yet, then check all records."""
+    """Start every run that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
+    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")
     parser.add_argument("--kinds", default="calm,attacked")
     parser.add_argument("--pairs", type=int, default=2)
@@ -140,7 +141,7 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    os.sched_setaffinity(0, CORES[:-1] or CORES)  # inherited by the processes that are started from here
+    os.sched_setaffinity(0, CORES[:-1] or CORES)  # child processes inherit this
     for pair in range(args.pairs):
         for kind in args.kinds.split(","):
             path = args.out / f"{kind}-{pair}.json"

@@ -1,8 +1,8 @@
 """Run the swarm of attack_strangers.py and attack_liar.py: machines on an allow-list that train until they are stopped.
 
-Every machine is a separate `outerloop train workers=1` whose key is created in advance, so that the list is known at
-the start. Inner steps take PACE_S each, regardless of the load of the cores (wan_pace.py), so that differences in round
-time are due to the network and the consensus.
+Every machine is a separate `outerloop train workers=1`. Its key is created in advance, so that the list is known at the
+start. Each inner step takes PACE_S regardless of CPU load (wan_pace.py), so that differences in round time are due to
+the network and the consensus.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRAINING += [
     f"+inner.optimizer.step_s={PACE_S}",
 ]
 ROUNDS = 1_000_000
-"""Number of rounds, more than any run reaches: the scripts end a run when its time is over."""
+"""More rounds than any run reaches: the scripts end a run when its time is over."""
 LEAVE_S = 30.0
 SAMPLE_S = 2.0
-"""Seconds between two measurements of the memory of all processes."""
+"""Seconds between two memory measurements."""
 
 
 class Listed(Swarm):
-    """A swarm with an allow-list. `newcomers`: number of listed machines that are not started with the others."""
+    """A swarm with an allow-list. `newcomers`: number of machines on the list that are started later, with `add`."""
 
     def __init__(self, folder: Path, *, workers: int, options: list[str], newcomers: int = 0) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -71,7 +71,7 @@ class Listed(Swarm):
                 self.next_sample = time.monotonic() + SAMPLE_S
 
     def add(self) -> Machine:
-        """Start a newcomer."""
+        """Start the next newcomer and return it."""
         new = self.newcomers.pop(0)
         self.note("join", new)
         new.start(self.addresses(new))
@@ -84,7 +84,7 @@ class Listed(Swarm):
         return [b - a for a, b in pairwise(seen)]
 
     def report(self, honest: list[Machine]) -> Row:
-        """Return the fields that the records of all runs have in common."""
+        """Return the record fields that all attacks share. `honest`: the machines whose states must agree."""
         rows = [row for machine in honest for row in machine.rows if row["event"] == "round" and not row["failed"]]
         return {
             "workers": len(self.machines),
@@ -100,7 +100,7 @@ class Listed(Swarm):
 
 @contextmanager
 def running(swarm: Listed) -> Iterator[Listed]:
-    """Run the swarm in a `with` block; all of its processes end with the block."""
+    """Start the swarm, and end all of its processes at the end of the block."""
     try:
         swarm.form()
         yield swarm
@@ -162,12 +162,12 @@ def role(pid: int) -> str:
 
 
 def id_of(machine: Machine) -> str:
-    """Create the key of a machine's only worker, and return its peer id."""
+    """Create the key of a machine's only worker, and return the worker's peer id."""
     return Signatures.of(ensure_identity(machine.folder / "workers/0/identity.key")).peer_id
 
 
 def round_times(seconds: list[float]) -> Row:
-    """Return the median, mean and maximum of round times in seconds; None for each if the list is empty."""
+    """Return the median, mean and maximum of these round times in seconds, each None if the list is empty."""
     if not seconds:
         return dict.fromkeys(("round_s_median", "round_s_mean", "round_s_longest"))
     found = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "longest": max(seconds)}
@@ -175,13 +175,13 @@ def round_times(seconds: list[float]) -> Row:
 
 
 def last_round(machine: Machine) -> Row:
-    """Return the last landed round in a machine's metrics."""
+    """Return the row of the last landed round in a machine's metrics, or an empty row if there is none."""
     rounds = [row for row in machine.rows if row["event"] == "round" and not row["failed"]]
     return rounds[-1] if rounds else {}
 
 
 def refused(machine: Machine) -> Row:
-    """Return the number of messages that a machine refused, and the number of refusals in its log, by kind."""
+    """Return how many messages a machine refused, and the number of refusals of each kind in its log."""
     return {
         "messages": last_round(machine).get("refused_messages", 0),
         "lines": dict(Counter(logged(machine))),

@@ -1,4 +1,4 @@
-"""Measure what the attached outer loop adds to an inner step between rounds (target: less than 20 us) and in a round.
+"""Measure the overhead of an attached outer loop, per inner step between rounds (target: below 20 us) and in a round.
 
     .venv/bin/python scripts/bench_attach.py [--json FILE]
 
@@ -6,9 +6,9 @@ Between rounds: a model of 1M parameters in 16 tensors, and an optimizer whose s
 is measured. Blocks of steps with and without the hook alternate; the cost is the difference of their medians. One step
 of AdamW on the same model is measured for comparison.
 
-In a round: 16.8M parameters and an exchange that takes half a second. The round lands at once, or 15 steps of 50 ms
-later. In the second case, the optimizer is either known to be the only code that writes the weights, or not. The script
-measures how long training is blocked by the launch, by the wait for messages, and by the landing.
+In a round: 16.8M parameters and an exchange that takes half a second. The round lands immediately, or 15 steps of 50 ms
+later; the latter with and without `sole_writer`, which states that only the optimizer writes the weights. The script
+measures how long the launch, the wait for messages, and the landing block training.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """A one-peer exchange that takes UNDER_WAY_S per round and, like an exchange over a network, accepts messages
-    from any thread.
-    """
+    """A one-peer exchange that, like a network, takes time (UNDER_WAY_S per round) and may start in any thread."""
 
     info = replace(InProcess.info, concurrent=True)
 
@@ -76,12 +74,12 @@ class SlowLink(InProcess):
 
 
 def model(width: int = 256) -> nn.Module:
-    """Return a model of 16 matrices of width x width values."""
+    """Return a model with 16 matrices of shape (width, width)."""
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(16)))
 
 
 def us_per_step(step: Callable[[], None], steps: int) -> float:
-    """Return the mean microseconds per step of one block."""
+    """Return the mean microseconds per step over one block of steps."""
     began = time.perf_counter()
     for _ in range(steps):
         step()
@@ -89,7 +87,7 @@ def us_per_step(step: Callable[[], None], steps: int) -> float:
 
 
 def hook_us(recipe: str) -> tuple[float, float]:
-    """Return the median microseconds of a step without the hook, and the time that the hook adds."""
+    """Return the median microseconds of a step without the hook, and the microseconds that the hook adds."""
     net, exchange = model(), InProcess(hub=Hub(1), rank=0)
     exchange.join()
     optimizer = Idle(net.parameters())
@@ -104,9 +102,9 @@ def hook_us(recipe: str) -> tuple[float, float]:
 
 
 def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
-    """Return the median time in milliseconds for which each part of a round blocks training.
+    """Return the median milliseconds for which the launch, the wait and the landing of a round block training.
 
-    A sleep takes the place of the forward and backward pass.
+    A sleep stands in for the forward and backward pass.
     """
     net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
     exchange.join()
@@ -122,7 +120,7 @@ def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
 
 
 def adamw_us() -> float:
-    """Return the median microseconds of one AdamW step."""
+    """Return the median microseconds of one fused AdamW step."""
     net = model()
     for p in net.parameters():
         p.grad = torch.ones_like(p)

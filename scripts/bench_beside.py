@@ -1,11 +1,11 @@
-"""Measure how much a run slows down next to other programs on the same cores: two runs, four runs, a busy loop.
+"""Measure how much a run slows down if other programs use the same cores: a second run, three more, or a busy loop.
 
     .venv/bin/python scripts/bench_beside.py --json FILE [--pairs 5] [--model nano] [--python OTHER/.venv/bin/python]
 
-A pair consists of one run alone, and then the same run together with the other programs. The ratio is the time of the
-slowest run in the second part over the time of the run alone, for whole processes, including their start. An existing
-FILE is continued. The busy loop runs at nice 10. `--python` is the interpreter of another checkout, to be compared with
-this one.
+Each pair measures one run alone, and then the same run together with the other programs. The ratio is the time of the
+slowest run in the second part divided by the time of the run alone, both including the start of the process. Pairs that
+FILE already has are skipped. The busy loop runs at nice 10. Pass the interpreter of another checkout as `--python` to
+measure that checkout instead of this one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from result_rows import Row, show
 
 OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "eval.every=0", "eval.sequences=16"]
 CASES = {"alone": (1, 0), "two": (2, 0), "four": (4, 0), "busy loop": (1, 1)}
-"""Name of a case -> number of concurrent runs, and number of busy loops at nice 10."""
+"""Case -> number of concurrent runs, and number of busy loops at nice 10."""
 LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
-"""Name of a case -> maximum allowed ratio of its time to that of a run alone."""
+"""Case -> maximum allowed ratio of its time to the time of a run alone."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(case: str, pair: int, model: str, python: str) -> Row:
-    """Measure one pair: how many seconds a run takes alone, and the slowest run takes next to the other programs."""
+    """Measure one pair: the seconds of a run alone, and those of the slowest run next to the other programs."""
     alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
     return {
         "case": case,
@@ -66,7 +66,7 @@ def measured(case: str, pair: int, model: str, python: str) -> Row:
 
 
 def seconds(runs: int, loops: int, model: str, python: str) -> float:
-    """Return how many seconds the slowest of `runs` concurrent runs takes next to `loops` busy loops."""
+    """Return the seconds of the slowest of `runs` concurrent runs, next to `loops` busy loops."""
     folder = Path(tempfile.mkdtemp(prefix="outerloop-beside-"))
     try:
         with busy(loops):
@@ -77,7 +77,7 @@ def seconds(runs: int, loops: int, model: str, python: str) -> float:
     finally:
         shutil.rmtree(folder)
     if any(codes):
-        raise SystemExit(f"a run ended with exit code {max(codes)}")
+        raise SystemExit(f"a run failed with exit code {max(codes)}")
     return took_s
 
 

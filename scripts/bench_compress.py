@@ -1,4 +1,4 @@
-"""Compare a round's compression time with the time of its unavoidable memory traffic, and with other implementations.
+"""Compare the compression time of a round with its unavoidable memory traffic, and with other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
         [--codec two_bit]
@@ -8,17 +8,17 @@ The script prints one row for each size, number of threads and distribution of x
 gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated to fill the size.
 Times are medians of `repeats` interleaved runs in this process, so ratios are reliable even if absolute figures drift.
 
-    bare     loops that access the memory of a launch and a landing and compute next to nothing: the lower bound
+    bare     loops that access the memory of a launch and a landing but compute almost nothing: the lower bound
     launch   select, quantize, pack one payload          decode   all payloads into positions and values
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
 
-energy_sent is the fraction of Σ x² that one payload contains; gaussian_bound is the largest fraction that a code of
-the same size can contain if the values are Gaussian: 1 − 2^(−2 · bits per parameter).
+energy_sent is the fraction of Σ x² that one payload captures; gaussian_bound is the largest fraction that a code of the
+same size can capture if the values are Gaussian: 1 − 2^(−2 · bits per parameter).
 
 The parameters are split into tensors of 4M values, like the matrices of a model of that size. A parameter takes 12
 bytes, and 8 payloads take another 2.3 bytes per parameter, so 1e9 parameters fit into 16 GB.
 
-DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
+DIR may contain templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
 (github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
 """
 
@@ -51,7 +51,7 @@ REST = 0.03
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return the median seconds of each function in `sides`. They run in turn, `repeats` times after one warm-up.
 
-    A pause precedes each run, because torch's threads spin for milliseconds after the previous one.
+    A pause precedes each run, because torch's threads spin for some milliseconds after the previous run.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
@@ -70,7 +70,7 @@ def peak_kb() -> int:
 
 
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
-    """Measure a case with this number of threads, and return its row."""
+    """Measure a case with `threads` threads, and return its row."""
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "codec": case.codec}
     row |= {"k": case.topk.k, "payloads": case.payloads}
@@ -103,7 +103,7 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
 
 
 def quality(case: Case) -> Row:
-    """Return the size of this peer's payload in bits, and how accurately it represents x."""
+    """Return the size of this peer's payload in bits, and how accurately it represents the compressor's input x."""
     index = bits = kept = 0
     error = whole = missed = energy = 0.0
     for name, parts in case.launch().items():
@@ -135,7 +135,7 @@ def quality(case: Case) -> Row:
 
 
 def whole_chunks(buffers: dict[str, Tensor]) -> Tensor:
-    """Concatenate the tensors, each cut to whole chunks, so that no chunk contains values of two tensors."""
+    """Concatenate the tensors, each truncated to whole chunks, so that no chunk spans two tensors."""
     flat = [x.float().reshape(-1) for x in buffers.values()]
     return torch.cat([x[: len(x) // CHUNK * CHUNK] for x in flat])
 

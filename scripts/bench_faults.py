@@ -1,10 +1,10 @@
-"""Train a swarm whose workers are killed, frozen and interrupted, and measure what these faults cost.
+"""Train a swarm whose workers are killed, frozen and interrupted, and measure the cost of these faults.
 
     .venv/bin/python scripts/bench_faults.py --runs FOLDER --json FILE [--workers 6] [--rounds 400] [--every 20]
         [--seed 0] [--faults kill,freeze,join,...] [--joins 2] [option=value ...]
 
 Every worker is a separate `outerloop train workers=1 exchange.peers=N` on loopback, as if on its own machine. About
-every `every` seconds a fault, drawn from the seed, hits one machine; three in five faults are kills:
+every --every seconds, a random fault hits one machine; three in five faults are kills:
 
     kill        SIGKILL to all of its processes at once, like a power failure; restarted 2 to 10 s later
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
@@ -14,13 +14,13 @@ every `every` seconds a fault, drawn from the seed, hits one machine; three in f
     join        not a fault: a new machine joins and stays, at most `joins` times
 
 At least half of the machines, and a majority of the last round's roster, always stay unharmed: a fault that would leave
-fewer is postponed. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
-first (--calm FILE uses an earlier record). The learning rate stays constant, so that losses can be compared after equal
-numbers of contributed tokens, i.e. when the number of peers that took part, summed over the rounds, is equal.
+fewer is postponed. Faults stop a minute before the end, so that all machines can finish. A shorter run without faults
+comes first (--calm FILE uses an earlier record). The learning rate stays constant, so that the losses of the two runs
+can be compared after equal numbers of contributed payloads.
 
-FILE holds a record of each run: the faults with time and machine, the time at which each round first landed on any
-machine, the longest round, the cost of each fault to the other machines, the final hashes, the losses, and processes
-and files that were left behind.
+FILE holds a record of each run: each fault with its time, machine and cost to the other machines; the time at which
+each round first landed on any machine; the longest round; the final hashes; the losses; and the processes and files
+that were left behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHOWN = ("minutes", "round_s_median", "round_s_longest", "fault_costs_s", "slow_
 
 
 def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: list[str]) -> Row:
-    """Measure one run. All of its processes are killed at the end, even after an error."""
+    """Train one swarm and return its record. All of its processes are killed at the end, even after an error."""
     swarm = Swarm(
         folder,
         workers=args.workers,
@@ -72,19 +72,19 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
 
 
 def last_hashes(machine: Machine) -> list[str]:
-    """Return the hashes of the slow weights of a machine's workers, from the machine's summary.json."""
+    """Return the slow-weight hashes of a machine's workers, from its summary.json."""
     return json.loads((machine.folder / "summary.json").read_text())["slow_hash"]
 
 
 def kinds(text: str) -> list[str]:
     """Parse "kill,freeze" as ["kill", "freeze"]."""
     if unknown := set(words := text.split(",")) - set(KINDS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"unknown fault {', '.join(sorted(unknown))}: choose from {', '.join(KINDS)}")
     return words
 
 
 def main() -> None:
-    """Run without faults, then with faults, and write both records and their difference."""
+    """Run without faults, then with faults, and write both records and their comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")

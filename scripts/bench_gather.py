@@ -1,11 +1,10 @@
-"""Measure what a gather round costs beyond moving its bytes: N peers on loopback, each with its own daemon.
+"""Measure the overhead of a gather round beyond moving its bytes: N peers on loopback, each with its own daemon.
 
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
-All processes read the same clock. The transfer of a round ends when the last peer holds the last payload. The commit
-phase is the time from the end of the transfer until a peer can use the outcome. It has two parts: the time until the
-peer learns the commit, and the time in which the peer then copies the payloads for the trainer. Payloads are random
-bytes, new in every round.
+All processes read the same clock. The transfer of a round ends when every peer has stored every payload. The commit
+phase is the time from the end of the transfer until a peer can use the outcome: the peer first learns the commit, then
+copies the payloads for the trainer. Payloads are random bytes, new in every round.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ WAIT_S = 300.0
 
 
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
-    """Return two maps that are filled while rounds run.
+    """Patch the swarm to record times. Return two maps that are filled while rounds run.
 
-    The first is round -> time at which this peer stored the last payload of the round; the second is round -> time at
-    which this peer learned the commit of the round.
+    The first maps a round to the time at which this peer stored its last payload, the second to the time at which this
+    peer learned its commit.
     """
     held, decided, holds, add = {}, {}, RoundContext.report_stored, CommittedRounds.add
 
@@ -55,7 +54,7 @@ def note_times() -> tuple[dict[int, float], dict[int, float]]:
 
 
 def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
-    """Run one peer; put its address, then one row per round, into `messages`."""
+    """Run one peer. Put its address, then one row per round, into `messages`."""
     held, decided = note_times()
     peer = SwarmGather(
         run="bench",
@@ -87,7 +86,7 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], me
 
 
 def gathered(args: argparse.Namespace) -> list[Row]:
-    """Return the rows of all peers."""
+    """Run all peers and return their rows."""
     first: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.peers):
@@ -96,7 +95,7 @@ def gathered(args: argparse.Namespace) -> list[Row]:
         expected = args.peers - 1 + args.peers * args.rounds  # the other peers' addresses, and all rows
         rows = [row for _ in range(expected) if isinstance(row := peers.next_message(), dict)]
         for process in peers.processes:
-            process.join(WAIT_S)  # each peer first waits for the last all-gather of all peers
+            process.join(WAIT_S)  # a peer ends after the last all-gather
     return rows
 
 

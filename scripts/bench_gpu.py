@@ -1,13 +1,13 @@
-"""Measure launch and land on a CUDA device, and compare them with the time that a copy of as many bytes takes.
+"""Time launch and land on a CUDA device, and compare them with plain copies of the same number of bytes.
 
     .venv/bin/python scripts/bench_gpu.py [--params 1e9] [--chunk 4096] [--k 64] [--peers 8] [--fast float32]
         [--momentum] [--senders] [--repeats 20] [--json FILE]
 
-The tensors have `params` values. The script counts the bytes that a step must read or write, each once. It divides this
-number by the bandwidth of a plain copy of a float32 tensor of `params` values, measured in the same run, and compares
-the time of the step with the result. Every time is the median of the repeats. The rows "torch ..." do the same work
-with torch.topk and dense tensors; this reference implementation defines the results that the kernels must give. It
-processes slices of 2^28 values, to limit the size of temporary tensors. Without a CUDA device the script prints an
+The tensors have --params values. The script counts the bytes that a step must read or write at least once, and divides
+them by the bandwidth of a plain copy of a float32 tensor, measured in the same run. The result is compared with the
+time of the step. Every time is the median of the repeats. The rows "torch ..." are those of the reference
+implementation, which defines the results that the kernels must give. It uses torch.topk and dense tensors, and
+processes slices of 2^28 values, to limit the size of temporary tensors. Without a CUDA device, the script prints an
 error and exits with 2.
 """
 
@@ -27,7 +27,7 @@ from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import Rows, Selection, select
 
 SLICE = 1 << 28
-"""Number of values that the torch reference processes at a time."""
+"""Number of values that the torch reference implementation processes at a time."""
 BETA, LR, MU = 0.95, 0.7, 0.9
 Record = dict[str, str | int | float]
 
@@ -47,17 +47,17 @@ class Job:
         self.position, self.value = (torch.stack(column) for column in zip(*sent, strict=True))
 
     def sent_by(self, peer: int) -> tuple[Tensor, Tensor]:
-        """Return the positions and the values, (M,) each, that a peer selects from random weights."""
+        """Return the positions and the values, one entry per kept value, that a peer selects from random weights."""
         generator = torch.Generator("cuda").manual_seed(peer)
         x = torch.randn(self.rows.count, device="cuda", generator=generator)
         return select(x, None, None, None, None, Selection(0.0, self.rows.chunk, self.rows.k))[:2]
 
     def launch_bytes(self) -> int:
-        """Return the number of bytes that a launch moves: slow, fast and residual in, position and value out."""
+        """Return the bytes that a launch moves: slow, fast and residual are read, positions and values written."""
         return self.rows.count * (8 + self.fast.element_size()) + 8 * self.rows.kept
 
     def land_bytes(self) -> int:
-        """Return the number of bytes that a landing moves.
+        """Return the bytes that a landing moves.
 
         It reads and writes slow, fast, residual and momentum, and reads the positions and values of all peers.
         """
@@ -65,13 +65,13 @@ class Job:
         return 2 * self.rows.count * weights + 8 * self.position.numel()
 
     def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
-        """Run `select` on the values first .. last - 1; the default is all values."""
+        """Run an implementation of `select` on values first .. last - 1 (default: all)."""
         part = slice(first, last)
         how = Selection(BETA, self.rows.chunk, self.rows.k)
         run(self.slow[part], self.fast[part], self.residual[part], None, None, how)
 
     def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
-        """Run `land` on the values first .. last - 1; the default is all values. `first` is the start of a chunk."""
+        """Run an implementation of `land` on values first .. last - 1 (default: all). `first` must start a chunk."""
         last = self.rows.count if last is None else last
         begin = first // self.rows.chunk * self.rows.k
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
@@ -80,14 +80,14 @@ class Job:
         run(*weights, self.position[:, sent], self.value[:, sent], None, None, self.how)
 
     def in_slices(self, step: Callable, run: Callable) -> None:
-        """Run a step with the implementation `run`, slice by slice."""
+        """Call `step` with the implementation `run`, slice by slice."""
         size = SLICE // self.rows.chunk * self.rows.chunk
         for first in range(0, self.rows.count, size):
             step(run, first, min(first + size, self.rows.count))
 
 
 def seconds(step: Callable[[], object], repeats: int) -> float:
-    """Return the median time of a step on the device in seconds, after two warm-up steps."""
+    """Return the median seconds of a step on the device, after two warm-up steps."""
     times = []
     for repeat in range(repeats + 2):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -101,13 +101,13 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def copy_seconds(job: Job) -> float:
-    """Return the time that copying the slow weights takes, in seconds. The copy is freed afterwards."""
+    """Return the median seconds of copying the slow weights. The copy is freed afterwards."""
     copied = torch.empty_like(job.slow)
     return seconds(lambda: copied.copy_(job.slow), job.repeats)
 
 
 def measure(job: Job) -> list[Record]:
-    """Time a copy, a launch and a landing, then the last two in plain torch. Return these rows and the two sums."""
+    """Time a copy, a launch and a landing, then the last two in plain torch. Return one row each, plus both sums."""
     copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
     launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
     few = max(1, job.repeats // 5)
@@ -127,7 +127,7 @@ def measure(job: Job) -> list[Record]:
 
 
 def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) -> Record:
-    """Return one row. `ratio`: the measured time, divided by the time in which a copy moves as many bytes."""
+    """Return one row. `ratio` is the measured time over the time in which a copy moves as many bytes."""
     return {
         "device": torch.cuda.get_device_name(),
         "params": job.rows.count,
@@ -156,15 +156,15 @@ def show(records: list[Record]) -> None:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print the table. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", type=float, default=1e9)
     parser.add_argument("--chunk", type=int, default=4096)
     parser.add_argument("--k", type=int, default=64)
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--fast", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--momentum", action="store_true", help="Nesterov momentum 0.9")
-    parser.add_argument("--senders", action="store_true", help="divide by the number of senders, not of all peers")
+    parser.add_argument("--momentum", action="store_true", help="use Nesterov momentum 0.9")
+    parser.add_argument("--senders", action="store_true", help="average over senders, not over all peers")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()

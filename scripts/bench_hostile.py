@@ -6,7 +6,7 @@ The recipe is the default one, and workers are threads of one process. From roun
 that depend on the case:
 
     calm       the worker is honest                     open       the worker is honest, clip=none
-    absent     it takes no further part                 largest    every level is the largest bfloat16
+    absent     its messages are missing                 largest    every level is the largest bfloat16
     ten        its own message times 10                 flipped    its own message times -10
     samples    it claims 2^63 samples
 
@@ -49,7 +49,7 @@ def forged(one: Contribution, kind: str) -> Contribution:
 
 
 def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
-    """Return one part of a message, changed. Levels and values are bfloat16; the high bit of a code is the sign."""
+    """Return a modified message part. Levels and values are bfloat16; the high bit of a 2-bit code is its sign."""
     if kind == "flipped" and name.endswith("code"):
         return x ^ 0b10101010
     if x.dtype != torch.bfloat16 or kind == "samples":
@@ -60,7 +60,7 @@ def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
 
 
 class Hostile:
-    """An in-process exchange that may continue without a peer, and in which the last peer's messages are replaced."""
+    """An in-process exchange that replaces the last peer's messages, and whose rounds may complete without a peer."""
 
     info = replace(InProcess.info, waits_for_all=False)
 
@@ -76,7 +76,7 @@ class Hostile:
 
 
 class Changed:
-    """A pending round in which the message of the last peer is replaced."""
+    """A pending round in which the last peer's message is replaced."""
 
     def __init__(self, pending: Any, kind: str) -> None:
         self.pending, self.kind = pending, kind

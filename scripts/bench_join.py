@@ -3,8 +3,8 @@
     .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
     sudo .venv/bin/python scripts/bench_join.py --rate 1000mbit ...
 
-By default all processes use loopback, where the CPU is the bottleneck. With --rate, each process is on a separate host
-(scripts/wan.sh) that sends and receives at most at that rate.
+By default all processes use loopback, where the CPU is the bottleneck. With --rate, each process runs on its own host
+(scripts/wan.sh), which sends and receives at most at that rate.
 
 The state is random bytes; 400 MB are the slow weights of 100M parameters. With --kill one donor is killed when half of
 the state has arrived.
@@ -14,7 +14,7 @@ the state has arrived.
     state_s          time from the newcomer's first request until it holds the state, including the wait for the commit
     transfer_s       the part of state_s after the first chunk arrived; all of state_s if that part is below LOOK_S
     of_plain         plain_s / transfer_s
-    counted_s        time from the arrival of the state until a round has landed in which the newcomer took part
+    counted_s        time from the arrival of the state until the first round that includes the newcomer has landed
     again_megabytes  megabytes received more than once, not counting the manifest
 """
 
@@ -49,7 +49,7 @@ Row = dict[str, float]
 
 
 def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str]) -> SwarmGather:
-    """Return a peer of a run of `donors` members, on its own host if there are hosts."""
+    """Return the peer `rank` of the run. With --rate, move this thread to the peer's own host first."""
     host = "127.0.0.1"
     if args.network:
         args.network.enter(rank)
@@ -59,7 +59,7 @@ def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str])
 
 
 def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
-    """Run a member that launches a small payload every second and serves its state as of any round."""
+    """Run a donor: a peer that sends a small payload about every second, and serves its state to newcomers."""
     peer = peer_of(rank, args, folder, first)
     state = np.random.default_rng(0).bytes(int(args.megabytes * 1e6))
 
@@ -79,7 +79,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
 
 
 def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
-    """Return how many seconds a transfer over one stream takes. The bytes are neither hashed nor stored."""
+    """Return the seconds of a transfer over one stream. The bytes are neither hashed nor stored."""
 
     async def fetch() -> None:
         async with peer.node.open_stream(donor, PLAIN) as stream:
@@ -116,9 +116,9 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
 
 
 def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
-    """Report the number of received bytes until `done`.
+    """Put the number of received bytes into `messages` repeatedly, until `done` is set.
 
-    The time at which it first exceeds `manifest`, the maximum size of the manifest, is appended to `moving`.
+    When it first exceeds `manifest`, the maximum size of the manifest, append the time to `moving`.
     """
     while not done.wait(LOOK_S):
         received = peer.state_transfer.downloads.bytes_received
@@ -128,7 +128,7 @@ def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: thread
 
 
 def until_counted(peer: SwarmGather, number: int) -> float:
-    """Return the seconds until a round has landed in which this peer took part."""
+    """Take part in rounds, from `number` on, until one includes this peer. Return the seconds that this took."""
     began = time.monotonic()
     while True:
         names = [one.peer for one in peer.start(os.urandom(1000), Round(number)).wait(WAIT_S)]
@@ -138,7 +138,7 @@ def until_counted(peer: SwarmGather, number: int) -> float:
 
 
 def measured(args: argparse.Namespace) -> Row:
-    """Run all processes and return the row of results that the newcomer measured."""
+    """Run all processes and return the newcomer's results."""
     first: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.donors):

@@ -1,15 +1,15 @@
-"""Compare LoCo's DDP hook with plain DDP and torch's own hooks over links of limited rate: bytes, seconds, loss.
+"""Compare LoCo's DDP hook with plain DDP and torch's own hooks over rate-limited links: bytes, seconds, loss.
 
     sudo .venv/bin/python scripts/bench_loco.py [--ranks 4] [--mbit 100] [--steps 200] [--seeds 0] [--json FILE]
         [--methods plain,fp16,powersgd_1,powersgd_4,loco] [--hidden 256] [--layers 4] [--batch 2] [--seq-len 64]
         [--lr 2e-3]
 
-Every rank is a process with one thread in its own network namespace, and uses gloo. Its link is capped (wan.sh), and
-bytes are read from the kernel's counter of the link. Use --mbit 0, which sets no cap, if only losses matter. The model
-is a Llama trained on the bytes of Python's standard library with AdamW, whose learning rate falls to 0. Steps, batches
-and initial weights are the same for all methods. PowerSGD begins after a tenth of the steps, as its documentation
-advises. Bytes and seconds per step are means over the second half of the steps. The script needs root, iproute2 and
-about as many cores as ranks.
+Every rank is a single-threaded process in its own network namespace, and uses gloo. The rate of its link is capped
+(wan.sh), and bytes are read from the kernel's counter for the link. Use --mbit 0, which sets no cap, if only losses
+matter. The model is a Llama trained on the bytes of Python's standard library with AdamW, whose learning rate decays to
+0. Steps, batches and initial weights are the same for all methods. PowerSGD begins after a tenth of the steps, as its
+documentation advises. Bytes and seconds per step are means over the second half of the steps. The script needs root,
+iproute2 and about as many cores as ranks.
 
     mb_per_step       megabytes that a rank sends per step, including TCP headers
     step_s            seconds per step, including forward and backward pass
@@ -86,7 +86,7 @@ METHODS: dict[str, Callable[[nn.Module, int], DistributedDataParallel]] = {
 
 
 def live(args: argparse.Namespace) -> Row:
-    """Run one rank in its namespace."""
+    """Run one rank, and return its results."""
     torch.set_num_threads(1)
     meet, patience = f"tcp://{args.meet}", timedelta(minutes=5)
     dist.init_process_group("gloo", init_method=meet, rank=args.rank, world_size=args.ranks, timeout=patience)
@@ -104,7 +104,7 @@ def live(args: argparse.Namespace) -> Row:
 
 
 def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
-    """Return a Llama of the size that the arguments set."""
+    """Return a Llama model of the size given on the command line."""
     return llama(
         vocab_size=vocab_size,
         hidden_size=args.hidden,
@@ -145,7 +145,7 @@ def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespac
 
 
 def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
-    """Measure one method with its ranks in namespaces; return what they report as one row."""
+    """Train with one method, each rank in its own namespace. Return the combined results as one row."""
     cap = ("--rate", f"{args.mbit:g}mbit") if args.mbit else ()
     with network(args.ranks, *cap) as hosts, tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{rank}.json") for rank in range(args.ranks)]
@@ -167,13 +167,13 @@ def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
 
 
 def command(rank: int, file: Path, words: Sequence[str]) -> list[str]:
-    """Return the command of one rank."""
+    """Return the command line of one rank."""
     settings = ["GLOO_SOCKET_IFNAME=eth0", "TORCH_CPP_LOG_LEVEL=ERROR"]
     return ["env", *settings, sys.executable, __file__, f"--rank={rank}", f"--json={file}", *words]
 
 
 def together(commands: Sequence[Sequence[str]]) -> None:
-    """Wait until all ranks have ended; end all of them if one fails."""
+    """Run the commands of all ranks until they end. If a rank fails, end all of them."""
     processes: list[subprocess.Popen] = []
     try:
         processes += (subprocess.Popen(words) for words in commands)
@@ -189,7 +189,7 @@ SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
 
 
 def beside_plain(row: Row, rows: list[Row]) -> Row:
-    """Compare a row with the row of plain DDP with the same seed; return an empty row if there is no such row."""
+    """Return the values of a row relative to plain DDP with the same seed; empty if plain DDP has no row."""
     for other in rows:
         if (other["method"], other["seed"]) == ("plain", row["seed"]):
             return {

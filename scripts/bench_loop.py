@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Two cases are measured in this process, in turn, `repeats` times; the result is the median of the ratios loop / bare.
-Bare: one model and one optimizer take workers x rounds x H inner steps in sequence. Loop: each worker is a thread that
-takes rounds x H inner steps and runs the rounds; one worker computes at a time. In both cases, one and the same compute
-thread does all tensor work. Options are those of `outerloop train`.
+Two cases are measured in turn, --repeats times; the result is the median of the ratios loop / bare. Bare: one model and
+one optimizer take workers x rounds x H inner steps in sequence (H is the number of inner steps per round). Loop: each
+worker is a thread that takes rounds x H inner steps and runs the rounds; one worker computes at a time. In both cases,
+the same thread does all tensor work. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from outerloop.launcher.thread_pool import ComputeThread
 
 
 def trainers(settings: DictConfig) -> tuple[list[Trainer], ComputeThread]:
-    """Return one trainer per worker, with exchanges of one shared hub, and the thread that computes for all of them."""
+    """Return one trainer per worker, connected by a shared hub, and the thread that does all tensor work."""
     compute = ComputeThread(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
     corpus, hub = instantiate.make(settings.data), Hub(settings.workers)
@@ -43,7 +43,7 @@ def trainers(settings: DictConfig) -> tuple[list[Trainer], ComputeThread]:
 
 
 def bare_s(trainer: Trainer, steps: int) -> float:
-    """Return the seconds of inner steps alone: batch, forward, backward, clip, optimizer."""
+    """Return the seconds of `steps` inner steps without the outer loop: batch, forward, backward, clip, optimizer."""
     began = time.perf_counter()
     for _ in range(steps):
         for p in trainer.params:
@@ -54,7 +54,7 @@ def bare_s(trainer: Trainer, steps: int) -> float:
 
 
 def loop_s(team: list[Trainer], steps: int) -> float:
-    """Return the seconds in which every worker takes `steps` inner steps, with the outer loop."""
+    """Return the seconds until every worker has taken `steps` inner steps, with the outer loop."""
     began = time.perf_counter()
     train(team, steps)
     return time.perf_counter() - began
@@ -90,7 +90,7 @@ def main() -> None:
     settings = load.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
     team, compute = trainers(settings)
     steps = args.rounds * settings.schedule.sync_every
-    train(team, settings.schedule.sync_every)  # warm-up: compile in the thread that is measured
+    train(team, settings.schedule.sync_every)  # warm-up: compile the kernels in the measured thread
     compute(bare_s, team[0], 1)
     rows = [(compute(bare_s, team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))

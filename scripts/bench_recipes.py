@@ -4,12 +4,12 @@
         [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
         [option=value ...]
 
-First every case is trained for `tune-steps` steps with each learning rate, and with the first value of H, the number of
-workers and the seed. The learning rate with the lowest validation loss is then used for the case. Next, every case is
-trained for `inner-steps` steps per worker with every combination of H, number of workers and seed. The number of
-sequences per step, of all workers together, is equal in all runs. FILE holds one flat record per run. The same command
-continues an interrupted benchmark from FILE, and `outerloop report FOLDER` plots the runs. Options are those of
-`outerloop train`.
+First, each case is tuned: it is trained for --tune-steps steps with every learning rate, at the first of the given
+values of H (inner steps per round, --sync-every), number of workers and seed. The learning rate with the lowest
+validation loss is used from then on. Next, each case is trained for --inner-steps steps per worker with every
+combination of H, number of workers and seed. All workers together process the same number of sequences per step in all
+runs. FILE holds one flat record per run. The same command resumes an interrupted benchmark from FILE, and
+`outerloop report FOLDER` plots the runs. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 INPROCESS = "exchange=inprocess"
-MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; the paper uses 0.9, for H = 500
+MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100 inner steps per round; the paper uses 0.9, for H = 500
 FLOAT32 = ["~compress.large.values.dtype", "compress.large.values._target_=outerloop.compress.identity.Identity"]
 CASES = {
     "ddp": ["recipe=ddp", INPROCESS],
@@ -72,7 +72,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the benchmark; the fields are the first columns of its record."""
+    """One run of the benchmark. Its fields are the first fields of its record."""
 
     case: str
     sync_every: int
@@ -83,7 +83,7 @@ class Run:
 
 
 def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row:
-    """Train one case, or read the results if its run directory already has them; return its record."""
+    """Train one run and return its record. If its run directory already has the results, return those."""
     rounds = run.inner_steps // run.sync_every
     often = max(1, rounds // 6)
     name = "-".join([run.case, f"h{run.sync_every}", f"w{run.workers}", f"lr{run.lr}", f"n{run.inner_steps}"])
@@ -98,14 +98,14 @@ def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row
 
 
 class Bench:
-    """Holds the records so far, in FILE, and starts the processes that add to them."""
+    """The records so far, which are stored in FILE, and methods that train the missing runs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
 
     def found(self, run: Run) -> Row | None:
-        """Return the record of a run, or None if it has not run."""
+        """Return the record of a run, or None if there is none yet."""
         wanted = asdict(run) | {"lr": float(run.lr)}
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
@@ -120,18 +120,18 @@ class Bench:
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
 
     def tuning(self, case: str) -> list[Run]:
-        """Return the short runs that choose a case's learning rate."""
+        """Return the short runs that determine a case's learning rate."""
         first = Run(case, h_of(case, self.args.sync_every[0]), self.args.workers[0], self.args.seeds[0], "", 0)
         return [Run(**asdict(first) | {"lr": lr, "inner_steps": self.args.tune_steps}) for lr in self.args.lr]
 
     def best_lr(self, case: str) -> str:
-        """Return the learning rate with the lowest loss in the short runs."""
+        """Return the only learning rate, or the one with the lowest loss in the short runs."""
         if len(self.args.lr) == 1:
             return self.args.lr[0]
         return min(self.tuning(case), key=lambda run: (self.found(run) or {})["val_loss"]).lr
 
     def published(self, case: str) -> list[Run]:
-        """Return the long runs of a case."""
+        """Return the long runs of a case, with its best learning rate."""
         hs = sorted({h_of(case, h) for h in self.args.sync_every})
         product = itertools.product(hs, self.args.workers, self.args.seeds)
         lr = self.best_lr(case)
@@ -140,7 +140,7 @@ class Bench:
 
 @cache
 def h_of(case: str, h: int) -> int:
-    """Return H of a case: `h`, or 1 if the recipe exchanges after every inner step."""
+    """Return `h`, or 1 if the case's recipe exchanges after every inner step."""
     return 1 if load.compose_config(CASES[case]).schedule.sync_every == 1 else h
 
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--lr", type=words, default=["2e-3"])
     parser.add_argument("--tune-steps", type=int, default=600)
     parser.add_argument("--inner-steps", type=int, default=1200)
-    parser.add_argument("--sequences", type=int, default=32, help="of all workers together, per inner step")
+    parser.add_argument("--sequences", type=int, default=32, help="sequences per inner step, over all workers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("options", nargs="*")
     bench = Bench(args := parser.parse_intermixed_args())

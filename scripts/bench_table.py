@@ -1,16 +1,16 @@
-"""Tune and train recipes for the table of loss gaps to data parallel training with the same inner optimizer.
+"""Tune and train recipes for the table of loss gaps to data-parallel training with the same inner optimizer.
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [option=value ...]
 
-Each case is tuned at the first H, number of workers and seed, with as many steps as in the table. First the learning
-rates of its grid are tried; while the best one is at an end of the grid, the next one beyond it is tried, too. Then, if
-the case has an outer optimizer, its pairs of outer learning rate and momentum are tried. Then all combinations of H,
-number of workers and seed are trained with the best values. A seed determines the initial weights and the sample
-streams, so the rows of one seed and one number of workers are paired. All workers together process `sequences`
-sequences per step.
+Each case is tuned at the first of the given values of H (inner steps per round, --sync-every), number of workers and
+seed, with as many steps as in the table. First, the learning rates of its grid are tried; while the best one is at an
+end of the grid, the grid is extended. Then, if the case has an outer optimizer to tune, its pairs of outer learning
+rate and momentum are tried. Finally, all combinations of H, number of workers and seed are trained with the best
+values. A seed determines the initial weights and the sample streams, so rows with the same seed and number of workers
+are paired. All workers together process --sequences sequences per step.
 
-FILE holds one record per run; the same command continues an interrupted benchmark. scripts/show_table.py prints the
+FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
 """
 
@@ -44,7 +44,7 @@ class Case:
     """A recipe, and the values to try when it is tuned.
 
     lr: inner learning rates.
-    outer: pairs of outer learning rate and momentum; empty if the recipe's own values are kept.
+    outer: pairs of outer learning rate and momentum; empty to keep the recipe's own values.
     alone: whether a single worker trains on the whole batch.
     """
 
@@ -70,9 +70,9 @@ CASES = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the benchmark; the fields are the first columns of its record.
+    """One run of the benchmark. Its fields are the first fields of its record.
 
-    outer_lr, momentum: of the outer optimizer; None if the recipe's own values are used.
+    outer_lr, momentum: settings of the outer optimizer; None to keep the recipe's own values.
     """
 
     case: str
@@ -120,14 +120,14 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
 
 
 class Bench:
-    """Holds the records so far, in FILE, and starts the processes that add to them."""
+    """The records so far, which are stored in FILE, and methods that train the missing runs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
 
     def row(self, run: Run) -> Row | None:
-        """Return the record of a run, or None if it has not run."""
+        """Return the record of a run, or None if there is none yet."""
         wanted = asdict(run) | {"sequences": self.args.sequences, "options": sorted(self.args.options)}
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
@@ -148,7 +148,7 @@ class Bench:
             for future in as_completed(futures):
                 if future.cancelled():
                     continue
-                if error := future.exception():  # record the runs that are still in progress, but start no others
+                if error := future.exception():  # let running runs finish and record them, but start no others
                     errors.append(error)
                     for other in futures:
                         other.cancel()
@@ -159,14 +159,14 @@ class Bench:
             raise errors[0]
 
     def first(self, case: str) -> Run:
-        """Return the first run for tuning a case, with the first learning rate of its grid."""
+        """Return the first tuning run of a case, with the first learning rate of its grid."""
         args = self.args
         sync_every = 1 if case in ("ddp_adamw", "ddp_muon") else args.sync_every[0]
         workers = 1 if CASES[case].alone else args.workers[0]
         return Run(case, args.steps, sync_every, workers, args.seeds[0], CASES[case].lr[0])
 
     def tune(self, case: str) -> Run:
-        """Train the runs for tuning a case, and return the best of them."""
+        """Train the tuning runs of a case, and return the best one."""
         first, rates = self.first(case), sorted(CASES[case].lr)
         self.train(replace(first, lr=lr) for lr in rates)
         while (best := self.best(replace(first, lr=lr) for lr in rates)).lr in (rates[0], rates[-1]):
@@ -189,16 +189,16 @@ class Bench:
 
 
 def parser(description: str | None, listed: Callable[[str], list[str]]) -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the command-line parser. `listed` parses the value of --cases."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     result.add_argument("--json", type=Path, required=True, metavar="FILE")
-    result.add_argument("--cases", type=listed, default=list(CASES), help=f"of {', '.join(CASES)}")
+    result.add_argument("--cases", type=listed, default=list(CASES), help=f"comma-separated, from {', '.join(CASES)}")
     result.add_argument("--steps", type=int, default=3000, help="inner steps per worker")
     result.add_argument("--sync-every", type=numbers, default=[15, 30, 100])
     result.add_argument("--workers", type=numbers, default=[4, 8])
     result.add_argument("--seeds", type=numbers, default=[0, 1, 2, 3])
-    result.add_argument("--sequences", type=int, default=16, help="of all workers together, per inner step")
+    result.add_argument("--sequences", type=int, default=16, help="sequences per inner step, over all workers")
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")
     return result

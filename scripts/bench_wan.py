@@ -4,13 +4,14 @@
         [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 4] [--step-s 0.2] [OPTION...]
     sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
 
-Compression, transfer, consensus and landing are real, and so is training, with a few tokens per step. The time of an
-inner step is EMULATED: each step is made to take --step-s (wan_pace.py), because the hosts share this machine's cores,
-while each real host would have a GPU. --step-s 0 does not delay the steps.
+Compression, transfer, consensus and landing are real, and so is training, with a few tokens per step. Only the duration
+of an inner step is EMULATED: each step is made to take --step-s (wan_pace.py), because the hosts share this machine's
+cores, while real hosts would have a GPU each. --step-s 0 does not delay the steps.
 
-FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
-gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: seconds from one
-landing to the next, excluding evaluations: compute_s + communication_s + others_s (see outerloop/inner/run_totals.py).
+FILE gets one flat row per configuration, with medians over all hosts and all rounds but the first two; the file next to
+it that ends in .rounds.json gets one row per round and host. `inner_s`: measured seconds of one inner step.
+`measured_round_s`: seconds from one landing to the next, excluding evaluations: compute_s + communication_s + others_s
+(see outerloop/inner/run_totals.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from outerloop.types import UserError
 
 SCRIPTS = Path(__file__).absolute().parent
 SKIPPED = 2
-"""Number of rounds at the start that are not counted, because loops are compiled and connections opened in them."""
+"""Number of initial rounds that are not counted, because they include compilation and connection setup."""
 LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
 RECIPES = {
     "sparseloco": ["recipe=sparseloco"],
@@ -72,17 +73,17 @@ class Host(Machine):
 
 
 def testbed(hosts: int, rate: str, delay_s: float) -> AbstractContextManager[Network]:
-    """Return a context manager that creates hosts, and at its end removes them and all processes on them."""
+    """Return a context manager that creates hosts, and on exit removes them with all processes on them."""
     return network(hosts, *(["--rate", f"{mbit(rate):g}mbit"] if mbit(rate) else []), *delayed(delay_s))
 
 
 def delayed(delay_s: float) -> list[str]:
-    """Return the options for links that delay each packet."""
+    """Return the options of wan.sh for links that delay each packet; empty for 0 s."""
     return ["--delay", f"{1e3 * delay_s:g}ms"] if delay_s else []
 
 
 def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
-    """Return the settings of one run."""
+    """Return the `outerloop train` options of one run."""
     chosen = [option.format(delay=args.delay, merge_local=args.merge_local) for option in RECIPES[recipe]]
     gather = GATHER if "exchange=swarm_gossip" not in chosen else []
     chosen += [f"exchange.peers={args.hosts}", f"rounds={args.rounds}", f"schedule.sync_every={args.sync_every}"]
@@ -108,7 +109,7 @@ def train(hosts: list[Host]) -> None:
 
 
 def rounds_of(host: Host) -> list[Row]:
-    """Return the cost of each round for this host. Fragments that landed in the same round count together."""
+    """Return the costs of each round on this host, summed over the fragments that landed in the round."""
     host.poll()
     rows = [row for row in host.rows if row["event"] == "round"]
     of_round = {number: [row for row in rows if row["round"] == number] for number in {row["round"] for row in rows}}
@@ -135,7 +136,7 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
 
 
 def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
-    """Return the medians of a configuration, and its settings."""
+    """Return one row with the medians and the settings of a configuration."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
     settings = load.load([*COMMON, *options_of(recipe, args)])
     schedule = instantiate.make(settings.schedule)
@@ -193,11 +194,11 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sync-every", type=int, default=30)
-    parser.add_argument("--delay", type=int, default=4, help="inner steps, for recipes that land late")
-    parser.add_argument("--merge-local", default="carry", help="for recipes that land late")
-    parser.add_argument("--step-s", type=float, default=0.2, help="emulated seconds of an inner step")
+    parser.add_argument("--delay", type=int, default=4, help="inner steps until the landing, for delayed recipes")
+    parser.add_argument("--merge-local", default="carry", help="value of merge_local for delayed recipes")
+    parser.add_argument("--step-s", type=float, default=0.2, help="emulated duration of an inner step in seconds")
     parser.add_argument("--goodput", action="store_true", help="transfer one payload between two hosts; do not train")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a transfer")
+    parser.add_argument("--seconds", type=float, default=10.0, help="approximate duration of a transfer")
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--most-megabytes", type=float, default=500.0)
     parser.add_argument("options", nargs="*")
@@ -211,7 +212,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure; write the rows and print a line after every configuration."""
+    """Measure all configurations. Print and save the row of each as soon as it is measured."""
     args, rows, rounds = parsed(), [], []
     ready_or_exit(*delayed(args.link_delay))
     for rate in args.rates:

@@ -1,4 +1,4 @@
-"""Run the processes of a benchmark: report a failure at once, and leave no process behind."""
+"""Run the processes of a benchmark: report failures immediately, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Peers:
-    """Processes that put messages into one queue. They are ended at the end of the `with` block.
+    """Processes that put messages into one queue. They are terminated at the end of the `with` block.
 
     Args:
         wait_s: longest time to wait for a message, in seconds.
@@ -41,7 +41,7 @@ class Peers:
             with suppress(Empty):
                 return self.messages.get(timeout=1.0)
             raise_if_failed(others)
-        raise TimeoutError(f"no message for {self.wait_s:g} s")
+        raise TimeoutError(f"no message arrived for {self.wait_s:g} s")
 
     def __enter__(self) -> Peers:
         return self
@@ -53,6 +53,6 @@ class Peers:
 
 
 def raise_if_failed(processes: Sequence[SpawnProcess]) -> None:
-    """Raise RuntimeError with the names of the processes that failed."""
+    """Raise RuntimeError with the names of the failed processes, if there are any."""
     if failed := [f"{one.name} (exit {one.exitcode})" for one in processes if one.exitcode]:
-        raise RuntimeError(f"{', '.join(failed)} failed, see above")
+        raise RuntimeError(f"{', '.join(failed)} failed: see the output above")

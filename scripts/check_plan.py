@@ -1,4 +1,4 @@
-"""Compare the planner's predicted seconds per round with measured ones.
+"""Compare the seconds per round that the planner predicts with measured ones.
 
     .venv/bin/python scripts/check_plan.py --rows FILE [--machine-mbit 1064] [--json FILE]
 
@@ -6,8 +6,8 @@ A row is a flat record: peers, mbit (rate of every link in each direction), dela
 gossip), fragments, payload_bytes (all fragments of a round together), inner_s (seconds of one inner step), sync_every,
 method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner gets the measured times of an
 inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. If all
-hosts run on one machine, the CPU may also limit rows with a high cap. In that case, pass the rate of all hosts together
-as --machine-mbit; bench_gather.py measures it: the bytes of all payloads, divided by the seconds of their transfer.
+hosts run on one machine, the CPU may also limit rows with a high cap. In that case, pass the total rate of all hosts as
+--machine-mbit. bench_gather.py measures it: the bytes of all payloads, divided by the seconds of their transfer.
 Without --machine-mbit, each host is assumed to run on its own machine.
 """
 
@@ -27,7 +27,7 @@ from outerloop.plan.scenario import Fleet, Method
 
 
 def predicted_s(row: Row, machine_bits: float) -> float:
-    """Return the planned seconds per round of hosts that together transfer at most `machine_bits` bits/s."""
+    """Return the predicted seconds per round of hosts that together transfer at most `machine_bits` bits/s."""
     fragments = row["fragments"]
     codec_s = row.get("launch_s", 0.0) + row.get("land_s", 0.0)
     method = Method(
@@ -51,7 +51,7 @@ def predicted_s(row: Row, machine_bits: float) -> float:
 
 
 def compared(rows: list[Row], machine_bits: float = math.inf) -> list[Row]:
-    """Return the predicted and the measured seconds of each row, and their ratio."""
+    """Return the predicted and measured seconds per round of each row with a rate cap, and their ratio."""
     kept = ("method", "peers", "mbit", "delay_ms", "payload_bytes", "sync_every", "delay_steps", "measured_round_s")
     found = []
     for row in (row for row in rows if row["mbit"]):

@@ -2,17 +2,17 @@
 
     .venv/bin/python scripts/check_published.py
 
-Streaming DiLoCo (arXiv 2501.18512): Gbit/s for 95 % utilization at H = 100. The sizes, step times and layers are the
-paper's, all rounded. Its results are rounded as well: those with three digits are on a grid of 50 values from 0.1 to
-1,000 Gbit/s, each 1.21 times the previous one, so a printed number may differ by 21 % from the true one. The following
-assumptions, which the paper does not state, are the same in all nine rows: each parameter is sent once, in 16 bits;
-reductions overlap with the backward pass, which is two thirds of a step, as in the authors' calculator; streaming sends
-fragments of three layers in 4 bits and lands them one step later.
+Streaming DiLoCo (arXiv 2501.18512): Gbit/s for 95 % utilization with 100 inner steps per round. The sizes, step times
+and layers are the paper's, all rounded. Its results are rounded as well: those with three digits are on a grid of 50
+values from 0.1 to 1,000 Gbit/s, each 1.21 times the previous one, so a printed number may differ by 21 % from the true
+one. All nine rows share the following assumptions, which the paper does not state: each parameter is sent once, in 16
+bits; reductions overlap with the backward pass, which is two thirds of a step, as in the authors' calculator; streaming
+sends fragments of three layers in 4 bits and lands them one step later.
 
-NoLoCo (arXiv 2506.10911): with time t per message, a pair takes 2 t, and a tree of P peers 2 t log2(P).
+NoLoCo (arXiv 2506.10911): if a message takes the time t, a pair takes 2 t, and a tree of P peers 2 t log2(P).
 
 Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the other three.
-The figures were measured with a prototype of this swarm; they are the lowest and highest of several runs.
+The figures were measured with a prototype of this swarm: the lowest and the highest of several runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** 
 
 @dataclass(frozen=True)
 class Size:
-    """One model of the paper's table: its Gbit/s for data parallel, DiLoCo and streaming (overlap, 4 bits)."""
+    """One model in the paper's table. `printed`: its Gbit/s for data parallel, DiLoCo and streaming (4 bits)."""
 
     name: str
     params: float
@@ -58,12 +58,12 @@ SIZES = (
     Size("100B", 1e11, 108, 4.9, (391, 49.4, 1.1)),
 )
 HOSTS = ((100, 10.0, 2.67, 2.89), (20, 3.0, 4.3, 4.5))
-"""For each measurement: link rate in Mbit/s, megabytes per payload, lowest and highest measured seconds."""
+"""Per measurement: link rate in Mbit/s, megabytes per payload, lowest and highest measured seconds."""
 METHODS = ("data parallel", "diloco", "streaming, overlap, 4 bits")
 
 
 def table() -> Iterator[tuple[str, str, float, float]]:
-    """Yield size, method, the Gbit/s printed in the paper and the planned Gbit/s."""
+    """Yield size, method, the paper's Gbit/s and the planned Gbit/s of every row."""
     for size in SIZES:
         for method, printed, planned in zip(METHODS, size.printed, size.planned(), strict=True):
             yield size.name, method, printed, planned

@@ -1,11 +1,11 @@
-"""Check that two checkouts train bit-identically: every recipe, codec, aggregate and feedback, for a few rounds.
+"""Check that two checkouts train bit-identically for a few rounds, with every recipe, codec, aggregate and feedback.
 
     .venv/bin/python scripts/compare_rounds.py --before CHECKOUT [--after CHECKOUT] --runs FOLDER [CASE ...]
 
 Each case runs `outerloop train` with two workers on the nano model in both checkouts, with this interpreter. The script
 compares the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one
-checkout refuses must be refused by the other as well. The script prints one line per case, and exits with 1 if any case
-differs.
+checkout rejects must be rejected by the other as well. The script prints one line per case, and exits with 1 if any
+case differs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FRAGMENTS = 4
 
 
 def cases() -> dict[str, list[str]]:
-    """Return name -> options: every recipe, and SparseLoCo with every other choice of its axes."""
+    """Return a map from case to options: every recipe, and SparseLoCo with every choice on each of four axes."""
     found = {}
     for recipe in names("recipe"):
         steps = [] if recipe in STEPS_ITSELF else [f"schedule.sync_every={FRAGMENTS if 'streaming' in recipe else 2}"]
@@ -49,14 +49,14 @@ def cases() -> dict[str, list[str]]:
 
 
 def names(group: str) -> list[str]:
-    """Return the choices of a group of options."""
+    """Return the names of all choices in a config group."""
     return sorted(file.stem for file in (HERE / "configs" / group).glob("*.yaml"))
 
 
 def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
-    """Run a case. Return its hashes by round and worker, and its payloads' hashes by name.
+    """Train one case. Return a map from round and worker to slow-weight hash, and from payload file to sha256.
 
-    If the case is refused, return only the exit code, under "refused".
+    If the checkout rejects the case, return only its exit code, under "refused".
     """
     command = [sys.executable, "-m", "outerloop", "train", *SMALL, *options, f"run_dir={folder}"]
     env = os.environ | {"PYTHONPATH": str(checkout)}
@@ -79,7 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--after", type=Path, default=HERE, metavar="CHECKOUT")
-    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
+    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     args = parser.parse_args()
     differ = 0

@@ -27,7 +27,7 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Parts
 
 CODECS = ("two_bit", "sign", "rotated")
-"""Kept values quantized to 2 bits; to 1 bit (sign); to 1 bit after a rotation of each chunk."""
+"""How kept values are quantized: to 2 bits, to 1 bit (sign), or to 1 bit after a rotation of each chunk."""
 CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
 ROUND = 10**6
 
@@ -36,7 +36,7 @@ ROUND = 10**6
 def read_three(slow, fast, residual, first, last, out):
     """Read the memory that a launch reads.
 
-    The values are added to 64 independent sums, because each addition to a single sum would wait for the previous one.
+    The values are added to 64 independent sums, because additions to a single sum would wait for each other.
     """
     lanes = np.zeros(64, np.float32)
     for block in range(first, last - 63, 64):
@@ -50,8 +50,8 @@ def read_three(slow, fast, residual, first, last, out):
 def write_three(slow, fast, residual, first, last):
     """Read and write the memory that a landing reads and writes, chunk by chunk.
 
-    One loop over all three arrays takes twice as long, and four times as long if their addresses differ by a multiple
-    of 4 KiB: the CPU then mistakes a load for a read of a preceding store (4K aliasing).
+    A single loop over all three arrays would take twice as long, and four times as long if their addresses differ by a
+    multiple of 4 KiB, because the CPU would then mistake loads for reads of preceding stores (4K aliasing).
     """
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
@@ -78,7 +78,7 @@ class Piece:
         parallel_rows(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
 
     def bare_land(self) -> None:
-        """Read and write the memory that a landing accesses, on all threads."""
+        """Read and write the memory that a landing reads and writes, on all threads."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         parallel_rows(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
 
@@ -112,7 +112,7 @@ class Case:
         return FusedPipeline(plain, on_copy=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
-        """Return the message of one peer, encoded one tensor at a time from values drawn for this peer (`noise`)."""
+        """Return one peer's message, which encodes values drawn for this peer (`noise`) tensor by tensor."""
         header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
         parts = {}
         for name, slow in self.slow.items():
@@ -120,15 +120,15 @@ class Case:
         return wire.Message(header, parts)
 
     def launch(self) -> dict[str, Parts]:
-        """Encode one payload from slow, fast and residual."""
+        """Encode one payload from the slow weights, the fast weights and the residual."""
         return self.route.launch(ROUND, self.slow, self.fast).parts
 
     def combine(self) -> dict[str, SparseUpdates]:
-        """Decode all payloads into positions and values."""
+        """Decode all payloads into positions and values per tensor."""
         return self.route.combine(self.messages, self.slow)
 
     def apply(self) -> None:
-        """Apply positions and values to residual, slow and fast weights."""
+        """Apply the decoded positions and values to the residual, slow weights and fast weights."""
         self.route.land(self.combined, self.messages, self.slow, self.fast, included=True)
 
     def decode_apply(self) -> None:
@@ -136,20 +136,20 @@ class Case:
         self.route.land(self.combine(), self.messages, self.slow, self.fast, included=True)
 
     def step(self) -> None:
-        """Run a whole outer step, except for the network."""
+        """Run a whole outer step without the network: launch, decode and apply."""
         self.launch()
         self.decode_apply()
 
     def each(self, work: Callable[[Piece], Any]) -> None:
-        """Call `work` for each piece, one after another."""
+        """Call `work` for each piece in sequence."""
         for piece in self.pieces.values():
             work(piece)
 
 
 def noise(kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
-    """Return x of one peer: random values of this distribution, or the real values.
+    """Return one peer's compressor input: random values of the distribution `kind`, or the real values.
 
-    Real values are cyclically shifted by a random number of chunks.
+    Real values are repeated to `params` values and cyclically shifted by a random number of chunks.
     """
     if kind == "real":
         assert real is not None

@@ -1,6 +1,6 @@
-"""Run other implementations of compression for bench_compress.py.
+"""Run other compression implementations for bench_compress.py.
 
-The code of Templar and DeMo comes from a folder that the user provides: this repository has no copy of them.
+The code of Templar and DeMo comes from a folder that the user provides; this repository has no copy of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hivemind.compression import CompressionInfo, Float16Compression
 
 
 def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
-    """Return name -> implementation: of a whole outer step if the name ends in _step, otherwise of a launch only."""
+    """Return a map from name to implementation. Names ending in _step run a whole outer step, others only a launch."""
     sides: dict[str, Callable[[Case], Any]] = {"hivemind_fp16": lambda case: case.each(hivemind_fp16)}
     if folder is None:
         return sides
@@ -50,7 +50,7 @@ def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
 
 
 def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
-    """Run Templar's outer step: its launch, decompression of all payloads together, SGD, and a copy of slow to fast."""
+    """Run Templar's outer step: launch, batched decompression of all payloads, SGD, and a copy of slow to fast."""
     index, value, shape, total, quantized = templar_feedback(codec, k, piece)
     mean = codec.batch_decompress(
         torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers
@@ -60,7 +60,7 @@ def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
 
 
 def demo_compress(codec: Any, k: int, piece: Piece) -> None:
-    """Run DeMo's local step without the cosine transform: top-k of every block and its decompression."""
+    """Run DeMo's local step without the cosine transform: top-k compression and decompression of every block."""
     x_CL = piece.residual[: len(piece.residual) // CHUNK * CHUNK].view(-1, CHUNK)
     codec.decompress(x_CL, *codec.compress(x_CL, k))
 

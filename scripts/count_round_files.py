@@ -1,12 +1,12 @@
-"""List the files of the package whose code runs during one gather round: the files to read to follow a round.
+"""List the package files whose code runs during one gather round: the files to read to follow a round.
 
     .venv/bin/python scripts/count_round_files.py [--round 3] [option=value ...]
 
 Two workers, each a peer of its own, train a tiny model on this machine with `recipe=sparseloco exchange=swarm_gather`.
-Every function call in all of their threads is observed, from the call of OuterLoop.after_inner_step that launches the
-round to its return. Without a delay, this call both launches and lands the round. The script prints the union over the
-peers, one line per package. Files that contain only values (types, protocols, timeouts) do not appear, because they
-have no functions to call; compiled loops count through the functions that call them.
+All function calls in all of their threads are observed during the call of OuterLoop.after_inner_step that launches the
+round. Without a delay, this call also lands the round. The script prints the union over both peers, one line per
+package. Files that only define values (types, protocols, timeouts) are missing, because they have no functions to call.
+Compiled loops are not observed either, but the functions that call them are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = (
 
 
 class Recorder:
-    """Records, per call of OuterLoop.after_inner_step, the files whose functions run until it returns."""
+    """A profiling hook that records the files whose functions run during each call of OuterLoop.after_inner_step."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -58,7 +58,7 @@ class Recorder:
 
 
 def record(folder: str) -> None:
-    """Observe all threads of this process until it ends, then save the recorded files."""
+    """Observe all threads of this process until it exits, then save the recorded files to `folder`."""
     recorder = Recorder()
     threading.setprofile(recorder)
     sys.setprofile(recorder)
@@ -66,7 +66,7 @@ def record(folder: str) -> None:
 
 
 def files_of_round(calls: list[list[str]], number: int) -> set[str]:
-    """Return the files of a round. The calls that launch a round are those that reach the exchange."""
+    """Return the files of round `number`. A call launches a round if it reaches the exchange."""
     launches = [files for files in calls if any("/exchange/" in file and "swarm" in file for file in files)]
     rounds = [files for files in launches if any(file.endswith("core/land.py") for file in files)]
     return set(rounds[number])
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def print_files(files: list[str]) -> None:
-    """Print the files by folder, and their number."""
+    """Print the files by folder, and their total number."""
     folders = Counter(str(Path(file).parent) for file in files)
     for folder, count in sorted(folders.items()):
         names = " ".join(Path(file).stem for file in files if str(Path(file).parent) == folder)

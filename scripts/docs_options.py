@@ -21,13 +21,13 @@ Every option of `outerloop train`, with its default and meaning. `outerloop opti
 This page is written by `python scripts/docs_options.py` from the files in `configs/`.
 
 An option is set as `name=value`; a group as `group=choice`, which also sets the options below that choice. Precedence:
-command line, then recipe, then the choice's own file. `null` means no value; `???` must be set. Options of parts of
-your own are added with `+`.
+command line, then recipe, then the choice's own file. `null` means no value; `???` must be set. Prefix an
+option of your own part with `+`.
 """
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of the page."""
     groups = [(group, list(choices)) for group, choices in groupby(all_choices(), key=lambda choice: choice.group)]
     return "\n\n".join([HEAD.rstrip(), *(section(group, choices) for group, choices in groups)]) + "\n"
 
@@ -41,31 +41,31 @@ def section(group: str, choices: list[Choice]) -> str:
 
 
 def described(choice: Choice) -> str:
-    """Return the text about one choice: its comment, what it selects, and its options."""
+    """Return the section of one choice: its comment, what it selects, and its options."""
     selects = " ".join(f"`{group}={name}`" for group, name in choice.selects.items())
     texts = [f"### {choice.group}={choice.name}", cell(choice.comment), f"Selects {selects}." if selects else ""]
     return "\n\n".join(filter(None, [*texts, table(choice)]))
 
 
 def table(choice: Choice) -> str:
-    """Return the table of a choice's options; empty without options."""
+    """Return the table of a choice's options, or an empty string if it has none."""
     rows = [f"| `{option.name}` | {default(option)} | {cell(option.comment)} |" for option in choice.options]
     return "\n".join(["| option | default | |", "| --- | --- | --- |", *rows]) if rows else ""
 
 
 def default(option: Option) -> str:
-    """Return the default as code; empty for an empty default."""
+    """Return the default as inline code, or an empty string if it is empty."""
     return f"`{option.default}`" if option.default else ""
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell of a table, escaped so that only code in backticks is markup."""
+    """Escape a text for a table cell. Inline code (in backticks) remains markup."""
     pieces = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
     return "".join(piece if piece.startswith("`") else plain(piece) for piece in pieces)
 
 
 def plain(text: str) -> str:
-    """Return a text with its markup escaped.
+    """Escape the Markdown characters of a text.
 
     < becomes an entity, because Python's Markdown does not support a backslash before it.
     """
@@ -73,7 +73,7 @@ def plain(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or check it. Return the exit code."""
+    """Write the page or, with --check, compare it. Return the exit code."""
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.read_text() == page() else 1
     PAGE.write_text(page())

@@ -1,4 +1,4 @@
-"""The faults of bench_faults.py and their frequencies."""
+"""Define the faults of bench_faults.py, their frequencies and their durations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = {
     "slow": 1,
     "join": 1,
 }
-"""Fault -> number of its cards in the full deck of twenty."""
+"""Fault -> number of its cards in a full deck of twenty."""
 LASTS_S = {
     "kill": (2.0, 10.0),
     "freeze": (5.0, 40.0),

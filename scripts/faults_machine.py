@@ -1,4 +1,4 @@
-"""One machine of bench_faults.py: a separate `outerloop train`, its metrics, and the faults that can hit it."""
+"""Run one machine of bench_faults.py: start its `outerloop train`, read its metrics, and inject faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def free_port() -> int:
-    """Return a TCP port that nothing listens on now."""
+    """Return a TCP port that is currently unused."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @dataclass
 class Machine:
-    """One worker with its run directory, and the metrics rows read from it."""
+    """One machine: its process, its run directory, and the metrics rows read so far."""
 
     index: int
     folder: Path
@@ -47,7 +47,7 @@ class Machine:
     down_until: float = 0.0
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
-    """Kind of the last fault if it was "kill" or "interrupt"; empty otherwise, and again after a restart."""
+    """The last fault if it was "kill" or "interrupt"; empty otherwise, and after a restart."""
     misbehaves: str = ""
     sockets: set[Path] = field(default_factory=set)
     """Socket folders of the daemons that were killed or frozen."""
@@ -59,7 +59,7 @@ class Machine:
         return [sys.executable, "-m", "outerloop", "train", *COMMON, *self.options, *where, peers]
 
     def start(self, initial_peers: Iterable[str]) -> None:
-        """Start the machine's command, whose output goes to a .txt file next to its run directory."""
+        """Start the machine's command, and append its output to a .txt file next to the run directory."""
         self.read, self.suffered = 0, ""
         with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
             self.process = subprocess.Popen(
@@ -76,7 +76,7 @@ class Machine:
         return self.folder.with_suffix(".misbehaves")
 
     def misbehave(self, how: str) -> None:
-        """Make the machine misbehave in the way `how` from now on. An empty string ends the misbehaviour."""
+        """Make the machine misbehave as named by `how`, or behave again if `how` is empty."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 
@@ -86,7 +86,7 @@ class Machine:
             text = (self.folder / "metrics.jsonl").read_bytes()
         except FileNotFoundError:
             return []
-        if len(text) < self.read:  # a resumed run rewrites the file, with its earlier rows
+        if len(text) < self.read:  # a resumed run rewrites the file, including its earlier rows
             self.read = 0
         whole = text[self.read : text.rfind(b"\n") + 1]
         self.read += len(whole)
@@ -96,7 +96,7 @@ class Machine:
 
     @property
     def address(self) -> str | None:
-        """Return the address that the machine has published, or None."""
+        """Return the last address that the machine published, or None."""
         published = [row for row in self.rows if row["event"] == "address"]
         return published[-1]["addresses"][0] if published else None
 
@@ -107,7 +107,7 @@ class Machine:
 
     @property
     def finished(self) -> bool:
-        """Return whether the machine has trained to the end."""
+        """Return whether the machine has finished training."""
         return self.ended and (self.folder / "summary.json").exists()
 
     def interrupt(self) -> None:
@@ -132,15 +132,13 @@ class Machine:
         self.frozen = set()
 
     def processes(self) -> set[int]:
-        """Return the process of the machine's command and all its descendants."""
+        """Return the ids of the machine's main process and all of its descendants."""
         return processes_of(lambda argument: argument == f"run_dir={self.folder}")
 
 
 @contextmanager
 def heeding_ctrl_c() -> Iterator[None]:
-    """Let processes started in this block receive SIGINT, which a shell's `&` makes this process and its children
-    ignore.
-    """
+    """Let processes that are started in this block receive SIGINT, which background jobs of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -149,7 +147,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 
 
 def processes_of(belongs: Callable[[str], bool]) -> set[int]:
-    """Return all processes, except this one, with an argument for which `belongs` is true, and their descendants."""
+    """Return the ids of all other processes with an argument that `belongs` accepts, and of their descendants."""
     parents, found = {}, set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -179,8 +177,8 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
     """Wait for three seconds, then count what a run has left behind.
 
-    Return three counts: the processes that have this folder in their arguments, the folders among `sockets` that still
-    exist, and all shared memory segments on this computer.
+    Return three counts: processes with `folder` in their arguments, folders in `sockets` that still exist, and all
+    shared memory segments on this computer.
     """
     time.sleep(3)
     return {

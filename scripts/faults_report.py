@@ -1,6 +1,6 @@
 """Compute the record of a run of bench_faults.py from the metrics of its machines, and compare two records.
 
-.venv/bin/python scripts/faults_report.py FILE...     print what each kill cost, from published records
+.venv/bin/python scripts/faults_report.py FILE...     print the cost of kills in published records
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER = ("thawed", "behaves again", "kill", "interrupt")
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
-    """Return the record: metrics of all machines, the time at which each round first landed, and the events."""
+    """Return the record of a run: metrics of all machines, the times at which rounds first landed, and the events."""
     numbers = sorted(first_seen)
     seconds = [first_seen[number] - first_seen[numbers[0]] for number in numbers]
     gaps = [b - a for a, b in pairwise(seconds)]
@@ -45,9 +45,9 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """Return kind of fault -> cost in seconds of each such fault.
+    """Return a map from kind of fault to the cost in seconds of each such fault.
 
-    A cost is the time of all rounds until the next fault, minus the median round time for each of these rounds.
+    A cost is the time of all rounds from the fault to the next one, minus the median round time for each of them.
 
     Measuring only the round of the fault is not enough: a fault late in a round delays the next round, a freeze may
     delay several rounds, and all machines wait again when the faulty machine returns.
@@ -63,8 +63,8 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
     """Return the cost of each kill: the longer of the round of the kill and the next one, minus the median round time.
 
-    The list `alone` holds the costs of kills during which no machine was frozen or sent unusable payloads, `beside`
-    those of the other kills.
+    The list `alone` holds the costs of kills in rounds without a frozen machine or unusable payloads, `beside` those of
+    all other kills.
     """
     ends, spells = record["round_seen_s"], list(bad_spells(record["events"]))
     costs: dict[str, list[float]] = {"alone": [], "beside": []}
@@ -87,7 +87,7 @@ def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
 
 
 def differing(landed: list[Row]) -> list[int]:
-    """Return the rounds after which two machines had different hashes of their slow weights."""
+    """Return the rounds after which the slow-weight hashes of two machines differed."""
     seen: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in landed:
         seen[row["round"], row["fragment"]].add(row["slow_hash"])
@@ -95,7 +95,7 @@ def differing(landed: list[Row]) -> list[int]:
 
 
 def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
-    """Return the cumulative number of included payloads by round.
+    """Return the cumulative number of included payloads after each round in `numbers`.
 
     A round counts once, with the number of payloads of its last fragment.
     """
@@ -133,7 +133,7 @@ def compared(fire: Row, calm: Row) -> Row:
 
 
 def main() -> None:
-    """Print the number of kills, and the median and the maximum of their costs."""
+    """Print the number of kills, and the median and maximum of their costs in seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     for name in parser.parse_args().files:

@@ -16,20 +16,20 @@ from faults_machine import Machine, Row
 
 POLL_S = 0.2
 LEAVES_S = 10
-"""Extra seconds for a machine that has not ended when it should have."""
+"""Extra seconds for a machine that has not exited when it should have."""
 CALM_S = 60
-"""Seconds without faults at the end: a machine that is down must be back before the others finish and leave."""
+"""Seconds without faults at the end, so that a machine that is down returns before the others finish and leave."""
 
 
 class Swarm:
     """All machines of one run.
 
     Args:
-        folder: holds the run directories; it is emptied first.
+        folder: parent of the run directories; it is emptied first.
         workers, rounds, options: settings of the training run.
-        faults: kinds of faults; an empty list means no faults. About every `every_s` seconds a fault, drawn with
-            `seed`, hits a machine.
-        patience_s: the run is aborted after this many seconds without a round.
+        faults: kinds of faults; an empty list means no faults. About every `every_s` seconds, a fault drawn with `seed`
+            hits a machine.
+        patience_s: abort the run after this many seconds without a landed round.
         joins: number of machines that may join late.
     """
 
@@ -106,7 +106,7 @@ class Swarm:
                     self.first_seen.setdefault(row["round"], row["seen"])
 
     def recover(self, machine: Machine) -> None:
-        """End a fault whose time is over: continue a machine that is frozen, or restart one that is down."""
+        """End a machine's fault if its time is over: resume the machine, end its misbehaviour, or restart it."""
         if machine.down_until > time.monotonic():
             return
         if machine.frozen:
@@ -125,7 +125,7 @@ class Swarm:
             machine.down_until = time.monotonic() + LEAVES_S
 
     def strike(self) -> None:
-        """Inject the next fault if it is due and leaves a majority unharmed."""
+        """Inject the next fault if it is due and leaves enough machines unharmed."""
         now = time.monotonic()
         if not self.faults or now < self.next_fault or self.left_s() < CALM_S:
             return
@@ -143,7 +143,7 @@ class Swarm:
             self.befall(self.random.choice(whole), kind)
 
     def join(self) -> None:
-        """Add one machine that stays in the run to the end."""
+        """Start one more machine, which stays in the run to the end."""
         self.joins_left -= 1
         new = Machine(len(self.machines), self.folder / f"m{len(self.machines)}", self.options)
         self.note("join", new)
@@ -151,7 +151,7 @@ class Swarm:
         self.machines.append(new)
 
     def befall(self, victim: Machine, kind: str) -> None:
-        """Inject a fault that ends after a while."""
+        """Inject a fault into a machine, and draw the time at which it ends."""
         self.note(kind, victim)
         if kind == "freeze":
             victim.frozen = victim.signal(signal.SIGSTOP)
@@ -165,11 +165,11 @@ class Swarm:
         victim.down_until = time.monotonic() + self.random.uniform(*LASTS_S[kind])
 
     def addresses(self, of: Machine) -> list[str]:
-        """Return the addresses at which a machine finds the others."""
+        """Return the known addresses of all machines other than `of`."""
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the estimated seconds to the end of the run, if no more faults occur.
+        """Return the estimated seconds to the end of the run, assuming no more faults.
 
         Each remaining round is assumed to be as fast as the fastest tenth of the last 100 rounds.
         """
@@ -188,7 +188,7 @@ class Swarm:
         return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
 
     def landed(self, *machines: Machine) -> list[Row]:
-        """Return the recently landed rounds in the metrics of these machines, or of all machines if none is given."""
+        """Return the rows of recently landed rounds from these machines, by default from all machines."""
         rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
         return [row for row in rows if row["event"] == "round" and not row["failed"]]
 

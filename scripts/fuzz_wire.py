@@ -1,15 +1,15 @@
-"""Fuzz all code that decodes bytes from other peers, guided by coverage: wire, codec, compress, kernels.
+"""Fuzz, guided by coverage, all code that decodes bytes from other peers: wire, codec, compress, kernels.
 
     .venv/bin/python -m pip install atheris
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
 
-An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. There are two
-kinds of mutations: those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and those
-of libFuzzer, after which header and checksum are corrected. Each input must pass `payload_checks.check`: the decoder
-either refuses the input with InvalidMessage or returns finite tensors of the right shapes; memory stays bounded; and
-compiled kernels give the same result as their definitions. This script turns on the bounds checks of the kernels. It
-stops at the first input that fails the check or takes ten seconds, and stores the input in FOLDER. The line DONE
-reports the coverage: branches (cov), and branches counted by how often they were taken (ft).
+An input is one byte that selects a codec from configs/compress, followed by one payload. Seeds are valid payloads. Two
+kinds of mutations are used: those of tests/support/forged_payloads.py, which know the layout and correct the checksum,
+and those of libFuzzer, after which the header and checksum are corrected. Each input must pass `payload_checks.check`:
+the decoder either raises InvalidMessage or returns finite tensors of the right shapes; memory stays bounded; and
+compiled kernels give the same results as their reference implementations. The script enables the kernels' bounds
+checks. It stops at the first input that fails the check or takes ten seconds, and stores this input in FOLDER. The line
+DONE reports the coverage: branches (cov), and branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from random import Random
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 1 << 16
-"""Maximum number of bytes of an input; the longest valid payload has 20,000."""
+"""Maximum size of an input in bytes; the longest valid payload has 20,000 bytes."""
 
 
 def targets() -> dict[str, Path]:
-    """Return module -> file, for the modules that process bytes from other peers."""
+    """Return a map from module to file, for all modules that process bytes from other peers."""
     package = ROOT / "outerloop"
     files = [
         package / "wire.py",
@@ -39,12 +39,12 @@ def targets() -> dict[str, Path]:
 
 
 def is_compiled(module: str) -> bool:
-    """Return whether numba compiles functions of the module: numba reads bytecode, which must not be instrumented."""
+    """Return whether numba compiles functions in the module. numba reads bytecode, which must not be instrumented."""
     return any(mark in targets()[module].read_text() for mark in ("from numba", "\n@compiled\n"))
 
 
 def import_instrumented(cache: Path) -> None:
-    """Import the targets with libFuzzer's instrumentation, and with bounds checks in the compiled loops."""
+    """Import the targets with libFuzzer's instrumentation, and enable bounds checks in the compiled loops."""
     os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
     sys.path.insert(0, str(ROOT))
     with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):
@@ -67,7 +67,7 @@ def one_input(data: bytes) -> None:
 
 
 def changed(data: bytes, max_size: int, seed: int) -> bytes:
-    """Return a new input: mutated according to its layout, mutated by libFuzzer, or given to another codec."""
+    """Return a new input: mutated according to its layout, mutated by libFuzzer, or passed to another codec."""
     draw = Random(seed)
     codec, blob = data[:1] or b"\0", data[1:]
     other = payload_checks.honest(draw.choice(payload_checks.CODECS), seed=1)

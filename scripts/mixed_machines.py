@@ -2,12 +2,12 @@
 
     .venv/bin/python scripts/mixed_machines.py [--recipes diloco,loco] [--peers 2,3] [--rounds 20] [--again]
 
-Each machine is a separate `outerloop train workers=1` on loopback, with the vector units that torch may use
-(ATEN_CPU_CAPABILITY) and the number of threads in MACHINES; avx512 is included if the processor has it. For each run,
-the script prints two numbers and writes them to a JSON file in scripts/results/machines/: how many machines took over
-the first machine's initial weights, and how many different slow weights there were after each round (1 is correct).
-SPARTA is left out, because each of its peers has different slow weights, which a swarm refuses. Unless --again is
-given, runs that already have a file are skipped.
+Each machine is a separate `outerloop train workers=1` on loopback. MACHINES lists the vector units that torch may use
+(ATEN_CPU_CAPABILITY) and the number of threads; avx512 is included if the processor has it. For each run, the script
+prints two numbers and writes them to a JSON file in scripts/results/machines/: how many machines loaded the first
+machine's initial weights, and the maximum number of different slow weights after any round (1 is correct). SPARTA is
+left out, because its peers have different slow weights by design, which a swarm refuses. Unless --again is given, runs
+that already have a file are skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Record = dict[str, Any]
 
 
 def options_of(recipe: str, *, peers: int, rounds: int) -> list[str]:
-    """Return the options of every machine of a run. NoLoCo uses gather rounds, like all other recipes."""
+    """Return the options of every machine in a run. NoLoCo uses gather rounds, like all other recipes."""
     steps = [] if recipe in OWN_STEPS else ["schedule.sync_every=4"]
     if recipe == "streaming_diloco":
         steps = ["schedule.sync_every=6", "schedule.delay=2"]
@@ -49,7 +49,7 @@ def options_of(recipe: str, *, peers: int, rounds: int) -> list[str]:
 
 
 def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> subprocess.Popen[str]:
-    """Start one machine."""
+    """Start one machine, given as (vector units, threads)."""
     vectors, threads = machine
     command = [sys.executable, "-m", "outerloop", "train", *options, f"threads={threads}", f"run_dir={folder}"]
     environment = os.environ | {"ATEN_CPU_CAPABILITY": vectors, "OMP_WAIT_POLICY": "passive"}
@@ -59,7 +59,7 @@ def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> sub
 
 
 def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return the option with which the others find the first machine, and the first machine's output so far.
+    """Return the option that lets other machines find the first one, and the first machine's output so far.
 
     Raises RuntimeError if the machine ends before it prints the option.
     """
@@ -73,7 +73,7 @@ def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def run(recipe: str, *, peers: int, rounds: int) -> Record:
-    """Run a recipe on `peers` machines to its end, and return the record."""
+    """Train a recipe to the end on `peers` machines, and return the record."""
     options, machines = options_of(recipe, peers=peers, rounds=rounds), MACHINES[:peers]
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(number) for number in range(peers)]
@@ -106,7 +106,7 @@ def run(recipe: str, *, peers: int, rounds: int) -> Record:
 
 
 def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
-    """Return round -> hashes of the slow weights of all machines, and the number of failed rounds.
+    """Return a map from round to the slow-weight hashes of all machines, and the number of failed rounds.
 
     The hashes are those after the last fragment of the round.
     """
@@ -131,7 +131,7 @@ def is_right(record: Record) -> bool:
 
 
 def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
-    """Return the record of a run, from its file or from a new run."""
+    """Return the record of a run, either from its file or by running it."""
     file = RESULTS / f"{recipe}-{peers}.json"
     if file.exists() and not again:
         return json.loads(file.read_text())

@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: add to the site the repository files to which a page links, under their path in the repository.
+"""mkdocs hooks: add the repository files that pages link to to the site, under their paths in the repository.
 
-A page links to a file such as `../scripts/results/recipes/COMMAND.md` by its path in the repository. mkdocs reads only
-`docs/`, so `on_files` adds such files (and those to which they link), and `on_page_markdown` rewrites the links. Links
-to the README lead to `index.md`.
+Pages link to files outside `docs/`, such as `../scripts/results/recipes/COMMAND.md`, by their relative path. mkdocs
+reads only `docs/`, so `on_files` adds these files and the files that they link to, and `on_page_markdown` rewrites the
+links. Links to the README become links to `index.md`.
 """
 
 import os
@@ -18,7 +18,7 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 
 
 def target(page: Path, link: str) -> Path | None:
-    """Return the file of the repository to which a link of a page leads, or None if there is no such file."""
+    """Return the repository file that a page's link refers to, or None if there is no such file."""
     file = Path(os.path.normpath(page.parent / link))
     return file if file.is_file() and file.is_relative_to(ROOT) else None
 
@@ -31,7 +31,7 @@ def uri(file: Path) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files outside `docs/` to which pages of the site link, directly or through other such files."""
+    """Add the files outside `docs/` that pages link to, directly or through other such files."""
     pages = [Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path]
     while pages:
         page = pages.pop()
@@ -43,9 +43,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links that leave `docs/`, so that they lead to the files that `on_files` added.
+    """Rewrite links that leave `docs/`, so that they refer to the files that `on_files` added.
 
-    A page without a heading of its own (scripts/results/*/COMMAND.md) gets the name of its folder.
+    A page without a title (scripts/results/*/COMMAND.md) gets the name of its folder as its title.
     """
     source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
 

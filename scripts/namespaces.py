@@ -1,8 +1,8 @@
 """Manage hosts as network namespaces, created by scripts/wan.sh.
 
-The module gives the addresses of hosts, runs commands on a host, and partitions the network into two groups of hosts.
-The partition is silent: packets are lost and no connection is reset. Creating hosts requires root privileges and
-iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program if anything is missing.
+The module returns the addresses of hosts, runs commands on them, and partitions the network into two groups of hosts. A
+partition is silent: packets are lost, and no connection is reset. Creating hosts requires root privileges and iproute2:
+`lacking` returns what is missing, and `ready_or_exit` exits if anything is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCRIPT = str(Path(__file__).absolute().parent / "wan.sh")
 
 
 class Network:
-    """A set of hosts with a name, so that several sets can exist at the same time."""
+    """A named set of hosts. Sets with different names can exist at the same time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,10 +46,10 @@ class Network:
         return self._wan("address", str(host)).strip()
 
     def enter(self, host: int) -> None:
-        """Move this thread to this host, with all that it starts from now on. Raises OSError if that fails."""
+        """Move this thread, and all that it starts from now on, to a host. Raises OSError if that fails."""
         with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"host {host} of {self.name} cannot be entered")
+                raise OSError(ctypes.get_errno(), f"cannot enter host {host} of {self.name}")
 
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
         """Return the command that runs `command` on this host."""
@@ -62,7 +62,7 @@ class Network:
 
 @contextmanager
 def network(hosts: int, *options: str) -> Iterator[Network]:
-    """Create hosts that are removed at the end of the block, even after an error."""
+    """Create hosts, and remove them at the end of the block, even after an error."""
     made = Network(str(os.getpid()))
     try:
         made.up(hosts, *options)
@@ -72,9 +72,9 @@ def network(hosts: int, *options: str) -> Iterator[Network]:
 
 
 def ready_or_exit(*options: str) -> None:
-    """Prepare a program for its first network: SIGTERM also removes the hosts from now on.
+    """Check that hosts with these options can be created, and make SIGTERM remove hosts from now on.
 
-    Raises SystemExit if hosts with these options cannot be created on this machine.
+    Raises SystemExit if they cannot be created on this machine.
     """
     if why := lacking(*options):
         raise SystemExit(why)
@@ -82,7 +82,7 @@ def ready_or_exit(*options: str) -> None:
 
 
 def lacking(*options: str) -> str:
-    """Return why hosts with these options cannot be created on this machine; empty if they can."""
+    """Return the reason hosts with these options cannot be created on this machine, or an empty string if they can."""
     try:
         with network(1, "--rate", "100mbit", *options):
             return ""

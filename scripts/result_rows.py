@@ -1,4 +1,4 @@
-"""Print the rows of benchmarks: one line each, floats with four significant digits."""
+"""Print benchmark rows: one line each, floats with four significant digits."""
 
 from __future__ import annotations
 

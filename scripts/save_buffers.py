@@ -1,9 +1,9 @@
-"""Save real inputs of the compressor, read one inner step before a launch, for bench_compress.py.
+"""Save real compressor inputs, read one inner step before a launch, for bench_compress.py.
 
     .venv/bin/python scripts/save_buffers.py FILE.safetensors [--round 31] [option=value ...]
 
-The script trains the workers as threads, and writes x = Δ + β e of the first worker in the given round, by parameter
-name. Options are those of `outerloop train`.
+The script trains the workers as threads. It writes x = (slow − fast) + β · residual of the first worker in the given
+round, by parameter name. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outerloop.inner.trainer import Trainer
 
 
 def buffers(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return x = (φ − θ) + β e by parameter name."""
+    """Return the compressor input, (slow − fast) + β · residual, by parameter name."""
     outer = trainer.outer
     assert isinstance(outer.feedback, ErrorFeedback)
     fast = outer.island.read(list(outer.slow), "weights")

@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/show_recipes.py --json FILE --inner-steps 600 --picture FILE.png
 
-A case's learning rate is the one with the lowest loss among its runs at the smallest H, the fewest workers and seed 0.
-A cell holds the mean over seeds, and half the difference between the maximum and the minimum. Cases that exchange in
-every step have the same runs at every H.
+H is the number of inner steps per round. A case's learning rate is the one with the lowest loss among its runs with the
+smallest H, the fewest workers and the lowest seed. A cell holds the mean over seeds, and half the difference between
+the maximum and the minimum. Cases that exchange in every step show the same runs at every H.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Cell = tuple[str, int, int]
 
 
 def tuned(rows: list[Row]) -> list[Row]:
-    """Return the runs with their case's best learning rate."""
+    """Return the runs that have their case's best learning rate."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row["sync_every"], row["workers"], row["seed"], row["val_loss"])):
         best.setdefault(row["case"], row)
@@ -39,7 +39,7 @@ def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
 
 
 def text(runs: list[Row]) -> str:
-    """Format mean and half spread as "1.621 ± 0.010"; add the number of seeds if it is 1."""
+    """Format the mean loss and half its spread as "1.621 ± 0.010", or the loss of a single seed as "1.621 (1)"."""
     losses = [run["val_loss"] for run in runs]
     if not losses:
         return "–"
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
-    """Return the mean loss of a cell, or, if it has no runs, of the case's cell at H = 1; infinite without any runs."""
+    """Return the mean loss of a cell, else of the case's runs at H = 1, or infinity if it has neither."""
     runs = found.get((case, h, workers)) or found.get((case, 1, workers))
     return mean(run["val_loss"] for run in runs) if runs else float("inf")
 

@@ -1,13 +1,13 @@
-"""Print the table of bench_table.py's records: how far every case is behind data parallel training.
+"""Print the table of bench_table.py's records: how far every case is behind data-parallel training.
 
     .venv/bin/python scripts/show_table.py --json FILE [--picture FILE.png]
 
     gap = mean over seeds s of  nats(case, s) / nats(reference, s) − 1       with a 90 % interval (Student's t)
 
-The reference of the first gap is data parallel training with the same inner optimizer, that of the second the dense
-recipe with the same inner optimizer; both have the same number of workers and seed. "equal" marks a gap whose interval
-lies within ±0.5 % (two one-sided tests at 5 %). The learning rates and momentum of a case are those with the lowest
-loss at the seed, H and number of workers at which the case was tuned.
+The first gap is relative to data-parallel training, the second to the dense recipe; both references have the same inner
+optimizer, number of workers and seed as the case. "equal" marks a gap whose interval is within ±0.5 % (two one-sided
+tests at 5 %). The learning rates and momentum of a case are those with the lowest loss at the seed, H (inner steps per
+round) and number of workers at which the case was tuned.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ import matplotlib.pyplot as plt
 
 Row = dict[str, Any]
 Group = tuple[int, int, int, int]
-"""A group of comparable runs: params, steps, workers, sync_every."""
+"""The common values of comparable runs: params, steps, workers, sync_every."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
-"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is used for more, as an upper bound."""
+"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
 EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw_nesterov", "ddp_muon_nesterov")
-"""Cases that exchange in every step, and cases of one worker: they belong to every H and number of workers."""
+"""Cases that exchange in every step, and cases with one worker. They are shown for every H and number of workers."""
 ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
 def paired_gaps(rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
-    """Return loss / loss of the reference − 1 for each seed with which both have run."""
+    """Return loss / reference loss − 1 for each seed for which both exist."""
     theirs = {row["seed"]: row["nats"] for row in reference}
     return [row["nats"] / theirs[row["seed"]] - 1 for row in rows if row["seed"] in theirs]
 
 
 def interval(gaps: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of paired gaps, and half the width of its 90 % interval (infinite for a single gap)."""
+    """Return the mean of the gaps, and half the width of its 90 % interval (infinite for a single gap)."""
     if len(gaps) < 2:
         return mean(gaps), float("inf")
     return mean(gaps), T_95[min(len(gaps), 10) - 2] * stdev(gaps) / len(gaps) ** 0.5
 
 
 def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
-    """Format a gap as "+4.2 ± 0.3 %"; without its interval if there is only one seed."""
+    """Format the gap to the reference as "+4.2 ± 0.3 %", or as "+4.2 % (1)" if there is only one seed."""
     gaps = paired_gaps(rows, reference)
     if not gaps or rows is reference:
         return "–"
@@ -57,9 +57,9 @@ def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
 
 
 def tuned(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of one case and size that have its best learning rates and momentum.
+    """Return the rows that have the best learning rates and momentum. All rows are of one case and size.
 
-    These had the lowest loss at the seed, H and number of workers at which most values were tried.
+    The best values are those with the lowest loss at the seed, H and number of workers where most values were tried.
     """
 
     def place(row: Row) -> tuple[int, int, int]:
@@ -77,9 +77,9 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
-    """Return the runs in the table: group -> case -> its runs.
+    """Return the runs in the table as a map from group to case to runs.
 
-    Data parallel training is listed for every H, and a case with one worker for every number of workers.
+    Data-parallel training is listed for every H, and a case with one worker for every number of workers.
     """
     sizes = sorted({(row["params"], row["steps"]) for row in rows})
     groups: dict[Group, dict[str, list[Row]]] = {}
@@ -100,12 +100,12 @@ def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
 
 
 def workers_of(row: Row, workers: int) -> int:
-    """Return the number of workers of a row's case in a group of `workers` workers."""
+    """Return the number of workers that a row must have to be in the group of `workers` workers."""
     return 1 if row["case"] in ALONE else workers
 
 
 def h_of(row: Row, h: int) -> int:
-    """Return H of a row's case in a group with this H."""
+    """Return the H (inner steps per round) that a row must have to be in the group of H = `h`."""
     return 1 if row["case"] in EVERY_STEP else h
 
 
@@ -130,7 +130,7 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
 
 
 def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
-    """Plot loss against bits per parameter and step, one panel for each group."""
+    """Plot loss against bits per parameter and step, with one panel per group."""
     figure, panels = plt.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
     for panel, ((_, steps, workers, h), cases) in zip(panels[0], groups.items(), strict=True):
         for case, rows in sorted(cases.items()):
@@ -146,7 +146,7 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print the tables and, if asked to, draw the figure."""
+    """Print the tables and, with --picture, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--picture", type=Path, metavar="FILE")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, then lints, checks types and imports, and runs the tests: scripts/test.sh [pytest arguments].
-# With arguments only pytest runs. scripts/test.sh --fast [pytest arguments] lints with ruff and runs the tests of FAST,
-# without those marked slow or long. A test is long if it starts a daemon or takes more than a second.
+# Installs what is missing, lints, checks types and imports, and runs the tests: scripts/test.sh [pytest arguments].
+# With arguments, only pytest runs. scripts/test.sh --fast [pytest arguments] lints with ruff and runs the tests in FAST
+# that are not marked slow or long. A test is long if it starts a daemon or takes more than a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FAST=(

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the oldest dependencies that pyproject.toml allows into an empty environment, in a temporary folder, and runs
-# tests there: scripts/test_lower_bounds.sh [pytest arguments]. The default are the tests of numbers, options and state.
-# Takes about ten minutes, so it is not part of scripts/test.sh. Triton is not tested at its lower bound, because torch
-# brings its own.
-# TORCH_INDEX_URL, if set, is where torch comes from, as for scripts/setup.sh.
+# tests there: scripts/test_lower_bounds.sh [pytest arguments]. By default, it runs the tests of numerics, options and
+# state. Takes about ten minutes, so it is not part of scripts/test.sh. Triton is not tested at its lower bound, because
+# torch requires a version of its own.
+# TORCH_INDEX_URL, if set, is the package index for torch, as in scripts/setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)

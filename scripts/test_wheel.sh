@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the wheel with its dependencies into an empty environment, in a temporary folder, and trains one round there:
-# scripts/test_wheel.sh [extra ...]. The default extra is train. Takes two to five minutes where pip has the packages in
+# Installs the wheel with its dependencies into an empty environment in a temporary folder, and trains one round there:
+# scripts/test_wheel.sh [extra ...]. The default extra is train. Takes two to five minutes if pip has the packages in
 # its cache or on a local index, so it is not part of scripts/test.sh; tests/house/test_wheel.py checks the rest.
-# TORCH_INDEX_URL, if set, is where torch comes from, as for scripts/setup.sh.
+# TORCH_INDEX_URL, if set, is the package index for torch, as in scripts/setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Hosts as Linux network namespaces on a bridge, each with its own link of limited rate.
+# Create hosts as Linux network namespaces on a bridge, each with its own rate-limited link.
 #
 #   scripts/wan.sh up N [--rate 100mbit] [--delay 20ms] [--loss 0.1%] [--far M]
 #   scripts/wan.sh run HOST COMMAND...     run a command on host 0 .. N-1, in this terminal
-#   scripts/wan.sh address HOST            print the address at which the others reach it
-#   scripts/wan.sh part | heal             pull the cable to the last M hosts, without resetting connections; plug it in
-#   scripts/wan.sh down                    remove everything, processes on the hosts included
+#   scripts/wan.sh address HOST            print the host's address, at which the others reach it
+#   scripts/wan.sh part | heal             disconnect the last M hosts without resetting connections; reconnect them
+#   scripts/wan.sh down                    remove everything, including processes on the hosts
 #
 #   host 0 ─┐                      ┌─ host N-M
 #           near ──── cable ──── far              both switches are bridges in the namespace "hub"
 #   host 1 ─┘                      └─ host N-1
 #
-# --rate     of a host in each direction, capped by a token bucket (tc tbf); default: no cap
-# --delay    of each outgoing packet (tc netem), so a round trip between two hosts has it twice
+# --rate     maximum rate of each host in each direction (token bucket, tc tbf); default: no cap
+# --delay    delay of each outgoing packet (tc netem); a round trip between two hosts has it twice
 # --loss     fraction of outgoing packets that are dropped (tc netem)
+# --far      number of hosts on the far side of the cable, which `part` disconnects; default: 0
 # WAN_NAME   name of this set of hosts, default "wan": sets with different names can exist at the same time
 #
 # Needs root, iproute2 and, for --delay and --loss, the kernel's netem; reports what is missing. Everything is in the
-# namespaces outerloop-<WAN_NAME>-*, which `up` clears first, so nothing remains of a set whose program crashed.
+# namespaces outerloop-<WAN_NAME>-*, which `up` removes first, so nothing remains of a set whose program crashed.
 set -eEuo pipefail
 
 prefix="outerloop-${WAN_NAME:-wan}-"
@@ -49,7 +50,7 @@ address() { echo "10.77.$(($1 / 250)).$(($1 % 250 + 1))"; }
 
 plug() { ip -n "$hub" link set "$1" master "$2" up; }
 
-# Limits what a device sends: at most $rate, and netem's effect on each packet.
+# Shape what a device sends: at most $rate, with netem's effects on each packet.
 shape() { # namespace device netem-options...
   local space=$1 device=$2 parent=root
   shift 2

@@ -1,7 +1,7 @@
-"""Transfer one payload between two hosts of scripts/wan.sh in the same way as rounds do: bulk.py over p2pd.
+"""Transfer one payload between two hosts of scripts/wan.sh as rounds do, with bulk.py over p2pd.
 
 wan_goodput.py give HOST_IP BYTES       print a line of JSON, and serve random bytes until standard input ends
-wan_goodput.py take HOST_IP WHERE       download the bytes, given this line, and print the seconds that this took
+wan_goodput.py take HOST_IP WHERE       download the bytes (WHERE is that line), and print the seconds that this took
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def peer_at(host: str, initial_peers: list[str]) -> Iterator[Node]:
 
 
 def give(host: str, size: int) -> None:
-    """Serve random bytes until standard input ends."""
+    """Serve random bytes until standard input ends, and print where to get them as a line of JSON."""
     with peer_at(host, []) as peer:
         store = ContentStore()
         sha = store.put(os.urandom(size))
@@ -59,7 +59,7 @@ def give(host: str, size: int) -> None:
 
 
 def take(host: str, where: dict[str, Any]) -> None:
-    """Download the payload and print the seconds that the transfer takes after the connection is open."""
+    """Download the payload, and print the seconds of the transfer, without those of connecting."""
     with peer_at(host, [where["address"]]) as peer:
         bulk = Bulk(peer, ContentStore(), run="goodput", allowed=lambda peer_id: False)
         began_s = time.monotonic()
@@ -71,7 +71,7 @@ def take(host: str, where: dict[str, Any]) -> None:
 
 
 def measure(size: int, network: Network) -> float:
-    """Return the seconds of a transfer from host 0 to host 1."""
+    """Return the seconds of a transfer of `size` bytes from host 0 to host 1."""
     script = [sys.executable, str(Path(__file__).absolute())]
     giver = subprocess.Popen(
         network.inside(0, [*script, "give", network.address(0), str(size)]),

@@ -1,10 +1,10 @@
-"""AdamW whose inner steps take a given time, to emulate a GPU that this machine lacks.
+"""Define an AdamW whose inner steps take a given time, to emulate a GPU that this machine lacks.
 
     inner.optimizer._target_=wan_pace.PacedAdamW +inner.optimizer.step_s=0.2
 
-After the step the process sleeps until `step_s` seconds have passed since the step's first forward pass. This EMULATES
-the only property that matters to the network: during this time the inner loop needs neither the network nor much of the
-CPU. A step that takes longer than `step_s` is not shortened.
+After each step, the process sleeps until `step_s` seconds have passed since the step's first forward pass. This
+EMULATES the only property that matters to the network: during this time, the inner loop uses neither the network nor
+much of the CPU. A step that takes longer than `step_s` is not shortened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 class PacedAdamW(torch.optim.AdamW):
     """AdamW whose inner steps take `step_s` seconds, from the first forward pass to the end of `step`.
 
-    `hook`: records the forward passes of all modules of this process, until `hook.remove()` is called. `began_s`: start
-    of the first forward pass of this inner step; None before that pass.
+    `hook` observes the forward passes of all modules in this process until `hook.remove()` is called. `began_s` is the
+    start of the current inner step's first forward pass, or None before that pass.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PacedAdamW(torch.optim.AdamW):
             self.began_s = time.monotonic()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step, then sleep."""
+        """Take one step, then sleep for the rest of `step_s`."""
         loss = super().step(closure)
         now_s = time.monotonic()
         began_s, self.began_s = now_s if self.began_s is None else self.began_s, None

@@ -1,4 +1,4 @@
-"""Make a worker of attack_liar.py lie, as long as the file named by the environment variable of misbehave.py says so.
+"""Make a worker of attack_liar.py lie, as named in the file to which misbehave.py's environment variable points.
 
 equivocate   with every accept message, sends all peers a second one for the same round and view, correctly signed
 rosters      adds four aliases of itself, and an id that does not exist, to the next roster in each of its proposals
@@ -8,8 +8,8 @@ histories    answers requests for commits with no commits; with every message, c
 states       serves newcomers a manifest with a wrong hash of the state's last chunk
 silence      sends nothing
 
-Lies are correctly signed with this peer's key, like honest statements, because a malformed message would be refused
-for its form, which would test nothing else.
+Lies are correctly signed with this peer's key, like honest statements. A malformed message would be refused for its
+form alone, so nothing else would be tested.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIES = ("equivocate", "rosters", "views", "certificates", "histories", "states",
 
 
 def now() -> str:
-    """Return the current lie, which is read from the same file as the misbehaviours of misbehave.py."""
+    """Return the current lie, read from the same file as the misbehaviours of misbehave.py."""
     import misbehave
 
     return misbehave.now()
@@ -60,7 +60,7 @@ def install() -> None:
 
 
 def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
-    """Return the messages to send in place of one message, each with its recipient."""
+    """Return the (recipient, message) pairs to send in place of one message to `to`."""
     machine = machine_of(post)
     kind = type(message).__name__
     if machine is None:
@@ -78,7 +78,7 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
 
 
 def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
-    """Return the forged messages that this lie adds to every message; empty if it adds none."""
+    """Return the forged messages that this lie adds to every message; most lies add none."""
     from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
 
     number, head = machine.number, machine.hard_state.head
@@ -98,7 +98,7 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
 
 
 def with_roster(post: Any, message: Any) -> Any:
-    """Return the proposal with more names in the next roster: aliases of this peer, and an id that does not exist."""
+    """Return the proposal with extra names in the next roster: aliases of this peer, and an id that does not exist."""
     accepted = message.accepted
     own = machine_of(post).hard_state.peer
     aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
@@ -116,6 +116,6 @@ def sign(post: Any, statement: Any) -> bytes:
 
 
 def machine_of(post: Any) -> Any:
-    """Return the state machine behind a BallotRpc; None before the rounds have begun."""
+    """Return the consensus state machine behind a BallotRpc, or None before the rounds have begun."""
     context = post._receive.__self__
     return context.chain if context.begun else None

@@ -1,10 +1,10 @@
-"""Make a worker of bench_faults.py misbehave, as long as the file named by the environment variable FILE says so.
+"""Make a worker of bench_faults.py misbehave, as named in the file to which the environment variable FILE points.
 
 corrupt     it serves bytes that do not match its payload's sha256
 garbled     its payload matches its sha256, but is not a message that can be landed
 huge        its payload is a valid message in which every bfloat16 is the largest finite value
 oversized   its payload has more bytes than the others accept
-slow        it sends its payloads at SLOW_BYTES_S
+slow        it sends its payloads at SLOW_BYTES_S bytes per second
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import os
 from pathlib import Path
 
 FILE = "OUTERLOOP_BENCH_MISBEHAVE"
-SLOW_BYTES_S = 4000.0  # per download: a payload of model=nano takes 10 s
+SLOW_BYTES_S = 4000.0  # bytes/s per download: a payload of model=nano takes 10 s
 
 
 def now() -> str:
-    """Return the current misbehaviour; empty if there is none."""
+    """Return the current misbehaviour, or an empty string if there is none."""
     try:
         return Path(os.environ[FILE]).read_text()
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def bad(blob: bytes, how: str, *, most: int) -> bytes:
-    """Return the payload to send in place of `blob`."""
+    """Return the payload to send in place of `blob`. `most` is the maximum size that peers accept."""
     if how == "garbled":
         return blob[:8] + bytes(byte ^ 0xFF for byte in blob[8:])
     if how == "huge":

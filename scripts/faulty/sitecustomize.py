@@ -1,7 +1,7 @@
-"""Install the faults in a worker: Python imports this module at start if its folder is in PYTHONPATH.
+"""Install the faults in a worker: Python imports this module at startup if its folder is in PYTHONPATH.
 
-The package does not refer to it. As soon as the worker's module is imported, misbehave.py and lie.py replace the
-methods that they need.
+The package does not refer to it. As soon as the worker's module is imported, misbehave.py and lie.py patch the methods
+that they need.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def of_liar(**changes):
         ({"rounds_whose_hashes_differ": [4]}, "rounds [4]"),
         ({"honest_ended": [{"kind": "crashed, started again after exit 1", "machine": 0}]}, "ended"),
         ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.81}, None),
-        ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.79}, "0.79 of that before, less than 0.8"),
+        ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.79}, "0.79 of the pace before, less than 0.8"),
         ({"lie": "all", "pace_after": 0.9}, "not expelled"),
         ({"honest_expelled": ["12D3K accepted both: it is expelled from the run"]}, "12D3K"),
     ],
