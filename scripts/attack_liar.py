@@ -6,9 +6,9 @@
 
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). At first, all members
 are honest. After a fraction CALM of the run, the last member starts the named lie (faulty/lie.py, faulty/misbehave.py),
-and after NEWCOMER_AT another machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies, one
-after another. In this run, the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers ignore
-an expelled liar. A second newcomer joins after SECOND_AT.
+and after NEWCOMER_AT another machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies,
+one after another. In this run, the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers
+ignore an expelled liar. A second newcomer joins after SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. A record holds the pace of
 rounds before the lie, during each lie and after the liar's expulsion; the time of the expulsion; and each peer's
