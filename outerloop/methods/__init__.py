@@ -1,1 +1,1 @@
-"""AXIS method: how the mean of the contributions updates the slow weights. One algorithm per file."""
+"""AXIS method: how the aggregated contributions update the slow weights. One algorithm per file."""

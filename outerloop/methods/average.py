@@ -1,10 +1,10 @@
-"""Average the weights that were sent, and keep the others (SPARTA: a random share of the weights every step).
+"""Average the weights that were sent, and keep the others (SPARTA: a random share of the weights in every step).
 
     φ_i ← θ_i + (mean_j θ̂_j − θ̂_i)         θ̂_j: worker j's decoded payload
 
 A coordinate that was sent becomes the mean on every worker. For a coordinate that was not sent, θ̂ is zero on all
-workers, and each worker keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ from
-worker to worker; their mean changes only by training. A worker whose payload was not included keeps its φ, so that its
+workers, and each worker keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ between
+workers; only training changes their mean. A worker whose payload was not included in the round keeps its φ, so that its
 progress φ − θ is sent in a later round.
 """
 
@@ -16,7 +16,7 @@ from outerloop.types import Tensors
 
 
 class Average:
-    """Parameter averaging through a linear codec, without any optimizer state."""
+    """Parameter averaging with a linear codec, without optimizer state."""
 
     reads: Literal["weights"] = "weights"
     sends: Literal["some weights"] = "some weights"
@@ -28,23 +28,23 @@ class Average:
         self.sent: Tensors = {}
 
     def init(self, slow: Tensors) -> None:
-        """Do nothing: there is nothing to allocate."""
+        """Do nothing, because there is no state to allocate."""
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return θ, and store it until the round lands."""
+        """Return a copy of the fast weights `read`, and store it until the round lands."""
         sent = {name: fast.clone() for name, fast in read.items()}
         self.sent |= sent  # a fragment may launch while another one is in flight
         return sent
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Set φ ← θ + (mean − own) for the parameters in `own`; the others do not change."""
+        """Set slow ← θ + (mean − own) for the parameters in `own`. θ: the weights returned by `outgoing`."""
         for name, sent in own.items():
             slow[name].copy_(self.sent[name]).add_(mean[name] - sent)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return θ of the last launch of each parameter."""
+        """Return the weights of the last launch of each parameter."""
         return {"sent": dict(self.sent)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.sent = dict(state["sent"])

@@ -1,11 +1,11 @@
-"""One step of torch.optim.AdamW (arXiv 1711.05101). Operations are rounded separately: the same bits on every machine.
+"""Compute a step of torch.optim.AdamW (arXiv 1711.05101) with the same bits on every machine.
 
     x ← x · (1 − η λ)                                            λ: decoupled weight decay
     m ← m + (g − m) · (1 − β₁);   v ← v · β₂ + (g · g) · (1 − β₂)
     x ← x − (m · η / (1 − β₁ᵗ)) / (√v / √(1 − β₂ᵗ) + ε)          t: steps of x so far, this one included
 
-torch's own step computes these with `lerp`, `addcmul`, `addcdiv`, MKL's sqrt and the C library's pow, whose last bits
-depend on the machine. Scalars such as η / (1 − β₁ᵗ) are computed in float64.
+Each operation is rounded separately. torch's own step uses `lerp`, `addcmul`, `addcdiv`, MKL's sqrt and the C library's
+pow, whose last bits depend on the machine. Scalars such as η / (1 − β₁ᵗ) are computed in float64.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from outerloop.kernels.portable import divide, power, square_root
 
 
 def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """Update x (any shape) and its moments in place.
+    """Update x (any shape) and its moments in place with one AdamW step.
 
     Args:
         x: slow weights.
-        g: their gradient, of the shape and dtype of x.
-        state: optimizer state of x as torch stores it: "step", "exp_avg" (m) and "exp_avg_sq" (v); empty before the
+        g: gradient, with the shape and dtype of x.
+        state: optimizer state of x in torch's format: "step", "exp_avg" (m) and "exp_avg_sq" (v); empty before the
             first step.
-        group: parameter group of x in the torch optimizer, which contains the settings.
+        group: parameter group of x in the torch optimizer, with the settings.
     """
     if not state:
         state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(x), "exp_avg_sq": torch.zeros_like(x)}

@@ -1,11 +1,11 @@
-"""One step of torch.optim.SGD. Each product and sum is rounded separately: the same bits on every machine.
+"""Compute a step of torch.optim.SGD with the same bits on every machine.
 
     g ← ḡ + x · λ                                               λ: weight decay
     b ← b · μ + g · (1 − d);   b ← g in the first step          d: dampening
     x ← x − (g + b · μ) · η  (Nesterov),   x − b · η,   or without momentum  x − g · η
 
-torch's own step computes these with `add(alpha=)`, which rounds once on AVX2 (fused multiply-add) and twice elsewhere.
-kernels/land.py computes the same step from sparse contributions.
+Every product and sum is rounded separately. torch's own step uses `add(alpha=)`, which rounds once on AVX2 (fused
+multiply-add) and twice elsewhere. kernels/land.py computes the same step from sparse contributions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 def sgd(x: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """Update x (any shape) and its momentum in place.
+    """Update x (any shape) and its momentum in place with one SGD step.
 
     Args:
         x: slow weights.
-        gradient: ḡ, of the shape and dtype of x.
-        state: optimizer state of x as torch stores it: "momentum_buffer", None or missing before the first step with
+        gradient: gradient ḡ, with the shape and dtype of x.
+        state: optimizer state of x in torch's format: "momentum_buffer", None or missing before the first step with
             momentum.
-        group: parameter group of x in the torch optimizer, which contains the settings.
+        group: parameter group of x in the torch optimizer, with the settings.
     """
     g = gradient + x * group["weight_decay"] if group["weight_decay"] else gradient
     if group["momentum"]:
@@ -33,7 +33,7 @@ def sgd(x: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any
 
 
 def moved(state: dict[str, Any], g: Tensor, group: dict[str, Any]) -> Tensor:
-    """Update the momentum in `state` and return it."""
+    """Update the momentum buffer in `state` and return it."""
     b = state.get("momentum_buffer")
     if b is None:
         b = state["momentum_buffer"] = g.clone()

@@ -1,4 +1,4 @@
-"""NoLoCo (arXiv 2506.10911): gossip in pairs with momentum and a pull towards the partner, without a collective.
+"""NoLoCo (arXiv 2506.10911): gossip in pairs, with momentum and a pull towards the partner, but no collective.
 
 For worker i, with means over j = i and the partners j of i in the round:
 
@@ -22,16 +22,16 @@ from outerloop.types import Tensors, UserError
 
 
 class NoLoCo:
-    """Heavy-ball momentum with a consensus term. Slow weights differ from worker to worker.
+    """Heavy-ball momentum with a consensus term. Slow weights differ between workers.
 
     Args:
         alpha: momentum α. The paper uses 0.5.
         beta: outer learning rate β. The paper uses 0.7.
-        gamma: consensus strength γ; None means β.
+        gamma: consensus strength γ; None means the value of β.
         consensus: whether the pull towards the partners is "inside" the momentum, as in the paper, or "outside" it.
 
     Raises:
-        UserError: if the replicas would drift apart with these settings; the message states the inequality.
+        UserError: if replicas would drift apart with these settings; the message states the required inequality.
     """
 
     reads: Literal["weights"] = "weights"
@@ -56,17 +56,17 @@ class NoLoCo:
         self.delta: Tensors = {}
 
     def init(self, slow: Tensors) -> None:
-        """Set δ = 0."""
+        """Set the momentum of every parameter to zero."""
         self.delta = {name: torch.zeros_like(x) for name, x in slow.items()}
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return θ, in the parameter's shape. If γ ≠ β or consensus is outside, return θ and φ stacked: (2, *shape)."""
+        """Return the fast weights; unless `weights_only`, stacked with the slow weights to tensors (2, *shape)."""
         if self.weights_only:
             return {name: fast.clone() for name, fast in read.items()}
         return {name: torch.stack([fast.to(slow[name].dtype), slow[name]]) for name, fast in read.items()}
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Take one step of δ and φ for the parameters in `mean`."""
+        """Update the momentum and the slow weights of the parameters in `mean`."""
         for name, m in mean.items():
             phi, delta = slow[name], self.delta[name]
             if self.weights_only:
@@ -81,10 +81,10 @@ class NoLoCo:
                 phi.add_(delta).add_(pull)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return δ by parameter."""
+        """Return the momentum by parameter name."""
         return {"delta": dict(self.delta)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load δ; call after `init`."""
+        """Load a state returned by `state_dict`. Call this after `init`."""
         for name, x in self.delta.items():
             x.copy_(state["delta"][name])

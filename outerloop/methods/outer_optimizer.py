@@ -5,11 +5,11 @@
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η 0.7, μ 0.9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706) and plain averaging (LocalSGD): plain SGD, η 1.
 DDP: reads = "gradients", H = 1. The optimizer (AdamW, Muon or another inner optimizer) receives the averaged gradient
-of one step, and no worker takes inner steps.
+of a single step, and workers take no inner steps.
 
 exact_sgd.py and exact_adamw.py compute the steps of SGD and AdamW. They use torch's own state, so checkpoints are
-compatible with torch's optimizers. For every other optimizer torch's own step is called, whose last bits depend on the
-machine. Replicas then stay equal only on equal hardware (`portable` is False).
+compatible with torch's optimizers. All other optimizers use torch's own step, whose last bits depend on the machine.
+Replicas then stay equal only on identical hardware (`portable` is False).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from outerloop.types import Tensors, UserError
 
 
 class Differences:
-    """Base class of methods in which a peer contributes pseudo-gradients or gradients.
+    """Base class of methods in which peers contribute pseudo-gradients or gradients.
 
-    Because all peers get the same mean, their slow weights stay equal.
+    All peers receive the same mean, so their slow weights stay equal.
 
     Args:
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
@@ -51,28 +51,28 @@ class Differences:
         self.reads = reads
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return Δ = φ − θ, or the gradients unchanged."""
+        """Return the pseudo-gradients, slow − read; or `read` unchanged, if this method reads gradients."""
         if self.reads == "gradients":
             return read
         return {name: slow[name] - fast for name, fast in read.items()}
 
 
 Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
-"""rule(slow weights, gradient, optimizer state of these weights, parameter group) updates the weights in place."""
+"""Function of (slow weights, gradient, optimizer state, parameter group) that updates the weights in place."""
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
 """Settings of SGD and AdamW that the rules do not support."""
 
 
 class OuterOptimizer(Differences):
-    """A method that takes one torch optimizer step on the slow weights, with the mean of the contributions as `.grad`.
+    """A method that takes a torch optimizer step on the slow weights, with the aggregated contributions as `.grad`.
 
     Args:
-        optimizer: list of (name, tensor) pairs -> torch optimizer of these tensors; Muon needs the names.
+        optimizer: function that creates a torch optimizer from (name, tensor) pairs; Muon needs the names.
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
-        lr_factor: round (from 0) -> factor of the optimizer's learning rate; None keeps it constant.
-        momentum_factor: round (from 0) -> factor of the optimizer's momentum; None keeps it constant.
-        clip_norm: largest global L2 norm of the mean; None for no limit.
+        lr_factor: round (from 0) -> factor for the optimizer's learning rate; None keeps it constant.
+        momentum_factor: round (from 0) -> factor for the optimizer's momentum; None keeps it constant.
+        clip_norm: maximum global L2 norm of the aggregated contributions; None for no limit.
 
     Raises:
         UserError: if `reads` is neither "weights" nor "gradients".
@@ -97,9 +97,9 @@ class OuterOptimizer(Differences):
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
-        """Create the optimizer that will update these tensors in place.
+        """Create the optimizer that will update these slow weights in place.
 
-        Raises UserError if the optimizer lacks a setting for which there is a factor.
+        Raises UserError if the optimizer lacks a setting for which a factor is given.
         """
         self.optimizer = self.make(list(slow.items()))
         for key, factor in self.factors.items():
@@ -110,7 +110,7 @@ class OuterOptimizer(Differences):
         }
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Take one optimizer step on the parameters in `mean`; the others do not change."""
+        """Take one optimizer step on the parameters in `mean`. The others do not change."""
         if self.clip_norm is not None:
             factor = clip_factor(mean, self.clip_norm)
             mean = {name: m * factor for name, m in mean.items()}
@@ -121,7 +121,7 @@ class OuterOptimizer(Differences):
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Update the slow weights that have a gradient: by the rule of this optimizer, or else by torch's step."""
+        """Update the slow weights that have a gradient, by the exact rule if there is one, else by torch's own step."""
         if self.rule is None:
             self.optimizer.step()
             return
@@ -131,11 +131,11 @@ class OuterOptimizer(Differences):
                     self.rule(x, x.grad, self.optimizer.state[x], group)
 
     def probe(self) -> Optimizer:
-        """Return an optimizer of one small matrix, from which the optimizer's settings can be read."""
+        """Create the optimizer for a small dummy matrix, so that its settings can be read."""
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
     def sgd_spec(self) -> SGDSpec | None:
-        """Return the description of an update for the kernels; None unless it is plain SGD of pseudo-gradients."""
+        """Return the description of the update for the kernels, or None unless it is plain SGD on pseudo-gradients."""
         probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
@@ -143,49 +143,49 @@ class OuterOptimizer(Differences):
         return SGDSpec(self.sgd_step, self.momentum_of) if fits else None
 
     def sgd_step(self, first: str) -> SGDStep:
-        """Return the settings of the next update of a fragment, and count it. `first`: the fragment's first tensor."""
+        """Count an update of a fragment and return its settings. `first`: name of the fragment's first tensor."""
         self.set_factors(self.updates(first))
         group = self.optimizer.param_groups[0]
         return SGDStep(group["lr"], group["momentum"], group["nesterov"])
 
     def momentum_of(self, slow: Tensor) -> Tensor:
-        """Return the momentum of one of the slow weights; zeros before its first update."""
+        """Return the momentum buffer of a slow-weight tensor, created as zeros before the first update."""
         state = self.optimizer.state[slow]
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = torch.zeros_like(slow)
         return state["momentum_buffer"]
 
     def updates(self, first: str) -> int:
-        """Return the number of earlier updates of a fragment, and count one more. `first`: its first tensor."""
+        """Return the number of earlier updates of a fragment, and add one. `first`: name of its first tensor."""
         self.rounds[first] = self.rounds.get(first, 0) + 1
         return self.rounds[first] - 1
 
     def set_factors(self, round: int) -> None:
-        """Set the optimizer's learning rate and momentum for this round, if there are factors for them."""
+        """Set the learning rate and momentum for this round, where factors are given."""
         for key, factor in self.factors.items():
             for group, peak in zip(self.optimizer.param_groups, self.peak[key], strict=True):
                 if factor is not None:
                     group[key] = peak * factor(round)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the number of updates of each fragment."""
+        """Return the optimizer's state and the update count of each fragment."""
         return {"optimizer": self.optimizer.state_dict(), "rounds": dict(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; call after `init`."""
+        """Load a state returned by `state_dict`. Call this after `init`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.rounds = dict(state["rounds"])
 
 
 def rule_of(optimizer: Optimizer) -> Rule | None:
-    """Return the rule that computes this optimizer's step, or None if torch's own step must be used."""
+    """Return the bit-exact rule for this optimizer's step, or None if torch's own step must be used."""
     if any(group.get(setting) for group in optimizer.param_groups for setting in NOT_IN_RULES):
         return None
     return RULES.get(type(optimizer))
 
 
 def clip_factor(tensors: Tensors, max_norm: float) -> float:
-    """Return the factor that clips tensors to a global L2 norm of `max_norm`; 1 if their norm is not larger.
+    """Return the factor that clips tensors to a global L2 norm of `max_norm`, at most 1.
 
     The result has the same bits on every machine.
     """

@@ -18,10 +18,10 @@ class Sign(Differences):
     """Sign descent on the slow weights.
 
     Args:
-        lr: η.
-        weight_decay: λ, decoupled.
+        lr: learning rate η.
+        weight_decay: decoupled weight decay λ.
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
-        lr_factor: round (from 0) -> factor of η; None keeps it constant.
+        lr_factor: round (from 0) -> factor for η; None keeps η constant.
 
     Raises:
         UserError: if `reads` is neither "weights" nor "gradients".
@@ -43,20 +43,20 @@ class Sign(Differences):
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
-        """Reset the count of rounds of each parameter, which is the only state."""
+        """Reset the round count of each parameter, the only state."""
         self.rounds = dict.fromkeys(slow, 0)
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Take one step for the parameters in `mean`."""
+        """Take one sign step on the parameters in `mean`."""
         for name, m in mean.items():
             lr = self.lr * (self.lr_factor(self.rounds[name]) if self.lr_factor else 1.0)
             slow[name].mul_(1 - lr * self.weight_decay).sub_(m.sign().to(slow[name].dtype) * lr)
             self.rounds[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rounds by parameter."""
+        """Return the number of rounds of each parameter, by name."""
         return {"rounds": dict(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state returned by `state_dict`."""
         self.rounds = dict(state["rounds"])

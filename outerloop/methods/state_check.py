@@ -1,6 +1,6 @@
-"""Check the whole state of an outer method that was received from another machine, before any part of it is loaded.
+"""Check an outer method's state that was received from another machine, before any part of it is loaded.
 
-counts       {name of one of the slow weights: rounds}                           integers, 0 .. MOST_ROUNDS
+counts       {name of a slow weight: rounds}                                     integers, 0 .. MOST_ROUNDS
 several      {"parts": [torch, ...]}                                             the state of inner/muon.py
 torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}     the state of OuterOptimizer
   group      equal to the local group, except that a setting that changes with the rounds may be any finite number
@@ -22,16 +22,16 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.types import Tensors
 
 MOST_ROUNDS = 1 << 40
-"""Upper limit of counts of rounds: more than any run has."""
+"""Upper limit on round counts, more than any run reaches."""
 REAL = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32}
-"""Allowed dtypes of a tensor. Values of other dtypes have no order, or torch does not support the checks for them."""
+"""Allowed tensor dtypes. Values of other dtypes have no order, or torch does not support the checks for them."""
 SCALAR = "step"
 KEYS = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.AdamW: {SCALAR, "exp_avg", "exp_avg_sq"}}
-"""Optimizer that has a rule (outer_optimizer.RULES) -> keys of its state per parameter."""
+"""Optimizer with a bit-exact rule (outer_optimizer.RULES) -> keys of its state per parameter."""
 
 
 def check_method(method: Any, received: Any, slow: Tensors) -> None:
-    """Check that a received state fits this method. Raises ValueError, KeyError or TypeError naming the wrong part."""
+    """Check that a received state fits this method. Raises ValueError, KeyError or TypeError if it does not."""
     own = method.state_dict()
     if not isinstance(received, dict) or received.keys() != own.keys():
         raise ValueError(f"the outer method's state must be a map with the keys {', '.join(sorted(own))}")
@@ -47,20 +47,19 @@ def check_method(method: Any, received: Any, slow: Tensors) -> None:
 
 
 def check_counts(received: Any, slow: Tensors) -> None:
-    """Check the number of updates of each fragment or parameter."""
+    """Check the received update counts. Raises ValueError if one is out of range or for an unknown parameter."""
     if not isinstance(received, dict) or not received.keys() <= slow.keys():
-        raise ValueError("the outer method's counts of rounds are for other parameters")
+        raise ValueError("the outer method's round counts are for other parameters")
     if bad := [name for name, count in received.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
         raise ValueError(
-            f"the outer method's count of rounds of {bad[0]} must be 0 to {MOST_ROUNDS}, received"
-            f" {received[bad[0]]!r:.40}"
+            f"the outer method's round count of {bad[0]} must be 0 to {MOST_ROUNDS}, received {received[bad[0]]!r:.40}"
         )
 
 
 def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str] | None, free: set[str]) -> None:
     """Check the received state of a torch optimizer.
 
-    keys: allowed keys per parameter; None means that any keys are allowed.
+    keys: allowed state keys per parameter; None allows any keys.
     free: settings that may differ from the local ones.
     """
     own = optimizer.state_dict()
@@ -84,7 +83,7 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
 
 
 def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: set[str]) -> None:
-    """Check the state of an optimizer that consists of several optimizers."""
+    """Check the received state of an optimizer that is composed of several optimizers."""
     if not isinstance(received, dict) or received.keys() != {"parts"} or len(received["parts"]) != len(optimizers):
         raise ValueError(f"the outer optimizer must consist of {len(optimizers)} optimizers")
     for optimizer, state in zip(optimizers, received["parts"], strict=True):
@@ -92,7 +91,7 @@ def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: s
 
 
 def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
-    """Check the settings of one parameter group."""
+    """Check the settings of one received parameter group. Those in `free` may be any finite numbers."""
     if not isinstance(received, dict) or received.keys() != own.keys():
         raise ValueError("a parameter group of the outer optimizer does not have the same settings as the local one")
     for key, expected in own.items():
@@ -109,8 +108,8 @@ def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
 def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> None:
     """Check the optimizer state of one parameter x.
 
-    keys: the allowed keys; all tensors but "step" must have the shape of x. None, for an optimizer without a rule,
-        means that any keys are allowed.
+    keys: allowed keys; all tensors but "step" must then have the shape of x. None, for an optimizer without a rule,
+        allows any keys.
     """
     if not isinstance(state, dict) or not (keys is None or state.keys() <= keys):
         raise ValueError(
@@ -152,7 +151,7 @@ def check_plain(value: Any, what: str, *, allowed: bool) -> None:
 
 
 def check_like(received: Any, own: Any, what: str) -> None:
-    """Check that a map name -> tensor has the names, dtypes and shapes of the local map `own`."""
+    """Check that a received map name -> tensor has the names, dtypes and shapes of the local map `own`."""
     if not isinstance(received, dict) or not isinstance(own, dict) or received.keys() != own.keys():
         raise ValueError(f"{what} is for other parameters")
     for name, x in own.items():

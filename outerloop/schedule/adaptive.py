@@ -1,4 +1,4 @@
-"""Exchange the whole model every H inner steps, where H depends on how far the peers' payloads agree.
+"""Exchange the whole model every H inner steps, where H depends on how well the peers' payloads agree.
 
     ρ > ρ_high:  H ← min(H_max, H + max(1, ⌊H / 4⌋))       peers move in the same direction: fewer rounds are needed
     ρ < ρ_low:   H ← max(H_min, H − max(1, ⌊H / 4⌋))       peers have drifted apart: more rounds are needed
@@ -6,8 +6,8 @@
 
 ρ is the agreement of the payloads of round r (aggregate/similarity.py). It is based on the gradient diversity of Yin et
 al. (arXiv 1706.05699): workers that step in the same direction do redundant work, and steps that have nothing in common
-mostly cancel in the mean. AdaComm (arXiv 1810.08313) also changes H during a run, but according to the loss, which
-differs from peer to peer. ρ depends only on the round's payloads, so all peers compute the same H independently.
+mostly cancel in the mean. AdaComm (arXiv 1810.08313) also changes H during a run, but based on the loss, which differs
+between peers. ρ depends only on the payloads of the round, so all peers compute the same H independently.
 
 The state consists of the last landed round, the step after which it launched, and H; earlier rounds are not stored.
 """
@@ -20,11 +20,11 @@ from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
 
 LARGEST = 1 << 40
-"""Upper limit for the number of a round or an inner step, higher than in any run."""
+"""Upper limit on round and step numbers, higher than any run reaches."""
 
 
 class Adaptive(EveryH):
-    """A schedule of one fragment, the whole model, with adaptive H.
+    """A schedule with one fragment, the whole model, and an adaptive H.
 
     Args:
         sync_every: initial H, sync_min .. sync_max.
@@ -32,7 +32,7 @@ class Adaptive(EveryH):
         sync_max: H_max.
         low, high: ρ_low and ρ_high, -1 .. 1.
         delay: τ, inner steps between launch and landing.
-        early: as for EveryH.
+        early: as in `EveryH`.
 
     Raises:
         UserError: if a setting is out of range.
@@ -66,17 +66,17 @@ class Adaptive(EveryH):
         self.landed, self.left_after = -1, 0
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
-        """Return the round that launches after this step, if any, unless it is earlier than the last landed round."""
+        """Return the round that launches after this step, if any. Rounds before the last landed one are left out."""
         rounds, rest = divmod(step - self.left_after, self.sync_every)
         number = self.landed + rounds
         return (Round(number),) if not rest and number >= max(0, self.landed) else ()
 
     def inner_steps(self, rounds: int) -> int:
-        """Return the number of inner steps until the last of `rounds` rounds lands, if H does not change."""
+        """Return the number of inner steps until the last of `rounds` rounds lands, if H stays the same."""
         return self.left_after + (rounds - 1 - self.landed) * self.sync_every + self.delay
 
     def observe(self, round: Round, agreement: float | None) -> str:
-        """Adapt H to the agreement ρ of a landed round (None: undefined). Return a log line if H changed, else ""."""
+        """Adapt H to the agreement of a landed round's payloads; None leaves H unchanged. Return a log line, or ""."""
         before = self.sync_every
         self.left_after += (round.number - self.landed) * before
         self.landed = round.number
@@ -86,11 +86,11 @@ class Adaptive(EveryH):
         border = f"above {self.high:g}" if self.sync_every > before else f"below {self.low:g}"
         return (
             f"schedule: H {before} -> {self.sync_every} inner steps,"
-            f" because the agreement of the payloads, {agreement:.3g}, is {border}"
+            f" because the agreement of the payloads is {agreement:.3g}, {border}"
         )
 
     def next_h(self, agreement: float | None) -> int:
-        """Return the next H, by the equations in the module docstring."""
+        """Return H for the next round, given the agreement ρ of the payloads (None: unchanged)."""
         change = max(1, self.sync_every // 4)
         if agreement is not None and agreement > self.high:
             return min(self.sync_max, self.sync_every + change)
@@ -99,11 +99,11 @@ class Adaptive(EveryH):
         return self.sync_every
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is equal on all peers that have landed the same rounds."""
+        """Return the state, which is the same on all peers that have landed the same rounds."""
         return {"sync_every": self.sync_every, "landed": self.landed, "left_after": self.left_after}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. Raises ValueError if a value is out of range."""
+        """Load a state returned by `state_dict`. Raises ValueError if a value is out of range."""
         allowed = {
             "sync_every": (self.sync_min, self.sync_max),
             "landed": (-1, LARGEST),

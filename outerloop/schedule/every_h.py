@@ -1,7 +1,7 @@
 """Exchange the whole model every H inner steps (DiLoCo, arXiv 2311.08105).
 
-With a delay τ, a round launched after step (r + 1) H lands τ steps later, so the inner loop does not wait for the
-network. With `early`, τ is the maximum: each peer lands a round once the round's bytes have arrived. With τ = H, each
+With a delay τ, the round launched after step (r + 1) H lands τ steps later, so the inner loop does not wait for the
+network. With `early`, τ is the maximum: each peer lands a round as soon as its bytes have arrived. With τ = H, each
 round lands when the next one launches, which is useful only with eager updates (arXiv 2502.12996).
 """
 
@@ -13,12 +13,12 @@ from outerloop.types import DueRounds, Round, UserError
 
 
 class EveryH:
-    """A schedule of one fragment, the whole model.
+    """A schedule with one fragment, the whole model, and a round every H inner steps.
 
     Args:
         sync_every: H, inner steps between two rounds. DiLoCo: 500 (works from 30 to 1000); SparseLoCo: 15 .. 250.
         delay: τ, inner steps between launch and landing, 0 .. H.
-        early: land as soon as the bytes have arrived, after τ steps at the latest; requires 0 < τ < H.
+        early: land a round as soon as its bytes have arrived, after τ steps at the latest; requires 0 < τ < H.
 
     Raises:
         UserError: if a setting is out of range.
@@ -41,7 +41,7 @@ class EveryH:
         self.sync_every, self.delay, self.early = sync_every, delay, early
 
     def due(self, inner_step: int) -> DueRounds:
-        """Return the rounds due after this step: round r launches after step (r + 1) H and lands τ steps later."""
+        """Return the rounds due after this step. Round r launches after step (r + 1) H and lands τ steps later."""
         return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
@@ -51,7 +51,7 @@ class EveryH:
         return (Round(number=step // self.sync_every - 1),)
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """Return all parameters: there is only one fragment."""
+        """Return all parameters, because there is only one fragment."""
         return list(names)
 
     def inner_steps(self, rounds: int) -> int:

@@ -1,11 +1,11 @@
-"""Launch a round every S seconds of wall-clock time: fast and slow peers exchange at the same time, after unequal work.
+"""Launch a round every S seconds of wall-clock time, so that fast and slow peers exchange together, after unequal work.
 
     round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
 
-S seconds are counted as H steps of S / H seconds each, however long a peer's own inner steps take. Delay, learning
-rates and checkpoints use these counted steps. A round lands on all peers at the same time, and each peer then restarts
-its clock, so clocks need not agree. Peers contribute different numbers of samples to a round: aggregate=weighted takes
-them into account.
+S seconds count as H steps of S / H seconds each, however long a peer's own inner steps take. Delays, learning rates and
+checkpoints use these counted steps. A round lands on all peers at the same time, and each peer then restarts its clock,
+so clocks need not agree. Peers contribute different numbers of samples to a round; aggregate=weighted takes these into
+account.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from outerloop.types import UserError
 
 
 class EverySeconds(EveryH):
-    """A schedule of one fragment, the whole model, by wall-clock time.
+    """A schedule with one fragment, the whole model, driven by wall-clock time.
 
     Args:
-        seconds: S. An inner step should take far less time than S, because the other peers wait until it ends.
+        seconds: S. Inner steps should take much less time than S, because the other peers wait until they end.
         sync_every: H, the number of counted steps into which S is divided.
         delay: τ, counted steps between launch and landing, 0 .. H.
 

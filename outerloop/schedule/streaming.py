@@ -1,11 +1,11 @@
-"""Streaming DiLoCo (arXiv 2501.18512): P fragments of the model, each sent every H inner steps at a different offset.
+"""Streaming DiLoCo (arXiv 2501.18512): send each of P model fragments every H inner steps, at different offsets.
 
     fragment p launches after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
 
 The peak bandwidth decreases by a factor of P, and the exchange overlaps with τ inner steps. Layers are strided: layer l
 (l = 0, 1, ... in the order of the layer numbers, which may have gaps, as in nn.Sequential) belongs to fragment l mod P,
-so that every fragment has early and late layers. Parameters before the first layer belong to the first fragment.
-Parameters that come after it and are in no layer belong to the last fragment.
+so that every fragment has early and late layers. Other parameters belong to the first fragment if they precede the
+first layer, and to the last fragment otherwise.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from outerloop.types import DueRounds, Round, UserError
 
 
 class Streaming:
-    """A schedule of P strided fragments.
+    """A schedule with P fragments, each of which consists of every P-th layer.
 
     Args:
         sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
         fragments: P, 1 .. number of layers. Paper: 3 layers per fragment.
         delay: τ, inner steps between launch and landing, below H / P.
-        early: land as soon as the bytes have arrived, after τ steps at the latest; requires τ > 0.
+        early: land a round as soon as its bytes have arrived, after τ steps at the latest; requires τ > 0.
 
     Raises:
         UserError: if a setting is out of range.
@@ -51,7 +51,7 @@ class Streaming:
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
 
     def due(self, inner_step: int) -> DueRounds:
-        """Return the rounds due after this step, by the equation in the module docstring. Steps are counted from 1."""
+        """Return the rounds that launch and land after this step. Steps are counted from 1."""
         return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
@@ -63,7 +63,7 @@ class Streaming:
         )
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """Return the parameters of fragment `index`, in model order. Raises UserError if P exceeds the layer count."""
+        """Return the parameters of fragment `index`, in model order. Raises UserError if there are too few layers."""
         layers = len(ranks_of(names))
         if self.fragments > max(1, layers):
             raise UserError(
@@ -79,7 +79,7 @@ class Streaming:
 
 
 def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
-    """Return parameter name -> index of its fragment."""
+    """Return the index of the fragment that each parameter belongs to, by parameter name."""
     homes: dict[str, int] = {}
     ranks, seen_a_layer = ranks_of(names), False
     for name in names:
@@ -90,12 +90,12 @@ def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
 
 
 def ranks_of(names: Sequence[str]) -> dict[int, int]:
-    """Return layer number -> its rank, for the layer numbers in these parameter names, such as {0: 0, 2: 1, 4: 2}."""
+    """Return the rank of each layer number in these parameter names, such as {0: 0, 2: 1, 4: 2}."""
     numbers = {layer_of(name) for name in names} - {None}
     return {number: rank for rank, number in enumerate(sorted(cast(set[int], numbers)))}
 
 
 def layer_of(name: str) -> int | None:
-    """Return the first number in a parameter's name, or None: "model.layers.3.mlp.weight" -> 3."""
+    """Return the layer number in a parameter's name, or None: "model.layers.3.mlp.weight" -> 3."""
     found = re.search(r"(?:^|\.)(\d+)\.", name)
     return int(found[1]) if found else None

@@ -114,7 +114,7 @@ def test_rounds_leave_h_after_the_last_one():
     schedule = adaptive(delay=1)
     assert launches(schedule, 12) == [(4, 0), (8, 1), (12, 2)] and schedule.inner_steps(3) == 13
     why = schedule.observe(Round(0), 0.75)
-    assert why == "schedule: H 4 -> 5 inner steps, because the agreement of the payloads, 0.75, is above 0.5"
+    assert why == "schedule: H 4 -> 5 inner steps, because the agreement of the payloads is 0.75, above 0.5"
     assert launches(schedule, 15) == [(4, 0), (9, 1), (14, 2)] and schedule.inner_steps(3) == 15
     assert [step for step in range(1, 16) if schedule.due(step).land] == [5, 10, 15]
     assert schedule.observe(Round(2), 0.3) == ""  # round 1 has failed: it left when it was due
