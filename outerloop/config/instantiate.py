@@ -14,8 +14,8 @@ from outerloop.types import UserError, missing_package
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate the object that a configuration node describes. `runtime`: additional arguments of its constructor.
 
-    If this fails, raises UserError: the constructor's own one, one that names the extra to install for a missing
-    package, or one that states the root cause.
+    Raises UserError if this fails. The message is the constructor's own, or it names the extra to install if a package
+    is missing, or it states the root cause.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")

@@ -1,4 +1,4 @@
-"""Check the number of ranks per island, and reject options that islands of several ranks do not support."""
+"""Check the number of ranks per island, and reject options that islands with several ranks do not support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDED_KINDS = ("sharded", "gathered")
 
 
 def ranks_per_island(settings: DictConfig, processes: int) -> int:
-    """Return the number of ranks per island. Raises UserError if `processes` does not fit the island's options."""
+    """Return the number of ranks per island. Raises UserError if `processes` does not match the island options."""
     ranks = processes if settings.island.ranks is None else settings.island.ranks
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
         raise UserError(

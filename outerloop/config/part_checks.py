@@ -24,7 +24,7 @@ MAX_LANES = 64
 
 
 def check_parts(config: DictConfig) -> Module:
-    """Instantiate all cheap parts, so that mistakes are reported before anything is written or started.
+    """Instantiate all parts that are cheap to build, to report mistakes before anything is written or started.
 
     Return the trial model. Raises UserError if a part rejects its settings or is incompatible with another part.
     """

@@ -49,7 +49,10 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
 
 
 def parse_opening(contribution: Contribution) -> Any:
-    """Parse a peer's opening message: its settings, shapes and `Standing`. Return None if the message is malformed."""
+    """Parse a peer's opening message: its settings, its shapes and its position in the run (`Standing`).
+
+    Return None if the message is malformed.
+    """
     try:
         opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
         standing = Standing.told(opening["standing"])

@@ -30,7 +30,7 @@ NAME = "layers.0.weight"
 SIDE = 512
 """Number of rows and columns of the matrix that stands in for a model. The matrix has 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""A round number after the end of every warm-up."""
+"""A round number large enough that every warm-up has ended."""
 FLOAT = 4
 
 
@@ -129,12 +129,12 @@ def inner_state(settings: DictConfig) -> Any:
 
 
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
-    """Return the bytes per parameter that a landing round needs for its inputs, messages and result.
+    """Return the bytes per parameter that a round needs for its inputs, messages and result while it is applied.
 
     The fused pipeline stores the positions and values of every peer's kept entries, a copy of all fast weights if the
-    round lands on a copy, and the unsent values of all fragments if the feedback keeps them in the fast weights. The
-    dense pipeline stores three float32 copies of the fragment (the update, the values sent, and the mean) and, with a
-    delay, a copy of all fast weights.
+    round is applied to a copy, and the unsent values of all fragments if the feedback keeps them in the fast weights.
+    The dense pipeline stores three float32 copies of the fragment (the update, the values sent, and the mean) and, if
+    rounds are applied with a delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     dense = DensePipeline(

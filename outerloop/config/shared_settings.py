@@ -58,7 +58,7 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
 
 
 def settings_to_compare(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the arguments with which a swarm's exchange detects and names settings that differ between peers."""
+    """Return the arguments that a swarm's exchange needs to detect and name settings that differ between peers."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_settings(config, lanes=lanes)

@@ -96,7 +96,7 @@ class InProcess:
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Submit the message. The copy for each other worker in the round counts as sent."""
+        """Submit the message. One copy per other worker in the round counts as sent."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         self.hub.put(round, self.rank, blob)

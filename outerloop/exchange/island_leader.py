@@ -34,14 +34,14 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Types of errors that all processes raise if the leader does. For other types, the others raise LeaderFailed."""
+"""Error types that all processes raise if the leader does. For any other type, the others raise LeaderFailed."""
 
 
 class LeaderExchange:
-    """Base class of exchanges through which an island shares the exchange of its leader, the island's first process.
+    """Base class of exchanges that share the leader's exchange with a whole island. The leader is its first process.
 
-    A subclass implements `recover`. The messages with which the ranks start a round have a separate tag
-    (`launch_ranks`), so that one thread may start a round while another runs inner steps.
+    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that one
+    thread may start a round while another runs inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.
@@ -117,7 +117,8 @@ class LeaderExchange:
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:
         """Download the other peers' state. Called only on the leader.
 
-        If a call has raised StateTransferRequired, its `state` downloads the state; otherwise `exchange` does.
+        If StateTransferRequired was raised since the last download, its `state` function is called; otherwise
+        `exchange.recover` is.
         """
         behind, self.behind = self.behind, None
         return (behind.state if behind else replicas_of(exchange).recover)(max_bytes)

@@ -173,7 +173,7 @@ class ShardedIsland(LeaderExchange):
         """Call `work` on the leader with the blobs of all lanes, and return its result on all lanes.
 
         what: description of the request, which must be the same on all lanes.
-        ranks: as for `at_leader`.
+        ranks: the group for the messages, or None for `self.ranks`, which only one thread may use.
 
         If `work` raises an error, all lanes raise one. If the lanes make different requests, all raise
         StateTransferRequired if one of them needs the other peers' state; otherwise the leader raises ReplicasDiverged,
@@ -189,7 +189,10 @@ class ShardedIsland(LeaderExchange):
         return self.at_leader(checked_work, ranks)
 
     def check_same_request(self, questions: set[str], exchange: Exchange) -> None:
-        """Check that all lanes have made the same request. If not, raise the leader's error described in `request`."""
+        """Check that all lanes have made the same request. Called only on the leader.
+
+        If not, raises StateTransferRequired if a lane needs the other peers' state, otherwise ReplicasDiverged.
+        """
         if len(questions) == 1:
             return
         if RECOVERY in questions and (majority := replicated(exchange)):

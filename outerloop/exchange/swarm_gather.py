@@ -145,7 +145,7 @@ class SwarmGather(SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """This peer's index among the members; valid after `join`. A late joiner has the same index as some member."""
+        """This peer's index among the members; valid after `join`. A late joiner shares its index with a member."""
         members = list(self.members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
@@ -239,7 +239,7 @@ class SwarmGather(SwarmExchange):
         """Return the messages of the peers in the roster, except those of peers that are lost or late.
 
         In the first all-gather, every peer waits up to `timeout_s`, because some peers take a long time to build the
-        model, and all must begin with the same weights. Later ones wait for MEET_S (60 s).
+        model, and all must begin with the same weights. Later all-gathers wait up to 60 s (MEET_S).
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
@@ -258,7 +258,7 @@ class SwarmGather(SwarmExchange):
         return self.node.trust.refusals.counters()
 
     def linger(self) -> None:
-        """Wait, at most LINGER_S, until the other peers have received this peer's message of the last all-gather."""
+        """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""
         self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:

@@ -139,7 +139,7 @@ class SwarmGossip(SwarmExchange):
         return pending
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return this peer's message and the messages that it has fetched from other members in time."""
+        """Return this peer's message and those that this peer has fetched from other members in time."""
         self._on_status(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self.node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
@@ -182,7 +182,7 @@ class _Clock:
 
 
 class _Pending(SwarmPending):
-    """A gossip round in progress. `wait` adds the time that the trainer waits to the clock."""
+    """A gossip round in progress. The duration of `wait` is added to the clock's waiting time."""
 
     def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
         super().__init__(future)

@@ -135,7 +135,7 @@ def to_local(x: Tensor) -> Tensor:
 
 
 def full_tensor(p: Any, *, of_gradient: bool) -> Tensor:
-    """Return a copy of a parameter or its gradient as a contiguous tensor of the global shape.
+    """Return a copy of a parameter or its gradient as a contiguous tensor with the global shape.
 
     This is a collective if the parameter is sharded.
 
@@ -166,7 +166,7 @@ def full_tensors(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> 
 
 
 def shard_like(x: Tensor, p: Any) -> Tensor:
-    """Return this process's part of x, the full tensor of the first process, sharded in the same way as p.
+    """Shard x, the full tensor of the first process, in the same way as p, and return this process's part.
 
     This is a collective if p is sharded.
     """

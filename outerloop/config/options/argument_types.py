@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.types import UserError
 
 PLAIN = (bool, int, float, str, type(None))
-"""Types that can be checked. If an argument's annotation contains another type, the type of its default is checked."""
+"""Types that can be checked. An argument annotated with any other type is checked against the type of its default."""
 NAMES = {type(None): "null", str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list"}
 
 

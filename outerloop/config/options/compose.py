@@ -81,7 +81,7 @@ def outside_applications() -> Iterator[None]:
 
 
 def group_choices(overrides: Sequence[str]) -> list[str]:
-    """Return only the overrides that determine which yaml files are used: choices of groups, and the search path."""
+    """Return only the overrides that determine which yaml files are used: group choices and the search path."""
     known = [*groups(overrides), SEARCH_PATH]
     return [text for text, o in zip(overrides, parse_overrides(overrides), strict=True) if o.key_or_group in known]
 

@@ -1,4 +1,4 @@
-"""Explain in one line why a configuration cannot be composed: name the first invalid override and allowed values."""
+"""Explain in one line why a configuration cannot be composed: the first invalid override and the allowed values."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def close_name(word: str, allowed: Sequence[str]) -> str:
 
 
 def same_word(base: DictConfig, key: str) -> Iterator[str]:
-    """Yield the dotted options that end in `key`, such as inner.lr for lr. Options of `inner` come first."""
+    """Yield the dotted options whose last part is `key`, such as inner.lr for lr. Options of `inner` come first."""
     options = flatten(OmegaConf.to_container(base))
     found = [option for option in options if option.rpartition(".")[2] == key and "." in option]
     yield from sorted(found, key=lambda option: (not option.startswith("inner."), option.count("."), option))
 
 
 def choices_with(key: str) -> str:
-    """Return a hint that names the choices that have the option `key`, or an empty string if no choice has it.
+    """Return a hint that names the choices with the option `key`, or an empty string if no choice has it.
 
-    Only choices of the group named by the first component of `key` are considered.
+    Only choices of the group that is the first part of `key` are considered.
     """
     having = [c for c in all_choices() if c.group and c.group == key.split(".")[0] and c.target]
     names = [c.name for c in having if key in [option.name for option in c.options]]

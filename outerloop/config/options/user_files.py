@@ -74,7 +74,10 @@ def with_file_paths(overrides: Sequence[str]) -> list[str]:
 
 
 def with_file_path(group: str, equals: str, name: str) -> str:
-    """Return an override. If a file is stored as choice `name`, its quoted absolute path replaces the name."""
+    """Return the override group=name. If a file is stored as this choice, its quoted absolute path replaces `name`.
+
+    `equals`: "=", or an empty string for an override without a value.
+    """
     node = ConfigStore.instance().repo.get(group, {}).get(name + SUFFIX)
     value = name if node is None else QuotedString(node.provider, Quote.single).with_quotes()
     return f"{group}{equals}{value}"
