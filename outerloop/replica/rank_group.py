@@ -92,7 +92,7 @@ class RankGroup:
         return total.tolist()
 
     def broadcast_tensor(self, x: Tensor) -> Tensor:
-        """Broadcast the leader's tensor and return it. Other ranks pass a tensor of equal shape and dtype as a buffer."""
+        """Broadcast the leader's tensor and return it. Other ranks pass a buffer tensor of equal shape and dtype."""
         x = x.contiguous()
         if self.group is not None:
             dist.broadcast(x, group=self.group, group_src=0)

@@ -68,7 +68,7 @@ def existing_parent(base: DictConfig, key: str) -> str:
 
 
 def has_key(base: DictConfig, key: str) -> bool:
-    """Return whether an option exists in `base`, regardless of its value."""
+    """Return whether an option exists in `base`, even if its value is null."""
     absent = object()
     return OmegaConf.select(base, key, default=absent) is not absent
 
