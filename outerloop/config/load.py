@@ -39,7 +39,7 @@ def refuse_ambiguous(overrides: Sequence[str]) -> None:
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
-    """Return the validated configuration for these overrides (key=value), or raise a UserError with a one-line message."""
+    """Return the validated configuration for these overrides (key=value). Raises UserError with a one-line message."""
     overrides = complete(overrides)
     refuse_sweep(overrides)
     refuse_ambiguous(overrides)
