@@ -1,25 +1,25 @@
-"""Limit how far a partner's weights may be from this peer's own before the two are averaged (gossip: NoLoCo).
+"""Limit how far a gossip partner's weights may be from this peer's own before the two are averaged (NoLoCo).
 
 Let i be this peer. The weights that its partners send pull it towards them. In a pair, one of the two peers alone
-would set the median of their distances, so the usual distance r is computed from this peer's own past instead. For a
+could set the median of their distances, so the usual distance r is computed from this peer's own past instead. For a
 fragment, let φ_i be the slow weights of this peer, θ_i its weights after its inner steps, and θ_j the weights that
-partner j sent. If a method sends both θ_j and φ_j, the two are stacked, and both are compared with φ_i.
+partner j sent. If a method sends both θ_j and φ_j, they are stacked, and both are compared with φ_i.
 
     d_j = ‖θ_j − φ_i‖       d_i = ‖θ_i − φ_i‖, how far this peer's own inner steps moved its weights
     D   largest d_i so far
-    h   lower median of the last 4 accepted distances, each after clipping; 0 before the first accepted partner
+    h   lower median of the last 4 accepted distances, after clipping; 0 before the first accepted partner
     r = min(max(h, d_i), 8 D)
 
     refused    d_j > 32 r,  or  d_j > 2⁶⁰
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
-For the first partner r is d_i, which is about the distance of a replica that started from the same weights. The
-distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can follow and grow by a
-factor of four in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So no
-choice of partners can move this peer in one round by more than a fixed multiple of D. If the partner is refused, the
-round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and partners have no effect.
+For the first partner, r is d_i, which is about the distance of a replica that started from the same weights. The
+distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can grow by a factor of four
+in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So partners cannot move this peer
+by more than a fixed multiple of D in one round. If the partner is refused, the round becomes a solo step. Until this
+peer has moved or accepted a partner, r is 0 and partners have no effect.
 
-At the end of the run whole replicas are averaged (replica_average.py) by the same rules, with
+At the end of the run, whole replicas are averaged (replica_average.py) by the same rules, with
 r² = Σ min(max(h, D), 8 D)² over fragments, so that nothing that a peer sends at the end changes r.
 """
 
@@ -33,22 +33,22 @@ from outerloop.aggregate.median_clip import factors_of
 from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, median
 
 GROWTH = 4.0
-"""Limit for clipping, as a multiple of r. After equal work, a partner is about √2 r away. It is farther away if the
+"""Clipping limit, as a multiple of r. After equal work, a partner is about √2 r away. It is farther away if the
 machines differ in speed: a peer that completes five rounds while its partner completes one moves about five times as
 far."""
 REFUSED = 32.0
-"""Limit for refusal, as a multiple of r. No machine is 32 times as fast as its partners, but weights of another scale
+"""Refusal limit, as a multiple of r. No machine is 32 times as fast as its partners, but weights of a different scale
 are far beyond this limit."""
 DRIFT = 8.0
-"""Upper limit on r, as a multiple of D. A partner's clipped distance, 4 r, is then at most 32 times the longest d_i."""
+"""Upper limit on r, as a multiple of D. A clipped distance, at most 4 r, is thus at most 32 times the longest d_i."""
 Who = TypeVar("Who")
 
 
 class DistanceScreen(NormScreen):
-    """The screen of weights in gossip; the module docstring states its rules.
+    """Screen the weights of gossip partners by the rules in the module docstring.
 
     The norms in `Measured` are distances from this peer's slow weights (core/pipeline/dense.py). The attribute `landed`
-    contains the distances of accepted partners, which differ from peer to peer.
+    contains the distances of accepted partners, which differ between peers.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -56,11 +56,11 @@ class DistanceScreen(NormScreen):
         self.longest: dict[int, float] = {}
 
     def refusals(self, round: Measured) -> dict[int, str]:
-        """Return index -> one-line reason for each refused contribution."""
+        """Return the one-line reason for each refused contribution, by index."""
         return too_far(self.partners(round), self.usual(round))
 
     def factors(self, round: Measured) -> list[float]:
-        """Return for each contribution the factor, at most 1, that shortens its difference from this peer's weights.
+        """Return one clipping factor, at most 1, per contribution, to multiply its difference from this peer's weights.
 
         The factor of this peer's own contribution is 1.
         """
@@ -70,7 +70,7 @@ class DistanceScreen(NormScreen):
         return [1.0 if index == round.own else factor for index, factor in enumerate(factors)]
 
     def weights(self, round: Measured) -> list[int]:
-        """Return the sample counts unchanged: the average of weights does not use them."""
+        """Return the sample counts unchanged, because averaging weights does not use them."""
         return round.samples
 
     def observe(self, round: Measured) -> None:
@@ -83,32 +83,32 @@ class DistanceScreen(NormScreen):
             self.remember(round.fragment, counted)
 
     def usual(self, round: Measured) -> float:
-        """Return the usual distance r (module docstring)."""
+        """Return the usual distance between this peer and a partner (r in the module docstring)."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return min(max(self.before(round.fragment), own), DRIFT * self.longest_in(round))
 
     def usual_of_replicas(self) -> float:
-        """Return the usual distance r between whole replicas; infinity if distances are not screened."""
+        """Return the usual distance between whole replicas, or infinity if distances are not screened."""
         if not self.on:
             return math.inf
         each = [min(max(self.before(fragment), d), DRIFT * d) for fragment, d in self.longest.items()]
         return math.hypot(*each)
 
     def longest_in(self, round: Measured) -> float:
-        """Return D, the largest distance by which this peer's inner steps moved its weights, including this round."""
+        """Return the largest distance that this peer's inner steps have moved its weights, including this round."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return max(self.longest.get(round.fragment, 0.0), own)
 
     def before(self, fragment: int) -> float:
-        """Return h, the median of the last accepted distances, or 0 before the first accepted partner."""
+        """Return the median of the last accepted distances, or 0 before the first accepted partner."""
         return median(self.landed.get(fragment, ()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the stored distances by fragment; they differ from peer to peer."""
+        """Return the stored distances by fragment. They differ between peers."""
         return super().state_dict() | {"longest": dict(self.longest)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. If the state of an older run has no D, h is used as D."""
+        """Load a state returned by `state_dict`. If an older state lacks the largest own distance D, use h instead."""
         super().load_state_dict(state)
         older = {fragment: self.before(fragment) for fragment in self.landed}
         longest = {int(fragment): float(d) for fragment, d in state.get("longest", older).items()}
@@ -118,12 +118,12 @@ class DistanceScreen(NormScreen):
 
     @staticmethod
     def partners(round: Measured) -> dict[int, float]:
-        """Return index -> distance for each partner."""
+        """Return the distance of each partner, by index of its contribution."""
         return {index: d for index, d in enumerate(round.norms) if index != round.own}
 
 
 def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:
-    """Return partner -> reason for each partner that is too far away. `usual`: the expected distance r."""
+    """Return the reason for each partner that is too far away, by partner. `usual`: the expected distance."""
     bound = REFUSED * usual if usual else LONGEST
     return {
         who: f"its weights are {d:.3g} away from this peer's, more than {REFUSED:.0f} times the usual {usual:.3g}"

@@ -1,8 +1,8 @@
-"""The plain mean: all peers have the same weight.
+"""Take the plain mean, in which all peers have the same weight.
 
     ḡ = (1/P) Σ_p Δ̂_p
 
-DiLoCo (arXiv 2311.08105); SparseLoCo as its paper writes it (arXiv 2508.15706).
+Used by DiLoCo (arXiv 2311.08105) and by SparseLoCo as described in its paper (arXiv 2508.15706).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outerloop.kernels.specs import AggregateRule
 
 
 class Mean:
-    """The mean of P contributions: 1/P of their sum."""
+    """The mean of P contributions, their sum divided by P."""
 
     needs_norms = False
     linear = True
@@ -26,12 +26,12 @@ class Mean:
         return divide(total(sent), len(sent))
 
     def aggregate_rule(self) -> AggregateRule:
-        """Return the description of this aggregate's arithmetic that the kernels use."""
+        """Return the description of this aggregate's arithmetic for the kernels."""
         return AggregateRule(by_senders=False)
 
 
 def total(sent: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the tensors, added in the given order, as a new tensor."""
+    """Return the sum of the tensors, added in order, as a new tensor."""
     out = sent[0].clone()
     for x in sent[1:]:
         out += x

@@ -1,10 +1,10 @@
-"""The coordinate-wise median (Yin et al., arXiv 1803.01498): fewer than half of the peers cannot move it far.
+"""Take the coordinate-wise median (Yin et al., arXiv 1803.01498), which a minority of peers cannot move far.
 
-    ḡ_i = median_p Δ̂_p,i          of an even number of peers: the mean of the two values in the middle
+    ḡ_i = median_p Δ̂_p,i          for an even number of peers: the mean of the two middle values
 
-Whatever fewer than half of the peers send, each ḡ_i stays between the smallest and the largest value of the others.
-This has a cost: if values are skewed or differ between peers, the median is not near the mean, and large values that
-only a minority of peers has are lost. So use it against peers that send wrong values, not by default.
+As long as fewer than half of the peers send wrong values, each ḡ_i stays between the smallest and the largest value of
+the others. This has a cost: if values are skewed or differ between peers, the median is not near the mean, and large
+values that only a minority of peers has are lost. So use it against peers that send wrong values, not by default.
 
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: most values are then zero,
 and so is the median.
@@ -22,7 +22,7 @@ from torch import Tensor
 from outerloop.types import Requirement
 
 PIECE = 1 << 20
-"""Number of coordinates sorted at a time: 20 MiB of temporaries per peer in float32, whatever the tensor's size."""
+"""Number of coordinates sorted at a time, which limits temporaries to 20 MiB per peer, whatever the tensor's size."""
 
 
 def needs_aligned(reason: str) -> tuple[Requirement]:
@@ -32,7 +32,7 @@ def needs_aligned(reason: str) -> tuple[Requirement]:
 
 
 class Median:
-    """The median of each coordinate over the peers; all peers have the same weight."""
+    """The coordinate-wise median over the peers, with the same weight for all peers."""
 
     needs_norms = False
     linear = False
@@ -40,15 +40,15 @@ class Median:
     requires = needs_aligned("and the median of mostly zeros is 0: set aggregate=senders, or compress=int8 or rotated")
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """Return the median of P tensors of the same shape."""
+        """Return the coordinate-wise median of P tensors of the same shape."""
         return combine_sorted(sent, middle)
 
 
 def combine_sorted(sent: Sequence[Tensor], rule: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return `rule` of the P values of each coordinate, in the shape of the tensors.
+    """Apply `rule` to the sorted values of each coordinate. Return the results in the shape of the tensors.
 
-    `rule` gets (P, N) values that ascend in each column and returns (N,). Adding 0 turns -0 into 0, because the order
-    of -0 and 0 after sorting would depend on the machine.
+    `rule` maps the values of N coordinates on P peers, (P, N), ascending in each column, to (N,). Adding 0 turns -0
+    into 0, because the order of -0 and 0 after sorting would depend on the machine.
     """
     pieces_P = zip(*(x.reshape(-1).split(PIECE) for x in sent), strict=True)
     combined = [rule((torch.stack(piece_P) + 0.0).sort(dim=0).values) for piece_P in pieces_P]
@@ -56,7 +56,7 @@ def combine_sorted(sent: Sequence[Tensor], rule: Callable[[Tensor], Tensor]) -> 
 
 
 def middle(sorted_PN: Tensor) -> Tensor:
-    """Return the median of each column."""
+    """Return the median of each column, whose values ascend."""
     high = len(sorted_PN) // 2
     if len(sorted_PN) % 2:
         return sorted_PN[high]

@@ -1,15 +1,15 @@
-"""Clip every contribution to the median norm (Covenant-72B, arXiv 2603.08163), then apply any other aggregate.
+"""Clip every contribution to the median norm (Covenant-72B, arXiv 2603.08163), then apply another aggregate.
 
     Δ̂_p ← Δ̂_p · min(1, median_q ‖Δ̂_q‖ / ‖Δ̂_p‖)          norms over the whole fragment
 
-For an even number of norms the median is the lower of the two norms in the middle. The mean of these two would grow
-with the larger one, so that one of two peers alone could set it.
+For an even number of norms, the median is the lower of the two middle norms. The mean of these two would grow with the
+larger one, so that one of two peers could set it alone.
 
 The factor is computed in float64 from norms that have the same bits on all machines (exact_norms.py). It is rounded to
-the dtype of the values before the multiplication. Each product is then rounded once, so all code paths and all machines
+the dtype of the values before the multiplication, and each product is rounded once. So all code paths and all machines
 give the same result.
 
-A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest one.
+A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest peer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from outerloop.protocols import Aggregate
 
 
 class MedianClip:
-    """An aggregate that clips to the median norm, then calls `of`.
+    """Aggregate that clips contributions to the median norm and then calls `of`.
 
     Args:
-        of: the aggregate of the clipped contributions.
+        of: aggregate to apply to the clipped contributions.
     """
 
     needs_norms = True
@@ -39,12 +39,12 @@ class MedianClip:
         self.combines_values = getattr(of, "combines_values", False)
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """Aggregate P tensors of the same shape, given the norms of the fragments they are from."""
+        """Clip and aggregate P tensors of the same shape. `norms`: norm of each peer's whole fragment."""
         factors = self.factors(norms)
         return self.of(scaled(sent, factors), samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
 
     def aggregate_rule(self) -> AggregateRule | None:
-        """Return the description of this aggregate's arithmetic that the kernels use.
+        """Return the description of this aggregate's arithmetic for the kernels.
 
         Return None if `of` has no such description, or clips as well.
         """
@@ -57,10 +57,10 @@ class MedianClip:
 
 
 def factors_of(norms: Sequence[float], limit: float) -> list[float]:
-    """Return min(1, limit / norm) for each norm; 1 for a norm of zero."""
+    """Return min(1, limit / norm) for each norm, or 1 if the norm is zero."""
     return [limit / n if n > limit else 1.0 for n in norms]
 
 
 def scaled(sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
-    """Return each tensor times its factor; the tensor itself if the factor is 1."""
+    """Return each tensor times its factor, or the tensor itself if the factor is 1."""
     return [x * factor if factor < 1 else x for x, factor in zip(sent, factors, strict=True)]

@@ -1,11 +1,11 @@
 """Refuse or clip contributions whose norm is too large, and limit the weight of each peer's samples.
 
-A contribution cannot be verified, and one whose norm is far larger than all others would decide the outer step. For a
+A contribution cannot be verified, and one whose norm is far larger than all others would dominate the outer step. For a
 fragment and the peers p of a round, let ‖Δ̂_p‖ be the norm of p's contribution and n_p the number of samples that p
 reports:
 
     m   lower median of the norms of this round, without zeros; a refused norm counts as larger than all others
-    h   largest m of the last 4 rounds of this fragment that landed
+    h   largest m of the last 4 landed rounds of this fragment
     s   lower median of the n_p, without zeros
     r = m;  max(m, h) with two peers
 
@@ -13,7 +13,7 @@ reports:
     clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  4 h with two peers, m before there is an h
     weight     n_p ← min(n_p, 4 s)
 
-With two norms, one of the two peers alone would set the median. So with two peers, earlier rounds determine the usual
+With two norms, one of the two peers alone could set the median. So with two peers, earlier rounds determine the usual
 norm. A norm of zero is ignored.
 
 This limits how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
@@ -33,28 +33,28 @@ from typing import Any
 from outerloop.aggregate.median_clip import factors_of
 
 GROWTH = 4.0
-"""Limit for clipping, as a multiple of h. It is above 3, because during a linear learning-rate warm-up the second
-round's norm is 3 times the first round's."""
+"""Clipping limit, as a multiple of h. It is above 3 because, during a linear learning-rate warm-up, the second round's
+norm is 3 times the first round's."""
 REFUSED = 5.0
-"""Limit for refusal, as a multiple of r. The norms of workers that do equal work are within about 5 % of each other,
-and grow more slowly than the number of inner steps. If rounds take equal time, only a worker about 8 times as fast as
-the others exceeds this limit."""
+"""Refusal limit, as a multiple of r. The norms of workers that do equal work are within about 5 % of each other, and
+norms grow more slowly than the number of inner steps. If rounds take equal time, a worker exceeds this limit only if it
+is about 8 times as fast as the others."""
 SAMPLES = 4
-"""Limit on a peer's number of samples, as a multiple of the round's median: more samples give no additional weight."""
+"""Limit on a peer's sample count, as a multiple of the round's median. More samples give no additional weight."""
 REMEMBERED = 4
-"""Number of rounds of a fragment whose norms are kept."""
+"""Number of landed rounds per fragment whose norms are kept."""
 LONGEST = 2.0**60
-"""Norm that no honest contribution reaches. The squares of 200 such norms still sum to a finite float32."""
+"""A norm that no honest contribution reaches. The squares of 200 such norms still sum to a finite float32."""
 MAX_SAMPLES = 1 << 40
-"""Number of samples that no honest peer processes between two rounds."""
+"""A sample count that no honest peer reaches between two rounds."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The input of the screen: L2 norm and number of samples of each contribution to a round, in peer-name order.
+    """The input of a screen: the L2 norm and sample count of each contribution to a round, in peer-name order.
 
-    refused: number of contributions that were refused earlier and are not in the lists.
-    own: index of this peer's contribution; None if this peer sent none or the screen does not need it.
+    refused: number of contributions that were already refused and are not in the lists.
+    own: index of this peer's contribution, or None if this peer sent none or the screen does not need it.
     """
 
     fragment: int
@@ -65,24 +65,24 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """The median norm m."""
+        """The lower median of the norms, where refused contributions count as larger than all others."""
         norms = [norm for norm in self.norms if norm > 0]
         return min(median([*norms, *[math.inf] * self.refused]), max(norms, default=0.0))
 
     @property
     def has_middle(self) -> bool:
-        """True if the median is over more than two norms, refused ones included. Then no peer alone sets it."""
+        """True if the median is over more than two norms, including refused ones, so that no peer alone can set it."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 
 class NormScreen:
-    """The screen of pseudo-gradients; the module docstring states its rules.
+    """Screen pseudo-gradients by the rules in the module docstring.
 
     The attribute `landed` contains the norms of landed rounds, which are equal on all replicas.
 
     Args:
-        on: whether to clip norms and to limit sample counts. If False, contributions are not changed, and norms need
-            not be measured.
+        on: whether to clip norms and to limit sample counts. If False, contributions are not changed, and their norms
+            need not be measured.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -90,7 +90,7 @@ class NormScreen:
         self.landed: dict[int, list[float]] = {}
 
     def refusals(self, round: Measured) -> dict[int, str]:
-        """Return index -> one-line reason for each refused contribution."""
+        """Return the one-line reason for each refused contribution, by index."""
         possible = [norm for norm in round.norms if norm <= LONGEST]
         beyond = len(round.norms) - len(possible)
         bounded = replace(round, norms=possible, refused=round.refused + beyond)
@@ -104,7 +104,7 @@ class NormScreen:
         return found
 
     def factors(self, round: Measured) -> list[float]:
-        """Return for each contribution the factor, at most 1, that clips it to the largest allowed norm."""
+        """Return one factor, at most 1, per contribution that clips it to the largest allowed norm."""
         if not self.on:
             return [1.0] * len(round.samples)
         before = self.before(round.fragment)
@@ -112,14 +112,14 @@ class NormScreen:
         return factors_of(round.norms, min([*limits, GROWTH * before] if before else limits))
 
     def weights(self, round: Measured) -> list[int]:
-        """Return each peer's number of samples, limited to 4 times the median."""
+        """Return each peer's sample count, limited to SAMPLES times the round's median."""
         return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
 
     def observe(self, round: Measured) -> None:
-        """Store the median norm of a round that has landed.
+        """Store the median norm of a landed round.
 
-        With at most two contributions, nothing is stored in two cases: their norms differ by more than a factor of
-        REFUSED, so that one of them must be wrong; or one was refused before any norm of this fragment was stored.
+        With at most two contributions, nothing is stored if their norms differ by more than a factor of REFUSED (one
+        of them must then be wrong), or if one was refused before any norm of this fragment was stored.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)
@@ -128,23 +128,23 @@ class NormScreen:
             self.remember(round.fragment, [round.median])
 
     def remember(self, fragment: int, norms: list[float]) -> None:
-        """Append norms of a fragment, and keep the last REMEMBERED norms."""
+        """Store norms of a fragment, and keep only the last REMEMBERED ones."""
         self.landed[fragment] = [*self.landed.get(fragment, ()), *norms][-REMEMBERED:]
 
     def before(self, fragment: int) -> float:
-        """Return h, the largest median norm of the last landed rounds, or 0 before the first landed round."""
+        """Return the largest median norm of the fragment's last landed rounds, or 0 before the first landed round."""
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:
-        """Return infinity as the usual distance between whole replicas: equal replicas need no screen."""
+        """Return infinity, the usual distance between whole replicas: equal replicas need no distance limit."""
         return math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the stored norms by fragment; they are equal on all peers that have landed the same rounds."""
+        """Return the stored norms by fragment. They are equal on all peers that have landed the same rounds."""
         return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; the state of an older run may lack norms. Raises ValueError if invalid."""
+        """Load a state returned by `state_dict`; an older state may lack norms. Raises ValueError if it is invalid."""
         landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
             raise ValueError("a stored norm of a landed round is not positive and finite")
@@ -152,6 +152,6 @@ class NormScreen:
 
 
 def median(values: Iterable[Any]) -> Any:
-    """Return the lower median of the positive values, or 0 if no value is positive."""
+    """Return the lower median of the positive values, or 0 if there are no positive values."""
     positive = [x for x in values if x > 0]
     return statistics.median_low(positive) if positive else 0

@@ -1,10 +1,10 @@
-"""Mean norm times normalized mean direction (RDA, Decoupled DiLoCo, arXiv 2604.21428), tensor by tensor.
+"""Scale each tensor's mean direction to the mean norm (RDA, from Decoupled DiLoCo, arXiv 2604.21428).
 
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
-The more the contributions disagree, the shorter their mean. RDA keeps the direction of the mean, but gives it the
-average length of a contribution. exact_norms.py computes the norms, and the mean is scaled in float64 and rounded once,
-so that all machines get the same bits.
+The more the contributions disagree, the shorter their mean. RDA keeps the direction of the mean but gives it the mean
+length of the contributions. exact_norms.py computes the norms, and the mean is scaled in float64 and rounded once, so
+that all machines get the same bits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from outerloop.kernels.portable import divide, exact_sum
 
 
 class RDA:
-    """The mean, scaled to the mean norm; zero if the mean is zero."""
+    """The mean of the contributions, scaled to their mean norm; zero if the mean is zero."""
 
     needs_norms = False
     linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """Aggregate P tensors of the same shape."""
+        """Return the mean of P tensors of the same shape, scaled to their mean norm."""
         mean = divide(total(sent), len(sent))
         short = norm(mean)
         factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0
@@ -34,5 +34,5 @@ class RDA:
 
 
 def norm(x: Tensor) -> float:
-    """Return the L2 norm of one tensor."""
+    """Return the L2 norm of a tensor, with the same bits on all machines."""
     return math.sqrt(sum_of_squares(x, of=x.numel()))

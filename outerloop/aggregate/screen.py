@@ -1,4 +1,4 @@
-"""Choose the screen of a run according to what its peers exchange: pseudo-gradients, or weights in pairs."""
+"""Choose the screen of a run, which depends on what its peers exchange: pseudo-gradients, or weights in pairs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ KINDS = ("auto", "median", "none")
 
 
 def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: bool) -> NormScreen:
-    """Return the screen of a run.
+    """Return the screen of a run, which clips and refuses contributions that are far longer than the others.
 
-    clip: "median" turns screening on, "none" turns it off. "auto" turns it on if the exchange does not wait for all
+    clip: "median" turns screening on, and "none" turns it off. "auto" turns it on if the exchange does not wait for all
         peers, because such an exchange may include other people's machines. Pseudo-gradients are screened only if all
         peers take the same outer step.
 
-    Raises UserError if `clip` has another value, or if it is "median" but peers do not take the same outer step.
+    Raises UserError if `clip` has another value, or is "median" although peers do not take the same outer step.
     """
     if clip not in KINDS:
         raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: set clip=auto")

@@ -1,9 +1,9 @@
-"""Measure to what extent the contributions of a round point in the same direction, with the same bits on all peers.
+"""Measure how well the contributions of a round agree in direction, with the same bits on all peers.
 
     ρ = Σ_j Σ_{p≠q} Δ̂_pj Δ̂_qj / Σ_j (c_j − 1) Σ_p Δ̂_pj²  =  (A − B) / D
     A = Σ_j (Σ_p Δ̂_pj)²,   B = Σ_j Σ_p Δ̂_pj²,   D = Σ_j (c_j − 1) Σ_p Δ̂_pj²,   c_j = |{p : Δ̂_pj ≠ 0}|
 
-ρ is 1 if for every coordinate all peers that sent a value sent the same value, 0 if the values have nothing in common,
+ρ is 1 if, for every coordinate, all peers that sent a value sent the same one, 0 if the values have nothing in common,
 and below 0 if they contradict each other. A coordinate that only one peer sent does not contribute, so in sparse
 payloads only coordinates chosen by several peers count. With dense payloads c_j = P, and ρ is the mean agreement of two
 peers: (1 / s − 1) / (P − 1) with the gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
@@ -25,9 +25,9 @@ from outerloop.kernels.portable import exact_sum
 
 
 def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
-    """Return ρ of a fragment, or None if no two peers sent the same coordinate.
+    """Return how well peers agree on a fragment (ρ, at most 1), or None if no two peers sent the same coordinate.
 
-    `fragment`: for each tensor the contributions of P peers, in peer-name order.
+    `fragment`: for each tensor, the contributions of all P peers, in peer-name order.
     """
     common = shared = 0.0
     for sent in fragment:
@@ -37,7 +37,7 @@ def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
 
 
 def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:
-    """Return A − B and D of one tensor."""
+    """Return a tensor's contribution to numerator and denominator of ρ: A − B and D in the module docstring."""
     squares = lambda x: sum_of_squares(x, of=x.numel())  # noqa: E731
     count = torch.zeros(sent[0].shape, dtype=torch.int64, device=sent[0].device)
     for x in sent:

@@ -1,13 +1,13 @@
-"""The coordinate-wise trimmed mean (Yin et al., arXiv 1803.01498): drop the largest and smallest values, then average.
+"""Take the coordinate-wise trimmed mean (Yin et al., arXiv 1803.01498): drop the most extreme values, then average.
 
     n = ⌊trim · P⌋;    ḡ_i = mean of Δ̂_p,i without its n smallest and its n largest values
 
-Up to n peers that send wrong values cannot move ḡ_i out of the range of the others. Less of the honest peers' values is
-lost than with the median, because P − 2n values of each coordinate are averaged instead of one or two. With n = 0 this
-is the mean.
+Up to n peers that send wrong values cannot move ḡ_i out of the range of the others. Fewer of the honest values are lost
+than with the median, because P − 2n values per coordinate are averaged instead of one or two. With n = 0, this is the
+mean.
 
-Not suitable for compressors with which each peer sends different coordinates, such as top-k: the values that few peers
-send are the largest, and are dropped. Rotated payloads (compress/rotated.py) are dense.
+Not suitable for compressors with which each peer sends different coordinates, such as top-k: values that few peers send
+are the largest and are dropped. Rotated payloads (compress/rotated.py) are dense, so they work.
 
 P is the number of peers.
 """
@@ -25,10 +25,10 @@ from outerloop.types import UserError
 
 
 class TrimmedMean:
-    """The trimmed mean of each coordinate over the peers; all peers have the same weight.
+    """The coordinate-wise trimmed mean over the peers, with the same weight for all peers.
 
     Args:
-        trim: fraction of the peers whose values are dropped at each end, 0 .. below 0.5; rounded down to whole peers.
+        trim: fraction of peers to drop at each end, at least 0 and below 0.5, rounded down to whole peers.
 
     Raises:
         UserError: if `trim` is out of range.
@@ -43,15 +43,17 @@ class TrimmedMean:
 
     def __init__(self, *, trim: float) -> None:
         if not 0 <= trim < 0.5:
-            raise UserError(f"trimmed_mean trim={trim} must be 0 .. below 0.5 (0.25 tolerates a quarter of the peers)")
+            raise UserError(
+                f"trimmed_mean trim={trim} must be at least 0 and below 0.5 (0.25 tolerates 1/4 of the peers)"
+            )
         self.trim = trim
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """Return the trimmed mean of P tensors of the same shape."""
+        """Return the coordinate-wise trimmed mean of P tensors of the same shape."""
         drop = int(self.trim * len(sent))
         return combine_sorted(sent, lambda sorted_PN: mean_of_rows(sorted_PN[drop : len(sent) - drop]))
 
 
 def mean_of_rows(x_PN: Tensor) -> Tensor:
-    """Return the mean of each column, added from the first row to the last."""
+    """Return the mean of each column, summed from the first row to the last."""
     return divide(total(list(x_PN)), len(x_PN))

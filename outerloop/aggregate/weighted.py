@@ -1,4 +1,4 @@
-"""The mean weighted by training samples: a worker that did half the work has half the weight.
+"""Take the mean weighted by training samples, so that a worker that did half the work has half the weight.
 
     ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples of peer p since this fragment's last landing
 
@@ -15,13 +15,13 @@ from outerloop.aggregate.mean import total
 
 
 class Weighted:
-    """The sample-weighted mean; the plain mean if no peer has samples."""
+    """The sample-weighted mean, or the plain mean if no peer has samples."""
 
     needs_norms = False
     linear = False
     weighs_samples = True
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """Aggregate P tensors of the same shape."""
+        """Return the mean of P tensors of the same shape, weighted by `samples`."""
         n_P = samples if sum(samples) else [1] * len(sent)
         return total([x * (n / sum(n_P)) for x, n in zip(sent, n_P, strict=True)])
