@@ -59,7 +59,7 @@ def test_trimming_all_but_the_middle_is_the_median():
 
 @pytest.mark.parametrize("trim", [-0.1, 0.5, 1.0])
 def test_bad_fractions_are_refused(trim):
-    with pytest.raises(UserError, match=f"trim={trim} must be 0 .. below"):
+    with pytest.raises(UserError, match=f"trim={trim} must be at least 0 and below"):
         TrimmedMean(trim=trim)
 
 
