@@ -29,7 +29,7 @@ def unpacked(content: bytes, what: str) -> Any:
     """
     try:
         return msgpack.unpackb(content)
-    except ValueError as error:  # the class of all errors that unpackb raises for malformed bytes
+    except ValueError as error:  # base class of all errors that unpackb raises for malformed bytes
         raise MalformedMessage(f"{what} is unreadable: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""A peer's DHT node: create the node, and join the DHT through the initial peers."""
+"""A peer's DHT node: create it, and join the DHT through the initial peers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import limit
 
-READ_S = 4.0  # time limit of one search; each node that does not answer is abandoned after 3 s
+READ_S = 4.0  # time limit of one search; a node that does not answer is abandoned after 3 s
 WORKERS = 20
-"""Number of nodes asked at the same time. A search starts with the same number of nodes, so the nodes that this peer
-knows never wait behind nodes that other peers have merely named."""
+"""Number of nodes asked concurrently. A search starts with this number of known nodes, so these never wait behind nodes
+that other peers have merely named."""
 
 
 class DhtNode(DHTNode):
     """hivemind's node with time limits, because a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
-        """Return the value that is found for a key within READ_S, or None. `latest`: search all nodes near the key."""
+        """Return the value found for `key` within READ_S, or None. `latest`: search all nodes near the key."""
         enough = {"sufficient_expiration_time": float("inf")} if latest else {}
         [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
         try:
             _, late = await asyncio.wait([search], timeout=READ_S)
             for pending in list(self.pending_get_requests[DHTID.generate(source=key)]) if late else ():
-                pending.finish_search()  # the search then returns the records found so far
+                pending.finish_search()  # makes the search return the records found so far
             return await search
         except asyncio.CancelledError:
             search.cancel()
@@ -45,8 +45,8 @@ class DhtNode(DHTNode):
     async def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None, **options: Any) -> bool:
         """Write a record to this node and to the nearest known nodes.
 
-        If WORKERS nodes are known, search for nearer ones and write to them as well. Return whether a known node has
-        accepted the record; if no other node is known, whether this node has.
+        If WORKERS nodes are known, search for nearer ones and write to them as well. Return whether any known node has
+        accepted the record or, if no other node is known, whether this node has.
         """
         protocol, key_id = self.protocol, DHTID.generate(source=key)
         packed = protocol.serializer.dumps
@@ -74,19 +74,19 @@ async def enter_dht(
     observer: bool,
     strict: bool,
 ) -> DhtNode:
-    """Return a node that has joined the DHT. It answers requests unless it belongs to an observer.
+    """Create a node, join the DHT, and return the node. It answers requests unless it belongs to an observer.
 
-    In a run with an allow-list the node is isolated: it neither sends nor answers requests, because the listed peers
+    In a run with an allow-list, the node is isolated: it neither sends nor answers requests, because the listed peers
     exchange their records directly (listed_roster.py). Requests that reach the node cost almost no time, regardless of
     their size.
 
-    hivemind's `create` always creates hivemind's own protocol. So the node is created in client mode, in which it
-    answers no requests, and the guarded protocol then replaces hivemind's. Nothing is cached, because every read must
-    return the latest records.
+    hivemind's `create` always uses hivemind's own protocol. So the node is created in client mode, in which it answers
+    no requests, and the guarded protocol then replaces hivemind's. Nothing is cached, because every read must return
+    the latest records.
 
     Raises:
-        RuntimeError: no initial peer answers.
-        ValidationError: `strict` is set, and an initial peer cannot dial this node or its clock differs too much.
+        RuntimeError: if no initial peer answers.
+        ValidationError: if `strict` is set, and an initial peer cannot dial this node or its clock differs too much.
     """
     node = await DhtNode.create(
         p2p=p2p,
@@ -106,12 +106,12 @@ async def enter_dht(
     if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
         await _greet(protocol, peers, strict=strict)
         looking = protocol.spawn(node.find_nearest_nodes([node.node_id]))
-        await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the search then continues in the background
+        await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the search continues in the background
     return node
 
 
 async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
-    """Ping these peers, so that they and this node know each other. Raises an error unless one answers validly."""
+    """Ping these peers, so that they and this node know each other. Raises an error unless one answers."""
     pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
     answers = await asyncio.gather(*pings, return_exceptions=True)
     if any(isinstance(answer, DHTID) for answer in answers):
@@ -123,7 +123,7 @@ async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict
 
 
 async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
-    """Return a guarded protocol with the settings of `plain`. It answers no requests until `answer` is called."""
+    """Return a GuardedProtocol with the settings of `plain`. It answers no requests until `answer` is called."""
     table = plain.routing_table
     sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
     protocol = await GuardedProtocol.create(

@@ -4,11 +4,11 @@
 
 Nodes check a record before they store it, and readers check it when they receive it. So a record that this validator
 refuses is not stored on any honest node and does not reach any reader. The signature covers the key, which is a hash of
-the run's name: a record belongs to one run, and any node can check the records of any run. A later record of a peer
-replaces an earlier one, never the reverse, so an old record cannot be shown again once its owner has withdrawn it.
+the run's name: a record belongs to one run, and any node can check the records of any run. A peer's later record
+replaces its earlier one, never the reverse, so a record that its owner has withdrawn cannot be replayed.
 
-Verifying the signature is the expensive check. It comes last, once for each record, and at a limited rate per peer. In
-an open run one machine can create many identities; even then, a key never holds more records than can be read
+Verifying the signature is the expensive check. It comes last, happens once per record, and is rate-limited per peer. In
+an open run, one machine can create many identities; even then, a key never holds more records than can be read
 (storage.py). An allow-list keeps such identities out.
 """
 
@@ -32,25 +32,26 @@ from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 CONTEXT = "record"
 MAX_RECORD_BYTES = 8 * 1024
 MAX_OWNER_BYTES = 64
-"""Size limit of a subkey, which is a packed peer id of 52 characters."""
+"""Maximum size of a subkey, which is a packed peer id of 52 characters."""
 CHECKED = 4 * MAX_PEERS
-"""Number of records whose check results are remembered: enough for old and new records of all peers of a run."""
+"""Number of records whose check results are cached: enough for the old and new records of all peers in a run."""
 SIGNATURES = Rate(burst=2 * MAX_PEERS, per_s=MAX_PEERS / ROSTER_LEAST_S)
-"""Rate limit for the signatures checked for one remote peer. A peer that sends a roster sends the records of all peers,
-and each record changes at most every 5 s. A check takes 0.1 ms, which adds up to 2 % of a core."""
+"""Rate limit for signature checks per remote peer. A roster contains the records of all peers, and each record changes
+at most every 5 s. A check takes 0.1 ms, so checks at this rate use 2 % of a core."""
 SIGNATURES_OF_STRANGERS = Rate(burst=4 * MAX_PEERS, per_s=2 * MAX_PEERS / ROSTER_LEAST_S)
 
 
 class SignedRecords(RecordValidatorBase):
     """The record validator of one peer's DHT node.
 
-    `is_member`: returns whether a peer id belongs to a member. Non-members also share one budget for signature checks.
+    `is_member`: returns whether a peer id belongs to a member. All non-members share a further budget for signature
+    checks.
     """
 
     def __init__(self, trust: AccessControl, *, is_member: Callable[[str], bool] = lambda peer_id: False) -> None:
         self.trust = trust
         self._budget = Budget(SIGNATURES, SIGNATURES_OF_STRANGERS, is_member=is_member)
-        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # digest of a record -> whether its signature is valid
+        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # record digest -> whether its signature is valid
 
     def sign_value(self, record: DHTRecord) -> bytes:
         value = record.value + self.trust.signatures.sign(CONTEXT, record.key, *_fields(record, record.value))
@@ -64,7 +65,7 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is valid; if not, log the refusal. `by`: the sender; if empty, the owner."""
+        """Return whether a record is valid. If not, log the refusal. `by`: the sender; by default, the owner."""
         owner = _owner(record.subkey)
         sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
@@ -76,7 +77,10 @@ class SignedRecords(RecordValidatorBase):
         return not reason
 
     def valid_records(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
-        """Yield the valid records that a peer sent, up to the first forged one, which an honest peer would not send."""
+        """Yield the valid records among those that the peer `by` sent. Stop at the first forged one.
+
+        An honest peer would not send a forged record.
+        """
         for record in records:
             if self.accepts(record, by=by):
                 yield record
@@ -84,30 +88,33 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused before its signature is checked; an empty string if it is not."""
+        """Return why a record is refused without checking its signature, or "" if it passes."""
         life_s = record.expiration_time - time.time()
         if not owner:
-            return "a record that names no peer"
+            return "a record without a valid owner"
         if owner not in self.trust.allow:
             return f"a record of a peer that {self.trust.allow.why_not(owner)}"
         if not SIGNATURE_BYTES < len(record.value) <= MAX_RECORD_BYTES:
-            return f"a record of {len(record.value)} bytes, at most {MAX_RECORD_BYTES} are allowed"
+            return f"a record of {len(record.value)} bytes; at most {MAX_RECORD_BYTES} are allowed"
         if not life_s <= ROSTER_EXPIRY_S + ROSTER_CLOCKS_S:
-            return f"a record that expires in {life_s:.0f} s, at most {ROSTER_EXPIRY_S:.0f} are allowed"
+            return f"a record that expires in {life_s:.0f} s; at most {ROSTER_EXPIRY_S:.0f} s are allowed"
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Charge a signature check to the sender if its result is unknown. Return whose budget is exhausted, or ""."""
+        """Charge the sender for a signature check, unless its result is cached.
+
+        Return "", or the owner of a budget that is exhausted.
+        """
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused for its signature or content, or an empty string if it is not."""
+        """Return why a record is refused because of its signature or content, or "" if it passes."""
         digest = _digest(record, record.value)
         if digest not in self._checked:
             self._remember(digest, self._is_signed(record, owner))
         if not self._checked[digest]:
-            return "a record that its owner did not sign"
-        return "" if _readable(record.value[:-SIGNATURE_BYTES]) else "a record that is unreadable"
+            return "a record that is not signed by its owner"
+        return "" if _readable(record.value[:-SIGNATURE_BYTES]) else "an unreadable record"
 
     def _is_signed(self, record: DHTRecord, owner: str) -> bool:
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
@@ -124,12 +131,12 @@ def _fields(record: DHTRecord, value: bytes) -> tuple[bytes, bytes, float]:
 
 
 def _digest(record: DHTRecord, value: bytes) -> bytes:
-    """Return a hash that identifies a record. `value` includes the signature."""
+    """Return a hash that identifies a record with the value `value`, which includes the signature."""
     return hashlib.sha256(msgpack.packb([record.key, *_fields(record, value)])).digest()
 
 
 def _owner(subkey: bytes) -> str:
-    """Return the peer id in a subkey; empty if it contains no peer id or is not in the canonical encoding."""
+    """Return the peer id in a subkey, or "" if it contains no valid peer id or its encoding is not canonical."""
     if len(subkey) > MAX_OWNER_BYTES:
         return ""
     try:
@@ -141,16 +148,16 @@ def _owner(subkey: bytes) -> str:
 
 
 def _readable(value: bytes) -> bool:
-    """Return whether the msgpack data in `value` unpacks to plain values only.
+    """Return whether `value` is msgpack data without extension types.
 
-    Other values must not reach hivemind's decoder, which follows nested extension types to any depth.
+    Extension types must not reach hivemind's decoder, which follows nested ones to any depth.
     """
     try:
         msgpack.unpackb(value, ext_hook=_refuse)
-    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
+    except ValueError:  # base class of all errors that unpackb raises for malformed bytes
         return False
     return True
 
 
 def _refuse(code: int, data: bytes) -> None:
-    raise ValueError("a record must consist of plain values")
+    raise ValueError("a record must not contain msgpack extension types")

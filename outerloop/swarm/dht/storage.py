@@ -1,14 +1,14 @@
 """The records that one DHT node holds, with limits on the size and number of its keys.
 
-    a key is full                  the newest records of non-members are dropped first, so a new record of a non-member
-                                   is dropped at once. Members' records are dropped only if they alone fill the key
-    one peer has too many keys     its new key is refused
+    a key is full                  non-members' newest records are dropped first, so a non-member's new record is
+                                   dropped at once. Members' records are dropped only if they alone fill the key
+    a peer has too many keys       its new key is refused
     the node has too many keys     a non-member's new key is refused; a member's new key replaces the newest key that
                                    holds no member's record
 
-hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read if it
-exceeds 4 MiB. In an open run one machine can create many identities and sign a record with each. With these limits,
-such records can keep newcomers off the roster until they expire, but they can neither hide the formed peers from each
+hivemind's nodes hold any number of records, and send all records of a key in one message, which cannot be read if it
+exceeds 4 MiB. In an open run, one machine can create many identities and sign a record with each. With these limits,
+such records can keep newcomers off the roster until they expire, but they can neither hide the run's members from each
 other nor make a read fail.
 """
 
@@ -21,12 +21,12 @@ from hivemind.dht.routing import DHTID, Subkey
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 
 MAX_KEY_BYTES = 5 << 18
-"""Size limit of one key: records of 1 KiB from 1024 peers, with their overhead."""
-BESIDE_BYTES = 128  # overhead of a record in a message: its owner, expiration time and length
+"""Maximum size of the records under one key: 1 KiB from each of 1024 peers, plus overhead."""
+BESIDE_BYTES = 128  # overhead per record in a message: owner, expiration time and length
 MAX_KEYS = 16
-"""Maximum number of keys on one node: one key for each run that shares the DHT; 20 MiB in total."""
+"""Maximum number of keys on one node, i.e. of runs that share the DHT. They take up to 20 MiB."""
 MAX_KEYS_PER_PEER = 4
-"""Maximum number of keys with records of one peer, i.e. of runs that it takes part in at the same time."""
+"""Maximum number of keys that hold records of one peer, i.e. of runs that it takes part in at the same time."""
 
 
 class BoundedDhtStorage(DHTLocalStorage):
@@ -37,14 +37,14 @@ class BoundedDhtStorage(DHTLocalStorage):
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Return a stored value. First cut it to the size limit, because hivemind's searches may have added to it."""
+        """Return a stored value, cut to the size limit, because hivemind's searches may have added records to it."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)
         return held
 
     def store_subkey(self, key: DHTID, subkey: Subkey, value: bytes, expiration_time: float) -> bool:
-        """Store a record if it is newer than the stored one and there is room for it. Return whether it is stored."""
+        """Store a record if it is newer than the stored one and there is room for it. Return whether it was stored."""
         if not self._is_newer(key, subkey, expiration_time) or not self._has_room(key, subkey):
             return False
         stored = super().store_subkey(key, subkey, value, expiration_time)
@@ -54,15 +54,15 @@ class BoundedDhtStorage(DHTLocalStorage):
     def _is_newer(self, key: DHTID, subkey: Subkey, expiration_time: float) -> bool:
         """Return whether a record is newer than the stored one.
 
-        Repeated records must be filtered out, because hivemind's storage adds an entry for each of them.
+        This filters out repeated records; hivemind's storage would add an entry for each of them.
         """
         held = self._owners(key).get(subkey)
         return held is None or expiration_time > held.expiration_time
 
     def _has_room(self, key: DHTID, subkey: Subkey) -> bool:
-        """Return whether a record may be stored under a key.
+        """Return whether a record of the owner `subkey` may be stored under a key.
 
-        If a member adds a key to a full node, drop a key that has no member's record.
+        If a member adds a key to a full node, the newest key without a member's record is dropped.
         """
         if subkey in self._owners(key):
             return True
@@ -77,7 +77,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return True
 
     def _owners(self, key: DHTID) -> DictionaryDHTValue:
-        """Return owner -> record for the records of a key; empty if this node holds no record of it."""
+        """Return owner -> record for the records under a key; empty if this node holds none."""
         held = super().get(key)
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 
@@ -90,7 +90,7 @@ class BoundedDhtStorage(DHTLocalStorage):
 
 
 def size_of(records: DictionaryDHTValue) -> int:
-    """Return an upper bound on the number of bytes that these records take in a message."""
+    """Return an upper bound on the size of these records in a message, in bytes."""
     return sum(_size(record.value) for _, record in records.items())
 
 

@@ -3,7 +3,7 @@
     extension 0x50 | [largest size, expiration of the last record, [[owner, content, expiration time], ...]]
 
 hivemind's decoder follows nested extensions to any depth, and trusts the first two entries. This decoder reads only the
-records. It returns no records unless the value contains a flat list of them.
+records, and only if they form a flat list.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import msgpack
 
 from outerloop.swarm.validation import MAX_PEERS
 
-DICTIONARY = 0x50  # hivemind's extension code of a dictionary
-MAX_ITEMS = 2 * MAX_PEERS  # leaves room for records of non-members in addition to those of a run
+DICTIONARY = 0x50  # hivemind's extension code for a dictionary
+MAX_ITEMS = 2 * MAX_PEERS  # leaves room for non-members' records in addition to a full run's
 Item = tuple[str, bytes, float]
 """A record: (owner, content with its signature, expiration time)."""
 
 
 def items_of(packed: bytes) -> list[Item]:
-    """Return the records in a value from another node; an empty list if the value is malformed."""
+    """Decode a value from another node. Return its well-formed records, or [] if the value is malformed."""
     try:
         outer = msgpack.unpackb(packed, max_array_len=0, max_map_len=0)
         if not isinstance(outer, msgpack.ExtType) or outer.code != DICTIONARY:
             return []
         _, _, items = msgpack.unpackb(outer.data, max_array_len=MAX_ITEMS, max_map_len=0)
-    except (ValueError, TypeError):  # unpackb raises these errors for malformed bytes
+    except (ValueError, TypeError):  # raised for malformed bytes
         return []
     if not isinstance(items, list):
         return []
@@ -33,5 +33,5 @@ def items_of(packed: bytes) -> list[Item]:
 
 
 def is_item(item: object) -> bool:
-    """Return whether `item` has the form in which a record is sent."""
+    """Return whether `item` has the form of a record: [str, bytes, float]."""
     return isinstance(item, list) and list(map(type, item)) == [str, bytes, float]

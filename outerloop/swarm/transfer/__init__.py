@@ -1,1 +1,1 @@
-"""Download of content by its hash, from any peer that holds it."""
+"""Transfer of content, identified by its hash, from any peer that holds it."""

@@ -1,9 +1,9 @@
 """Assemble content from the bytes of one or several sources, and find the sources that sent wrong bytes.
 
-The sha256 of the whole content shows that some bytes are wrong, but not which ones. If all bytes came from one source,
-that source is at fault. Otherwise the bytes are discarded, and from then on bytes of different sources are not mixed: a
-source may only continue its own bytes. Once the content is complete and correct, it shows which of the discarded bytes
-were wrong.
+The sha256 of the whole content reveals that some bytes are wrong, but not which ones. If all bytes came from one
+source, that source is at fault. Otherwise the bytes are discarded, and from then on, bytes from different sources are
+not mixed: a source may only continue its own bytes. Once the content is complete and correct, it reveals which of the
+discarded bytes were wrong.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from outerloop.swarm.transfer.content_store import ReceiveBuffer
 
 BLOCK_BYTES = 1 << 20
-"""Size of the blocks that are hashed in a thread; hashing one takes 0.6 ms. A shorter last block is hashed on the event
-loop."""
+"""Minimum number of bytes hashed at once in a thread; hashing 1 MiB takes 0.6 ms. The rest at the end is hashed on the
+event loop."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _Part:
 
 
 class ContentAssembler:
-    """Content that is being received. Writes the bytes to `buffer` and remembers which source sent which bytes."""
+    """Content that is being received. Writes the bytes to `buffer`, and records which source sent which bytes."""
 
     def __init__(self, sha: bytes, length: int, buffer: ReceiveBuffer) -> None:
         self.sha = sha
@@ -48,7 +48,7 @@ class ContentAssembler:
         return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes received)"
 
     def attribute_to(self, source: str) -> None:
-        """Attribute the next bytes to this source. Bytes of other sources are discarded if they must not be mixed."""
+        """Attribute the next bytes to `source`. If sources must not be mixed, discard the bytes from other sources."""
         if self._unmixed and self._contributors() - {source}:
             self._clear()
         if not self._parts or self._parts[-1].source != source:
@@ -71,7 +71,7 @@ class ContentAssembler:
         return self._seen.digest() == self.sha
 
     def reject(self) -> str | None:
-        """Discard the received bytes, which are wrong. Return their source; None if they came from several sources."""
+        """Discard the received bytes, which are wrong. Return their source, or None if several sources sent them."""
         contributors = self._contributors() or {self._parts[-1].source}
         if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
@@ -86,7 +86,7 @@ class ContentAssembler:
     def _hash(self) -> None:
         """Hash the pieces received since the last call.
 
-        The pieces are kept for this in addition to `buffer`, which cannot grow while a view of it exists.
+        They are kept separately from `buffer`, which cannot grow while a view of it exists.
         """
         for piece in self._unhashed:
             self._seen.update(piece)

@@ -1,16 +1,16 @@
-"""Bulk transfer: download content named by its sha256 from any peer that holds it, and resume after a broken stream.
+"""Bulk transfer: download content by its sha256 from any peer that holds it, and resume after a broken stream.
 
 One stream per transfer:  {sha, offset} ->   <- {wait: true} while it is queued   <- {length}, or {}: content not held
                           <- content[offset:], in pieces of 256 KiB   <- end mark (4 bytes)
 
-The bytes of a stream that ends or stalls early are kept: the next stream, to the same source or another, requests the
+If a stream ends early or stalls, its bytes are kept: the next stream, to the same source or another, requests the
 remaining bytes. The complete content is checked against its hash. assembler.py finds the sources of wrong bytes;
 sources.py ranks sources that have wasted time last.
 
-The downloader closes a stream when a piece takes longer than STALL_S. It also closes the stream when the source's turn
-is over and either another download waits for the slot (download_slots.py) or another source may have the content. So a
-peer cannot block other downloads by sending slowly or by announcing content that does not exist. If no other download
-and no other source waits, the total time of a transfer is not limited.
+The downloader closes a stream when a piece takes longer than STALL_S. It also closes a stream when the source's turn is
+over and either another download waits for a slot (download_slots.py) or another source may have the content. So a peer
+cannot block other downloads by sending slowly or by announcing content that does not exist. If no other download and no
+other source is waiting, the total time of a transfer is not limited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotTurnOver(Exception):
-    """The source has used up its turn while another source or another download waits."""
+    """The source has used up its turn while another source or download is waiting."""
 
 
 def _ignore(arrived: int, length: int) -> None:
@@ -45,8 +45,8 @@ def _ignore(arrived: int, length: int) -> None:
 class _Get:
     """The state of one download.
 
-    `began_s`: time at which the current stream was opened. `heard_s`: time at which the last bytes arrived. `silence`:
-    the timeout that ends the download if no complete piece arrives for `silent_s`.
+    `began_s`: time when the current stream was opened. `heard_s`: time when the last bytes arrived. `silence`: timeout
+    that ends the download if no complete piece arrives for `silent_s` seconds.
     """
 
     partial: ContentAssembler
@@ -61,15 +61,15 @@ class _Get:
 class Bulk(RpcService):
     """Client and server of bulk transfers: downloads from other peers, and uploads from `store`.
 
-    At most TRANSFERS_AT_ONCE downloads and as many uploads run at the same time.
+    At most TRANSFERS_AT_ONCE downloads and as many uploads run concurrently.
 
-    limiter          rate limit of all uploads together; other parts of the peer may share it. None: no limit. Below
-                     140 kB/s fewer uploads run at once, so that each piece arrives within half of STALL_S, the time
-                     after which other peers give up
+    limiter          rate limit for all uploads together, which other parts of the peer may share; None for no limit.
+                     Below 140 kB/s, fewer uploads run at once, so that each piece arrives within half of STALL_S, after
+                     which other peers give up
     max_per_source   maximum number of concurrent downloads from one source
 
-    `bytes_sent` and `bytes_received` count content bytes as often as they are transferred. `reputation` records the
-    peers that sent wrong bytes.
+    `bytes_sent` and `bytes_received` count content bytes, including repeated transfers. `reputation` records peers that
+    sent wrong bytes or wasted time.
     """
 
     service = "bulk"
@@ -93,12 +93,12 @@ class Bulk(RpcService):
 
     @property
     def bytes_sent(self) -> int:
-        """Number of content bytes uploaded so far."""
+        """The number of content bytes uploaded so far."""
         return self.uploads.bytes_sent
 
     @property
     def moving_s(self) -> float:
-        """Total time in which at least one transfer was running, in seconds. Any thread may read it."""
+        """The total time in seconds during which at least one transfer was running. Any thread may read it."""
         return self._busy.total_s()
 
     async def get(
@@ -111,24 +111,24 @@ class Bulk(RpcService):
         timeout_s: float,
         progress: Callable[[int, int], None] = _ignore,
     ) -> bytes:
-        """Return the content with this sha256 and length (bytes), from any of `sources` (peer ids), tried in turn.
+        """Download content by its sha256 and length in bytes, trying `sources` (peer ids) in turn, and return it.
 
         The caller may append to `sources` during the download. `sha` and `length` may come from an untrusted peer.
-        `progress` is called after every read, with the number of bytes received so far and the length. Raises
-        ContentUnavailable if `length` is more than `at_most` bytes, if no peer has the content, or if no piece arrived
-        for `timeout_s`, not counting the time spent waiting for a slot.
+        `progress` is called after every read with the number of bytes received so far and the length. Raises
+        ContentUnavailable if `length` exceeds `at_most`, if no peer has the content, or if no piece arrives for
+        `timeout_s`, not counting the time spent waiting for a slot.
         """
         buffer = GrowingBuffer()
         get = self._begin(ContentAssembler(sha, length, buffer), sources, progress, timeout_s)
         if not 0 <= length <= at_most:
-            raise ContentUnavailable(f"{get.partial}: 0 to {at_most} bytes are allowed")
+            raise ContentUnavailable(f"{get.partial}: at most {at_most} bytes are allowed")
         await self._finish(get)
         return buffer.getvalue()
 
     async def fill(self, place: memoryview, sha: bytes, sources: Sequence[str], *, timeout_s: float) -> None:
-        """Download like `get`, but write to `place`, which has the content's length.
+        """Download content like `get`, but write it to `place`, which has the content's length.
 
-        Raises ContentUnavailable if no peer has the content, or if no piece arrived for `timeout_s`.
+        Raises ContentUnavailable if no peer has the content, or if no piece arrives for `timeout_s`.
         """
         await self._finish(
             self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), sources, _ignore, timeout_s)
@@ -175,7 +175,7 @@ class Bulk(RpcService):
 
     @asynccontextmanager
     async def _slot(self, get: _Get) -> AsyncIterator[str]:
-        """Wait for a slot and yield the source to ask. The wait does not count towards the silence limit."""
+        """Wait for a slot, and yield the source to ask. The wait does not count towards the silence timeout."""
         ends_s, began_s = get.silence.when(), _now_s()
         assert ends_s is not None
         get.silence.reschedule(None)
@@ -184,7 +184,7 @@ class Bulk(RpcService):
             yield source
 
     async def _open(self, get: _Get, source: str) -> None:
-        """Run one stream. If it breaks, the bytes received are kept."""
+        """Run one stream to `source`. If it breaks, the bytes received are kept."""
         get.partial.attribute_to(source)
         before = len(get.partial)
         get.began_s = get.heard_s = _now_s()
@@ -195,7 +195,7 @@ class Bulk(RpcService):
             get.sources.turn_over(source, received_bytes=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
             get.sources.failed(source, error, received_bytes=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
-            logger.debug("%s: %s failed (%s); the download resumes from this point", get.partial, source, error)
+            logger.debug("%s: %s failed (%s); the download will resume from this point", get.partial, source, error)
 
     async def _fetch(self, get: _Get, source: str) -> None:
         async with self._stream_to(source) as stream:
@@ -208,7 +208,7 @@ class Bulk(RpcService):
                 get.sources.leave_out(source, "does not have it" if length is None else "has it with another length")
 
     async def _receive(self, get: _Get, source: str, stream: Stream) -> None:
-        """Receive the missing bytes."""
+        """Receive the missing bytes from a stream."""
         since_piece = 0
         async for some in stream.pieces(get.partial.length - len(get.partial)):
             get.heard_s = _now_s()
@@ -223,7 +223,7 @@ class Bulk(RpcService):
                 self._look_at_turn(get, source)
 
     def _look_at_turn(self, get: _Get, source: str) -> None:
-        """Raise SlotTurnOver when the source's turn is over and another source or another download waits."""
+        """Raise SlotTurnOver if the source's turn is over and another source or download is waiting."""
         over = _now_s() - get.began_s >= get.sources.turn_s(source)
         if over and (self.slots.wanted or get.sources.alternatives()):
             raise SlotTurnOver

@@ -1,6 +1,6 @@
-"""The store of content that this peer offers to others, with sha256 as the key, and the buffers for downloads.
+"""The store of content that this peer offers to others, keyed by sha256, and the buffers for downloads.
 
-Content that is being downloaded is written to a buffer that grows with it, or to a fixed part of a larger buffer.
+A download is written to a buffer that grows with it, or to a fixed part of a larger buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class ReceiveBuffer(Protocol):
-    """A buffer that is written in order, from its beginning."""
+    """A buffer that is written sequentially from its beginning."""
 
     def write(self, piece: bytes, /) -> object: ...
 
@@ -20,7 +20,7 @@ class ReceiveBuffer(Protocol):
         ...
 
     def getbuffer(self) -> memoryview:
-        """Return the bytes written, without a copy."""
+        """Return a view of the bytes written, without a copy."""
         ...
 
     def clear(self) -> None:
@@ -29,7 +29,7 @@ class ReceiveBuffer(Protocol):
 
 
 class GrowingBuffer(io.BytesIO):
-    """A buffer that grows with the received bytes, not with the announced length. `getvalue` makes no copy."""
+    """A buffer that grows as bytes arrive; it does not allocate the announced length. `getvalue` makes no copy."""
 
     def clear(self) -> None:
         self.seek(0)
@@ -37,7 +37,7 @@ class GrowingBuffer(io.BytesIO):
 
 
 class FixedBuffer:
-    """A buffer exactly as large as the content, within a larger buffer."""
+    """A buffer of exactly the content's size, which is part of a larger buffer."""
 
     def __init__(self, view: memoryview) -> None:
         self._view, self._end = view, 0
@@ -57,21 +57,21 @@ class FixedBuffer:
 
 
 class ContentStore:
-    """A reference-counted map sha256 -> content: content that was put twice is kept until it is dropped twice."""
+    """A reference-counted map sha256 -> content. Content that is put twice is kept until it is dropped twice."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
         self._times: dict[bytes, int] = {}
 
     def put(self, content: bytes) -> bytes:
-        """Store `content`. Return its sha256, by which other peers request it."""
+        """Store `content`, and return its sha256, by which other peers request it."""
         sha = hashlib.sha256(content).digest()
         self._held[sha] = content
         self._times[sha] = self._times.get(sha, 0) + 1
         return sha
 
     def drop(self, sha: bytes) -> None:
-        """Undo one `put`. Uploads that have started still finish."""
+        """Undo one `put`. Uploads in progress still finish."""
         self._times[sha] -= 1
         if not self._times[sha]:
             del self._times[sha], self._held[sha]

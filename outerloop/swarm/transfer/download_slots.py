@@ -1,9 +1,9 @@
-"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; other downloads wait.
+"""Limit concurrent downloads to TRANSFERS_AT_ONCE in total and `max_per_source` per source; other downloads wait.
 
 Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that they can never
-occupy all of them. A slow source that has no record of wasted time yet loses its slot after its turn (bulk.py).
+occupy all of them. A slow source without a record of wasted time loses its slot after its turn (bulk.py).
 
-This module also measures the busy time of transfers: the total time in which at least one was running.
+This module also measures the busy time of transfers: the total time during which at least one was running.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from outerloop.swarm.transfer.sources import SourceReputation, Sources
 
 
 class BusyTimer:
-    """A timer of overlapping operations, measured by the event loop's clock. Any thread may call `total_s`."""
+    """Measures, by the event loop's clock, how long at least one operation runs. Any thread may call `total_s`."""
 
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._under_way = 0
-        self._state: tuple[float, float | None] = (0.0, None)  # total and time at the last change; time None if idle
+        self._state: tuple[float, float | None] = (0.0, None)  # (total, time of last change or None if idle)
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Count one operation as running inside this block."""
+        """Count one operation as running for the duration of a `with` block."""
         self._clock = asyncio.get_running_loop().time
         self._change(1)
         try:
@@ -37,7 +37,7 @@ class BusyTimer:
             self._change(-1)
 
     def total_s(self) -> float:
-        """Return the total time in which at least one operation was running, in seconds."""
+        """Return the total time in seconds during which at least one operation was running."""
         past_s, since_s = self._state
         return past_s if since_s is None else past_s + self._clock() - since_s
 
@@ -48,13 +48,12 @@ class BusyTimer:
 
 
 TRANSFERS_AT_ONCE = 8
-"""Maximum number of concurrent transfers. If they share a link of 1 Mbit/s, each still delivers a piece within
-STALL_S."""
+"""Maximum number of concurrent transfers. If they share a 1 Mbit/s link, each still delivers a piece within STALL_S."""
 SLOW_AT_ONCE = TRANSFERS_AT_ONCE // 2
 
 
 class DownloadSlots:
-    """The slots of the running downloads, counted per source."""
+    """The slots for concurrent downloads, counted per source."""
 
     def __init__(self, reputation: SourceReputation, *, max_per_source: int) -> None:
         self._reputation = reputation
@@ -64,17 +63,17 @@ class DownloadSlots:
 
     @property
     def taken(self) -> int:
-        """Number of running downloads."""
+        """The number of running downloads."""
         return self._taken.total()
 
     @property
     def wanted(self) -> bool:
-        """Return whether any download waits for a slot."""
+        """Return whether any download is waiting for a slot."""
         return bool(self._waiting)
 
     @asynccontextmanager
     async def acquire(self, sources: Sources) -> AsyncIterator[str]:
-        """Wait for a slot and yield the source to ask. Raises ContentUnavailable if no source is left."""
+        """Wait for a slot, and yield the source to ask. Raises ContentUnavailable if no source is left."""
         source = await self._next(sources)
         self._taken[source] += 1
         try:
@@ -84,7 +83,7 @@ class DownloadSlots:
             self._call()
 
     async def _next(self, sources: Sources) -> str:
-        """Wait until a source may be asked, and return that source. The list of sources may grow meanwhile."""
+        """Wait until a source may be asked, and return it. The list of sources may grow during the wait."""
         called = asyncio.Event()
         self._waiting[called] = sources
         try:
@@ -98,7 +97,7 @@ class DownloadSlots:
             del self._waiting[called]
 
     def _call(self) -> None:
-        """Wake the download that has waited longest among those that can start now."""
+        """Wake the longest-waiting download that can start now."""
         for called, sources in self._waiting.items():
             if not called.is_set() and sources.next(self._free) is not None:
                 called.set()

@@ -1,14 +1,14 @@
 """A payload preceded by its owner's signature, so that a relaying peer cannot attribute it to another peer or round.
 
     content      signature (64 bytes) | payload
-    signature    over (purpose, session, round, the owner's name, sha256 of the payload) and the state that the owner
-                 names, if it names one
+    signature    over (purpose, session, round, owner's name, sha256 of the payload) and the state of the run that the
+                 owner reports, if it reports one
 
-A commit names the sha256 of the whole content. A peer reports that it holds a payload only after it has checked the
+A commit contains the sha256 of the whole content. A peer reports that it holds a payload only after checking the
 signature, and accepts a commit only if it holds all payloads of the commit. So a commit accepted by a majority consists
 of payloads that their owners offered for exactly this round, regardless of what the leader claims and which peer sent
 the bytes. Likewise, a state that a commit attributes to a participant (state_roots.py) is the state that the
-participant named. The payload itself repeats its round, fragment, peer and number of samples (wire.py).
+participant reported. The payload itself repeats its round, fragment, peer and number of samples (wire.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 T = TypeVar("T")
 PURPOSE = "payload"
 INLINE_BYTES = 4 << 20
-"""Content larger than this is hashed or copied, at about 1.7 GB/s, in a thread, so that the network loop continues."""
+"""Larger content is hashed or copied in a thread (at about 1.7 GB/s), so that it does not block the network loop."""
 
 
 def sign_payload(
@@ -38,7 +38,10 @@ def sign_payload(
     peer: str,
     state: State | None = None,
 ) -> bytes:
-    """Return the signature followed by the payload. `peer`: the owner's name. `state`: the state named, if any."""
+    """Sign a payload. Return the signature followed by the payload.
+
+    `number`: the round. `peer`: the owner's name. `state`: the state of the run that the owner reports, if any.
+    """
     sha256 = hashlib.sha256(payload).digest()
     return signatures.sign(PURPOSE, session, number, peer, sha256, *(state or ())) + payload
 
@@ -52,7 +55,7 @@ async def payload_error(
     peer: str,
     state: State | None = None,
 ) -> str:
-    """Return why `content` is not a payload that `peer` signed for this round and state; an empty string if it is."""
+    """Return why `content` is not a payload that `peer` signed for this round and state, or "" if it is valid."""
     sha256 = await offload(len(content), lambda: _digest(content))
     statement = PURPOSE, session, number, peer, sha256, *(state or ())
     if signatures.verify(content[:SIGNATURE_BYTES], *statement, by=id_of(peer)):
@@ -65,7 +68,10 @@ def _digest(content: bytes) -> bytes:
 
 
 async def strip_signatures(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
-    """Return (peer, payload) pairs. A payload is a view if its content is bytes, and a copy if it is in a file."""
+    """Remove the signatures from (peer, content) pairs, and return (peer, payload) pairs.
+
+    A payload is a view if its content is bytes, and a copy otherwise (if it is mapped from a file).
+    """
     size = sum(len(content) for _, content in contents if not isinstance(content, bytes))
     return await offload(size, lambda: [(peer, _payload(content)) for peer, content in contents])
 
@@ -76,5 +82,5 @@ def _payload(content: Buffer) -> bytes | memoryview:
 
 
 async def offload(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work` on `size` bytes. More than INLINE_BYTES are processed in a thread."""
+    """Run `work`, which processes `size` bytes, and return its result. Above INLINE_BYTES, it runs in a thread."""
     return await asyncio.to_thread(work) if size > INLINE_BYTES else work()

@@ -1,19 +1,19 @@
-"""Choose the next source to ask for an item, e.g. a payload: of the peers that may hold it, the most reliable one.
+"""Choose the next source to ask for an item, e.g. a payload: the most reliable of the peers that may hold it.
 
-Sources are ordered by the number of items for which they sent wrong bytes, then by the time they have wasted, then
-by the caller's order. Three kinds of time count as wasted:
+Sources are ordered by the number of items for which they sent wrong bytes, then by the time they have wasted, then by
+the caller's order. Three kinds of time count as wasted:
 
     a stream broke                                 the silence before it broke
     a stream delivered less than one piece         the pause after it
-    a turn ended before the item was complete      the time in excess of what a link of SLOW_LINK_BYTES_PER_S would
-                                                   have needed for the bytes delivered in the turn
+    a turn ended before the item was complete      the time beyond what a link of SLOW_LINK_BYTES_PER_S would have
+                                                   needed for the bytes delivered in the turn
 
-The record of a source outlives the item, so a frozen source causes only one stall, not one per item. Delivering a
-complete item clears the wasted time.
+A source's record outlives the item, so a frozen source causes only one stall, not one per item. Delivering a complete
+item clears the wasted time.
 
-A source's first turn lasts TRANSFER_S; each further turn for the same item lasts as long as all turns before it
-together. So a large item can arrive over a slow link, and a source that is slow on purpose takes up only a part of
-the download's time.
+A source's first turn lasts TRANSFER_S. Each further turn for the same item lasts as long as all its previous turns
+together. So a large item can arrive over a slow link, and a source that is slow on purpose takes up only part of the
+download's time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ SLOW_LINK_BYTES_PER_S = 125_000
 
 
 class ContentUnavailable(Exception):
-    """No source delivered the content in time. The message states what happened with each source."""
+    """No source delivered the content in time. The message states why each source failed."""
 
 
 class SourceReputation:
-    """The record of other peers as sources.
+    """Records how reliable other peers are as sources.
 
-    `wrong`: peer -> number of items (payloads or states) for which it sent wrong bytes.
+    `wrong`: peer -> number of items (payloads or states) for which it sent wrong bytes. `wasted_s`: peer -> seconds
+    wasted.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class SourceReputation:
         self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs one download
 
     def blame(self, source: str, sha: bytes) -> None:
-        """Record that a source sent wrong bytes for this content, so that it is not asked for the content again."""
+        """Record that a source sent wrong bytes for the content `sha`, so that it is not asked for it again."""
         if not self.sent_wrong_bytes(source, sha):
             self._wrong_from.add((source, sha))
             self.wrong[source] += 1
@@ -61,12 +62,12 @@ class SourceReputation:
 
 @dataclass
 class _Tries:
-    fruitless: int = 0  # consecutive streams that broke with less than one piece
+    fruitless: int = 0  # consecutive streams that broke before delivering one piece
     failed_dials: int = 0  # consecutive failures to connect
     undialled_since_s: float = 0.0
     ready_at_s: float = 0.0
     last_error: str = ""
-    used_s: float = 0.0  # total time of the turns that ended before the content was complete
+    used_s: float = 0.0  # total time of turns that ended before the content was complete
 
 
 class Sources:
@@ -85,7 +86,7 @@ class Sources:
         return "; ".join(f"{name} {why}" for name, why in (errors | self._left_out).items()) or "no holder"
 
     def next(self, free: Callable[[str], bool]) -> str | None:
-        """Return the next source to ask; None if no source is free yet. Raises ContentUnavailable if none is left."""
+        """Return the next source to ask, or None if none is free yet. Raises ContentUnavailable if none is left."""
         now_s = asyncio.get_running_loop().time()
         names = [name for name in self._left() if free(name) and self._tries[name].ready_at_s <= now_s]
         return min(names, key=self._wasted_s, default=None)
@@ -95,17 +96,17 @@ class Sources:
         return len(self._tries) - len(self._left_out) > 1
 
     async def pause(self) -> None:
-        """Wait until the back-off of the next source is over. The back-off grows with each failed attempt."""
+        """Wait until the next source's backoff is over. The backoff grows with each failed attempt."""
         tries = self._tries[min(self._left(), key=self._wasted_s)]
         await asyncio.sleep(tries.ready_at_s - asyncio.get_running_loop().time())
         tries.ready_at_s = 0.0
 
     def leave_out(self, name: str, why: str) -> None:
-        """Do not ask this source for this content again."""
+        """Exclude a source from this download. `why`: the reason, for the error message."""
         self._left_out[name] = why
 
     def failed(self, name: str, error: Exception, *, received_bytes: int, silent_s: float) -> None:
-        """Record a broken stream: the number of bytes received, and the time without bytes before it broke."""
+        """Record a broken stream. `silent_s`: the time without received bytes before it broke."""
         tries = self._tries[name]
         tries.last_error = str(error)
         tries.fruitless = 0 if received_bytes >= PIECE_BYTES else tries.fruitless + 1
@@ -115,13 +116,13 @@ class Sources:
         self._note_dial(name, tries, error)
 
     def turn_s(self, name: str) -> float:
-        """Return the duration of this source's next turn. The turn ends only if another download or source waits."""
+        """Return the duration of this source's turn. The turn ends only if another download or source is waiting."""
         return max(TRANSFER_S, self._tries[name].used_s)
 
     def turn_over(self, name: str, *, received_bytes: int, after_s: float) -> None:
         """Record a turn that ended before the content was complete."""
         tries = self._tries[name]
-        tries.last_error = f"gave {received_bytes} bytes in {after_s:.0f} s"
+        tries.last_error = f"sent {received_bytes} bytes in {after_s:.0f} s"
         tries.used_s += after_s
         self._reputation.wasted_s[name] += max(0.0, after_s - received_bytes / SLOW_LINK_BYTES_PER_S)
 
@@ -129,7 +130,7 @@ class Sources:
         self._reputation.wasted_s[name] = 0.0
 
     def _left(self) -> list[str]:
-        """Return those of the remaining sources that sent wrong bytes for the fewest items.
+        """Return the remaining sources that have sent wrong bytes for the fewest items.
 
         Raises ContentUnavailable if no source remains.
         """
@@ -141,11 +142,11 @@ class Sources:
         return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
-        """Return the time that a source has wasted plus the time of its turns for this content, in seconds."""
+        """Return the seconds that a source has wasted, plus the duration of its previous turns for this content."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _add_new(self) -> None:
-        """Add the sources that were named since the last call."""
+        """Add the sources that the caller has appended to `names` since the last call."""
         for name in self._names:
             if name not in self._tries:
                 self._tries[name] = _Tries()

@@ -1,8 +1,7 @@
 """Serve content to other peers: a limited number of uploads at once, within the user's rate limit.
 
-A queued peer gets a message every BUSY_S, because it would take silence as a sign that this peer is frozen. bulk.py
-describes the protocol. The rate limit, in bytes per second, is shared by all uploads and measured by the event loop's
-clock.
+A queued peer gets a message every BUSY_S, because it would otherwise assume that this peer is frozen. bulk.py describes
+the protocol. All uploads share the rate limit, in bytes per second, which is measured by the event loop's clock.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE, BusyTimer
 from outerloop.types import UserError
 
 MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
-"""The rate that delivers a piece in half of STALL_S, the time after which other peers give up."""
+"""The rate that delivers a piece in half of STALL_S, after which other peers give up."""
 
 
 class RateLimiter:
-    """A rate limiter: each call of `take` waits until, at the limit, the bytes of all earlier calls have been sent.
+    """A rate limiter. `take` waits until the bytes of all earlier calls would have been sent at the limit.
 
-    `bytes_per_s`: the rate; None: no limit. Idle time earns no credit: at most `bytes_per_s` * t bytes plus the bytes
-    of one call have been sent at any time t after the first call.
+    `bytes_per_s`: the limit, or None for no limit. Idle time earns no credit: t seconds after the first call, at most
+    `bytes_per_s` * t bytes plus the bytes of one call have been sent.
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
@@ -46,14 +45,14 @@ class RateLimiter:
 
 
 def limiter_for(max_mbit: float | None) -> RateLimiter:
-    """Return the limiter for the user's limit in Mbit/s (None: no limit). Raises UserError if the limit is too low."""
+    """Return a limiter for the user's limit in Mbit/s (None: no limit). Raises UserError if the limit is too low."""
     if max_mbit is None:
         return RateLimiter(None)
     number = isinstance(max_mbit, int | float) and math.isfinite(max_mbit)
     if not number or max_mbit * 1e6 / 8 < MIN_BYTES_PER_S:
         least = f"{MIN_BYTES_PER_S * 8e-6:.2f}"
         raise UserError(
-            f"exchange.max_mbit={max_mbit} is so low an upload limit that other peers would consider this peer frozen:"
+            f"exchange.max_mbit={max_mbit} is too low an upload limit: other peers would consider this peer frozen;"
             f" set exchange.max_mbit={least} or more, or null for no limit"
         )
     return RateLimiter(max_mbit * 1e6 / 8)
@@ -66,12 +65,12 @@ class ContentSource(Protocol):
     """The store that uploads read from."""
 
     def get(self, sha: bytes) -> Buffer | None:
-        """Return the content with this sha256, or None if it is not held."""
+        """Return the content with this sha256, or None if this source does not hold it."""
         ...
 
 
 class Uploads:
-    """A server for content requests. `busy` measures the time of running uploads; `bytes_sent` counts content bytes."""
+    """Serves requests for content. `busy`: measures when uploads run. `bytes_sent`: number of content bytes sent."""
 
     def __init__(self, source: ContentSource, limiter: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
@@ -81,7 +80,7 @@ class Uploads:
         self._busy = busy
 
     async def answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer one request."""
+        """Answer one request for content."""
         sha, offset = _wanted(request)
         content = self.source.get(sha)
         if content is None or offset > len(content):
@@ -101,14 +100,14 @@ class Uploads:
         for start in range(0, len(content), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]
             await self._limiter.take(len(piece))
-            # counted before the piece can arrive, so that the counts of both peers agree once a round has landed
+            # counted before the piece can arrive, so that both peers' counts agree once a round has landed
             self.bytes_sent += len(piece)
             await stream.write(piece)
         await stream.write(END_MARK)
 
     @asynccontextmanager
     async def _turn(self, stream: Stream) -> AsyncIterator[None]:
-        """Wait for an upload slot, and keep the queued requester informed."""
+        """Hold an upload slot. While waiting for it, send keep-alives to the requester."""
         turn = asyncio.create_task(self.turns.acquire())
         try:
             while not (await asyncio.wait([turn], timeout=BUSY_S))[0]:
@@ -122,12 +121,12 @@ class Uploads:
 def _wanted(request: Request) -> tuple[bytes, int]:
     sha, offset = request.get("sha"), request.get("offset")
     if not isinstance(sha, bytes) or len(sha) != SHA_BYTES or not isinstance(offset, int) or offset < 0:
-        raise Unreadable("the request lacks a valid sha256 or offset")
+        raise Unreadable("the request does not contain a valid sha256 and offset")
     return sha, offset
 
 
 def _uploads_at_once(limiter: RateLimiter) -> int:
-    """Return the number of uploads, at least 1, that can run at once so that each sends a piece in half of STALL_S."""
+    """Return how many uploads can run at once if each must send a piece within half of STALL_S; at least 1."""
     if limiter.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
     return max(1, min(TRANSFERS_AT_ONCE, int(limiter.bytes_per_s / MIN_BYTES_PER_S)))

@@ -71,18 +71,18 @@ def nested(depth: int) -> DHTRecord:
 
 
 REFUSED = {
-    "foreign key": (forged(value=record(of=B).value), A_ID, "did not sign"),
-    "of another peer": (forged(subkey=msgpack.packb(B_ID)), B_ID, "did not sign"),
-    "of another run": (forged(key=DHTID.generate(source="outerloop/s/roster").to_bytes()), A_ID, "did not sign"),
-    "made to live longer": (forged(expiration_time=time.time() + 59), A_ID, "did not sign"),
+    "foreign key": (forged(value=record(of=B).value), A_ID, "is not signed by"),
+    "of another peer": (forged(subkey=msgpack.packb(B_ID)), B_ID, "is not signed by"),
+    "of another run": (forged(key=DHTID.generate(source="outerloop/s/roster").to_bytes()), A_ID, "is not signed by"),
+    "made to live longer": (forged(expiration_time=time.time() + 59), A_ID, "is not signed by"),
     "too long-lived": (record(life_s=86_400), A_ID, "are allowed"),  # made when this file is read, long before its test
     "for ever": (record(life_s=float("inf")), A_ID, "expires in inf s"),
     "at no time": (record(life_s=float("nan")), A_ID, "expires in nan s"),
     "oversized": (record("x" * MAX_RECORD_BYTES), A_ID, "are allowed"),
     "not signed": (forged(value=msgpack.packb({})), A_ID, "are allowed"),
-    "no peer's": (forged(subkey=msgpack.packb("me")), "unknown peer", "names no peer"),
-    "no subkey": (forged(subkey=DHTProtocol.IS_REGULAR_VALUE), "unknown peer", "names no peer"),
-    "an odd subkey": (forged(subkey=b"\xc1"), "unknown peer", "names no peer"),
+    "no peer's": (forged(subkey=msgpack.packb("me")), "unknown peer", "without a valid owner"),
+    "no subkey": (forged(subkey=DHTProtocol.IS_REGULAR_VALUE), "unknown peer", "without a valid owner"),
+    "an odd subkey": (forged(subkey=b"\xc1"), "unknown peer", "without a valid owner"),
     "unreadable": (unreadable(), A_ID, "unreadable"),
     "nested": (nested(1000), A_ID, "unreadable"),
     "nested a little": (nested(2), A_ID, "unreadable"),
