@@ -283,7 +283,7 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
         second = make(peers=2, fingerprint="aaa", settings=rates[0])
         second.join()
         joined.result(30)
-    assert said == [f"left out for different settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
+    assert said == [f"left out because of different settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
     assert first.size == second.size == 2 and odd.peer not in first.members.names.values()
     late = make(peers=2, fingerprint="ccc", settings=RunSettings({"inner.lr": "0.002", "rounds": "9"}))
     with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: set rounds=5 or another exchange\.run"):

@@ -3,14 +3,14 @@
     held      inner step -> hash of the slow weights, for each checkpoint generation that a peer can resume from
     common    the step and hash that the largest number of members holds, if more than half do; the newest on a tie
 
-Peers that were killed at different moments hold different newest generations. Each peer keeps at least its last two
-generations, and all peers go back to one that they share. A dishonest member can hide its own generations or invent
+Peers that were killed at different times hold different newest generations. Each peer keeps at least its last two
+generations, and all peers resume from one that they share. A dishonest member can hide its own generations or invent
 others. Neither stops the other members: a member that does not hold the common generation is left out, and a message
-names it. A dishonest member can at most make the run go back to an older generation that all the other members hold.
+names it. A dishonest member can at most make the run resume from an older generation that all the other members hold.
 
-The choice is made from the statements of opening_statements.py. They are the same on all peers, so all peers choose
-the same generation. A peer states ANY if it starts from a state that the caller gave it and cannot go back to another
-one. ANY counts as holding every generation.
+The peers choose based on their opening statements (opening_statements.py). All peers count the same statements, so they
+choose the same generation. A peer states ANY if it starts from a state that the caller gave it and cannot go back to
+another one. ANY counts as holding every generation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outerloop.types import UserError
 
 Held = Mapping[int, str]
 Generation = tuple[int, str]
-"""Inner step and hash of the slow weights."""
+"""(inner step, hash of the slow weights) of a checkpoint."""
 ANY = "any"
 MAX_HELD = 8
 MAX_STEP = 1 << 40
@@ -32,12 +32,12 @@ HASH_LETTERS = 16
 
 
 def pack_held(held: Held | str) -> bytes:
-    """Return `held` packed as this peer's statement to the others."""
+    """Pack the generations that this peer holds, or ANY, as its statement to the others."""
     return msgpack.packb([[step, shown] for step, shown in sorted(held.items())] if isinstance(held, Mapping) else held)
 
 
 def unpack_held(content: bytes) -> Held | str | None:
-    """Return the generations that another peer's statement lists, or ANY; None if the statement is malformed."""
+    """Unpack a peer's statement. Return the generations that it lists, or ANY, or None if it is malformed."""
     try:
         value = msgpack.unpackb(content)
     except ValueError:  # the class of all errors that unpackb raises for malformed bytes
@@ -52,11 +52,11 @@ def unpack_held(content: bytes) -> Held | str | None:
 
 
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
-    """Return the generation from which more than half of the members can resume; None for a start from scratch.
+    """Return the generation from which more than half of the members can resume, or None to start from scratch.
 
-    `held`: member name -> its statement, for the members that have sent one. `members`: the number of members. Raises
-    UserError, which lists the generations that each peer holds, if there is a majority neither for one generation nor
-    for a start from scratch.
+    `held`: member name -> its statement, for each member that has sent one. `members`: number of members. Raises
+    UserError, whose message lists the generations that each peer holds, if there is a majority neither for one
+    generation nor for a start from scratch.
     """
     maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)
@@ -70,7 +70,7 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
 
 
 def objection(own: Held | str, chosen: Generation | None) -> str:
-    """Return why this peer cannot continue with the majority, and what to do about it; an empty string if it can."""
+    """Return why this peer cannot continue from the chosen generation and what to do, or "" if it can."""
     if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not own):
         return ""
     if chosen is None:
@@ -80,12 +80,12 @@ def objection(own: Held | str, chosen: Generation | None) -> str:
         )
     return (
         f"most peers resume from step {chosen[0]} with slow weights {chosen[1]}, but this machine holds {shown(own)}:"
-        " restart it once they have trained for a few rounds, and it takes over their state"
+        " restart it once they have trained for a few rounds, so that it loads their state"
     )
 
 
 def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[str]:
-    """Return a message for each peer in `held` that does not hold the chosen generation."""
+    """Return one message for each peer in `held` that does not hold the chosen generation."""
     maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     begins = f"the run resumes from step {chosen[0]}" if chosen else "the run starts from scratch"
     lacking = [(peer, own) for peer, own in sorted(maps.items()) if objection(own, chosen)]
@@ -93,7 +93,7 @@ def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[s
 
 
 def shown(held: Held) -> str:
-    """Return the steps of the held generations as text for messages."""
+    """Return the steps of the held generations as text for a message."""
     return f"step {', '.join(map(str, sorted(held)))}" if held else "no checkpoint"
 
 
@@ -111,6 +111,6 @@ def _nothing_common(maps: Mapping[str, Held], best: Generation | None, stated: i
     who = sorted(peer for peer, generations in maps.items() if best in generations.items())
     return (
         f"no checkpoint is held by more than half of the {members} peers: {each}. Step {best[0]} is held by"
-        f" {', '.join(who)}: on these, set exchange.reform=true exchange.peers={len(who)}, and start the others once"
-        " these train; or set another run_dir= on all peers to start from scratch"
+        f" {', '.join(who)}: on these peers, set exchange.reform=true exchange.peers={len(who)}, and start the others"
+        " once these train; or set another run_dir= on all peers to start from scratch"
     )

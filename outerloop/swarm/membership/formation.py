@@ -1,27 +1,27 @@
 """Form a run: agree with the other peers on one sorted list of members, which also determines their ranks.
 
-The members are the first `peers` roster entries in the order of joining, counting only peers with the same settings
-(mismatched_peers.py handles the others). Peers may see different rosters for a while, so each peer asks every other
-peer for the member list that the other peer sees:
+The members are the first `peers` peers that joined, counting only those with the same settings (mismatched_peers.py
+handles the others). Peers may see different rosters for a while, so each peer asks every other peer for its member
+list:
 
-    all members report the same list          the swarm has formed
-    more than half of the members report      the swarm forms without the other members after FORM_GRACE_S; this peer
+    all members report the same list          the run has formed
+    more than half of the members report      the run forms without the other members after FORM_GRACE_S; this peer
     the same list                             logs their names
     other peers have already formed with a    this peer adopts their list, so that a surplus machine that appears a
     list that contains this peer              moment later cannot separate it from the members that have formed
 
-The member list, including the times of joining, determines the session id. Votes and commits are valid only in their
-session. A run that is resumed as a whole forms a new session. A peer that restarts while the others continue, and
-remembers their session, rejoins it. A late joiner is not a member: the members know its name, and it can join the
-roster of the gather rounds once it has the state.
+The member list, including the join times, determines the session id. Votes and commits are valid only in their session.
+If all peers resume a run, they form a new session. A peer that restarts while the others continue, and remembers their
+session, rejoins it. A late joiner is not a member: the members know its name, and it can join the roster of the gather
+rounds once it has the state.
 
-A peer believes that the swarm has formed with a member list if more than half of the voters report it (proof.py lists
+A peer believes that the run has formed with a member list if more than half of the voters report it (proof.py lists
 what a minority can do). The voters are:
 
     if this peer is in the member list        the members in that list, including this peer
-    else, in a run with exchange.allow        the other peers on the allow-list, who also vote on the commits
-    else, in an open run or in gossip         the peers that this peer would form with, if there are enough of them;
-                                              otherwise all peers that report a formed list
+    else, in a run with exchange.allow        the other peers on the allow-list, which also vote on the commits
+    else, in an open run or in gossip         the peers with which this peer would form the run, if there are enough of
+                                              them; otherwise all peers that report a formed list
 
 A session that this peer remembers needs no proof.
 """
@@ -60,7 +60,8 @@ class Formation(RpcService):
 
     `names`: peer id -> name of every member, sorted by name. `session`: id of the session. `late_joiner`: whether the
     session had already started without this peer. All three are final once `form` has returned. `remembers`: returns
-    whether this peer has already taken part in a session; None: no session is remembered, as in gossip.
+    whether this peer has already taken part in the session with this id, or None if sessions are not remembered, as in
+    gossip.
     """
 
     service = "members"
@@ -88,7 +89,7 @@ class Formation(RpcService):
         self._formed = False
         self._late = LateJoiners(self._present)
         self.late_joiner = False
-        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, and since when
+        self._majority: tuple[Members, float] = [], math.inf  # list reported by more than half, and since when
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -99,7 +100,7 @@ class Formation(RpcService):
 
     @property
     def known(self) -> dict[str, str]:
-        """Peer id -> name of all members and late joiners."""
+        """Map from id to name of all members and late joiners."""
         return self._late.names | self.names
 
     @property
@@ -107,10 +108,10 @@ class Formation(RpcService):
         return session_of(self._run, self._members)
 
     async def form(self, *, timeout_s: float) -> None:
-        """Wait until `peers` members see the same list.
+        """Wait until the run has formed.
 
-        Raises UserError if that takes longer than `timeout_s`, with the names of the peers present; if this peer's own
-        settings are the wrong ones; or if all other peers reject this peer.
+        Raises UserError if that takes longer than `timeout_s` (the message names the peers present), if this peer's own
+        settings are probably wrong, or if all other peers reject this peer.
         """
         pause_s = FORM_POLL_S[0]
         try:
@@ -123,7 +124,7 @@ class Formation(RpcService):
             raise UserError("; ".join(filter(None, missing))) from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer any peer with the members that this peer sees. They are not secret: the roster is public."""
+        """Answer a request from any peer with this peer's member list, which is not secret: the roster is public."""
         name = request.get("name")
         if is_name(name) and id_of(name) == remote:
             self._welcome(remote, name)
@@ -134,21 +135,21 @@ class Formation(RpcService):
         await self._late.forget_gone()
 
     def _welcome(self, peer_id: str, name: str) -> None:
-        """Remember the name of a peer that sent a request. Raises Unreadable if the peer used another name before."""
+        """Record the name of a peer that sent a request. Raises Unreadable if the peer used another name before."""
         known = self.known.get(peer_id, name)
         if known != name:
             raise Unreadable(f"it calls itself {name}, but is known as {known}")
         if not self._late.add(name):
-            self._transport.trust.refusals.note("outsiders", peer_id, f"there are {MAX_PEERS} late joiners already")
+            self._transport.trust.refusals.note("outsiders", peer_id, f"there are already {MAX_PEERS} late joiners")
 
     async def _present(self) -> Iterable[str]:
         return [record.peer_id for record in await self._roster.read()]
 
     async def _agreed(self) -> bool:
-        """Poll the peers once. Return whether the swarm has formed."""
+        """Poll the other peers once. Return whether the run has formed."""
         records = await self._mismatched.leave_out(await self._roster.read())
         if odd := self._mismatched.odd(records):
-            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen this peer too
+            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the other peers have seen this peer
             raise UserError(odd)
         poll = self._poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own)
         self._members = poll.members
@@ -160,7 +161,7 @@ class Formation(RpcService):
         return self._formed
 
     async def _ask(self, poll: MemberPoll, other: Record) -> None:
-        """Ask a peer for its list. Give up after VIEW_S: the peer may be slow, or dead although its record is valid."""
+        """Ask a peer for its member list. Give up after VIEW_S, because the peer may be slow or dead."""
         try:
             async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"name": self._own.name})
@@ -176,7 +177,7 @@ class Formation(RpcService):
             self._take_list(poll, other.name, answer)
 
     def _take_list(self, poll: MemberPoll, reporter: str, answer: Request) -> None:
-        """Store the members and late joiners that a formed peer has reported, if its member list is valid."""
+        """Record the members and late joiners reported by a peer that has formed, if its member list is valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
             self._transport.trust.refusals.note("requests", reporter, f"{self._protocol}: {why}")
@@ -185,7 +186,7 @@ class Formation(RpcService):
         poll.late[reporter] = names_in(answer["late"], allow)
 
     def _conclude(self, poll: MemberPoll) -> None:
-        """Decide whether the swarm has formed: with the list of most formed peers, or else with this peer's list."""
+        """Decide whether the run has formed: with the list of most formed peers, or else with this peer's list."""
         formed = poll.majority_list()
         self._note_dissent(poll, formed)
         is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
@@ -196,16 +197,16 @@ class Formation(RpcService):
             self._formed = True
 
     def _note_dissent(self, poll: MemberPoll, formed: Members) -> None:
-        """Log the formed peers that report a different list from the one that most formed peers report."""
+        """Log each formed peer whose member list differs from `formed`, the list that most formed peers report."""
         for name in [name for name, members in poll.formed_lists.items() if formed and members != formed]:
             self._transport.trust.refusals.note(
                 "ballots", name, "reports a different member list than most peers that have formed"
             )
 
     def _is_backed(self, poll: MemberPoll, formed: Members, is_member: bool) -> bool:
-        """Return whether enough peers report that the swarm has formed with these members.
+        """Return whether enough peers report that the run has formed with the members `formed`.
 
-        If this peer remembers their session, no reports are needed.
+        If this peer remembers the session of these members, no reports are needed.
         """
         listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
         return poll.is_backed(formed, is_member=is_member, listed=listed) or self._remembers_that(formed)
@@ -214,10 +215,10 @@ class Formation(RpcService):
         return self._remembers is not None and self._remembers(session_of(self._run, members))
 
     def _enough_see_the_same(self, poll: MemberPoll) -> bool:
-        """Return whether enough members report the list that this peer sees.
+        """Return whether enough members report the same list as this peer.
 
-        At first, all members must report this list. Once FORM_GRACE_S has passed, or once any peer has formed with this
-        list, more than half of the members are enough.
+        At first, all members must report it. Once more than half of them have reported it for FORM_GRACE_S, or once any
+        peer has formed with it, more than half are enough.
         """
         now_s = asyncio.get_running_loop().time()
         if 2 * len(poll.silent) >= len(poll.members):

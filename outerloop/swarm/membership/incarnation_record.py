@@ -1,4 +1,4 @@
-"""Statements that a process signs: which incarnation of its peer it is, and its objections to younger processes.
+"""Signed statements of a process: its incarnation, and its objections to younger processes with the same key.
 
     incarnation   count | nonce | signature over (run, count | nonce)
     objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"
@@ -22,7 +22,10 @@ PACKED_BYTES = COUNT_BYTES + NONCE_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One process of a peer. `packed`: the statement as sent to other peers. `read` does not verify its signature."""
+    """One process of a peer: its start count and its nonce.
+
+    `packed`: the signed statement, as sent to other peers. `read` does not verify the signature.
+    """
 
     count: int
     nonce: bytes
@@ -30,14 +33,14 @@ class Incarnation:
 
     @staticmethod
     def read(packed: object) -> Incarnation | None:
-        """Return the incarnation in these bytes without checking its signature; None if they are malformed."""
+        """Return the incarnation in `packed`, or None if it is malformed. Does not verify the signature."""
         if type(packed) is not bytes or len(packed) != PACKED_BYTES:
             return None
         return Incarnation(int.from_bytes(packed[:COUNT_BYTES], "big"), packed[COUNT_BYTES:][:NONCE_BYTES], packed)
 
 
 class IncarnationStatements:
-    """Signs this peer's statements and verifies the statements of all peers. They are valid for this `run` only."""
+    """Signs this peer's statements, and verifies those of all peers. They are valid for `run` only."""
 
     def __init__(self, signatures: Signatures, *, run: str) -> None:
         self._signatures = signatures
@@ -54,12 +57,12 @@ class IncarnationStatements:
         return nonces + self._signatures.sign(OBJECTION, self._run, nonces)
 
     def is_of(self, peer: str, incarnation: Incarnation) -> bool:
-        """Return whether the peer with this id has signed this incarnation."""
+        """Return whether the peer with id `peer` has signed this incarnation."""
         statement, signature = incarnation.packed[:-SIGNATURE_BYTES], incarnation.packed[-SIGNATURE_BYTES:]
         return self._signatures.verify(signature, INCARNATION, self._run, statement, by=peer)
 
     def objects(self, peer: str, elder: Incarnation, younger: Incarnation, objection: object) -> bool:
-        """Return whether `objection` is the elder's valid objection to the younger process of this peer."""
+        """Return whether `objection` is a valid objection of the elder process of `peer` to the younger one."""
         nonces = elder.nonce + younger.nonce
         if type(objection) is not bytes or not objection.startswith(nonces):
             return False

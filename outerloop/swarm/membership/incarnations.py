@@ -1,30 +1,30 @@
-"""Detect two machines that run with one key: all peers accept one of them and refuse the other.
+"""Detect two machines that use the same key: all peers accept one of them and refuse the other.
 
     outerloop/1/<run>/incarnation    {incarnation} ->                 <- {taken} | {known, objection}
                                      {incarnation, other} ->          <- {objection}
     with each ballot                 {incarnation} | the ballot ->    <- nothing | {known, objection}    {objection} ->
 
-A process is identified by a nonce and by a count of starts. It increases the count in the key's file before it sends
-anything. The count distinguishes a restart from a copy. If a peer meets a process with a new nonce, and the count is
+A process is identified by a nonce and a start count. It increases the count in the key's file before it sends anything.
+The count distinguishes a restart from a copy. If a peer meets a process with a new nonce, and the count is
 
     higher than the known count    the process is a restart, or a copy that was started while the known process is
                                    alive. The peer asks the known process on a new stream. If that process is alive,
-                                   it answers with an objection. If another process answers, or none, the known process
-                                   has ended. So a peer can restart at once after its process was killed
+                                   it answers with an objection. If a different process answers, or none does, the known
+                                   process has ended. So a peer can restart immediately after its process was killed
     equal to the known count       the same file was started twice, so it was copied. The new process is refused
     lower than the known count     the file is older than the last start: a backup or a snapshot. The new process is
                                    refused
 
-If a key file is restored to a moment after the last start, a process that uses it looks like a restart; equivocation.py
-detects the votes that this process has forgotten. A process that objects to a copy records the copy's count in its own
-file, so that its next start has a higher count.
+If a key file is restored from a backup made after the last start, a process that uses it looks like a restart;
+equivocation.py detects the votes that this process has forgotten. A process that objects to a copy records the copy's
+count in its own file, so that its next start has a higher count.
 
 A peer that notices two processes notifies each of them when that process next sends a message. The statements that it
 relays are signed with the key that the two processes share. A process that receives an objection against itself is the
 younger one and stops. A process that other peers have accepted, and that learns of a higher count, is the elder: it
-objects and continues. Peers that took the younger process for a restart then accept the elder again. No clocks are
-compared. A liar cannot stop a peer whose key was not copied: it would need that peer's signature over a count that the
-peer never had.
+objects and continues. Peers that mistook the younger process for a restart then accept the elder again. No clocks are
+compared. A liar cannot stop a peer whose key was not copied: it would need that peer's signature of a count that the
+peer never used.
 
 If different peers first met different processes with the same count, both processes stop. If a machine is frozen with
 its memory and resumed twice (a live snapshot), both processes have the same nonce: only messages that contradict each
@@ -50,22 +50,20 @@ from outerloop.types import UserError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_KNOWN = 4096
-"""Number of peers whose process is remembered, four times the maximum number of members. The peer that has been silent
-longest is dropped first."""
+"""Maximum number of peers whose processes are remembered: four times the maximum number of members. The peer that has
+been silent longest is dropped first."""
 MAX_REFUSED = 4
-"""Number of refused processes remembered for each peer. If a forgotten one returns, the elder is asked again."""
+"""Number of refused processes remembered per peer. If a forgotten one returns, the accepted process is asked again."""
 MAX_INTRODUCED = 64
-"""Maximum number of peers to which this process introduces itself at once.
-
-It is limited because in an open run one machine can have many identities.
-"""
+"""Maximum number of peers to which this process introduces itself at once. It is limited because one machine can have
+many identities in an open run."""
 
 
 @dataclass
 class _Known:
-    """The processes of one peer: the accepted one, and those refused.
+    """The known processes of one peer: the accepted one, and the refused ones.
 
-    `refused`: nonce of a refused process -> another process's objection to it; empty bytes if there is none.
+    `refused`: nonce of a refused process -> another process's objection to it, or b"" if there is none.
     """
 
     accepted: Incarnation
@@ -78,11 +76,11 @@ class _Known:
 
 
 class Incarnations(RpcService):
-    """The accepted processes of all peers, and this process.
+    """Tracks which process of each peer is accepted, and introduces this process to other peers.
 
-    own        this process's incarnation, as sent to others
-    stopped    why this process must stop; None while it may continue
-    life       this process
+    own        this process's signed incarnation (start count and nonce), as sent to other peers
+    stopped    the error that makes this process stop, or None while it may continue
+    life       start count, nonce and key file of this process
     on_status  called with a one-line message for the user if another machine uses this peer's key
     """
 
@@ -103,7 +101,7 @@ class Incarnations(RpcService):
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`. Raises UserError as soon as this process must stop."""
+        """Await `work` and return its result. Raises UserError as soon as this process must stop."""
         working, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop_called.wait())
         try:
             await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -117,13 +115,16 @@ class Incarnations(RpcService):
     # messages that this process sends
 
     async def introduce(self, peers: Iterable[str]) -> None:
-        """Introduce this process to peers, given by id, but at most to the first MAX_INTRODUCED of them."""
+        """Send this process's incarnation to the first MAX_INTRODUCED of `peers` (ids), and process the answers."""
         others = [peer for peer in peers if peer != self._transport.peer_id][:MAX_INTRODUCED]
         accepted = await asyncio.gather(*map(self._introduce, others))
         self._was_accepted |= any(accepted) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Introduce this process to one peer every ROSTER_REFRESH_S, and to all when it notices a younger process."""
+        """Introduce this process to one peer every ROSTER_REFRESH_S, in turn, until it must stop.
+
+        When it notices another process with its key, introduce it to the first MAX_INTRODUCED peers at once.
+        """
         turn = 0
         while self.stopped is None:
             try:
@@ -138,7 +139,7 @@ class Incarnations(RpcService):
             await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
-        """Process a peer's answer to a ballot. If the stream ends without an answer, the ballot was accepted."""
+        """Process a peer's answer to a ballot, if any: it reports another process with this peer's key."""
         try:
             answer = await stream.receive_object()
         except BrokenStream:
@@ -146,7 +147,10 @@ class Incarnations(RpcService):
         await self._heed(answer, stream)
 
     def seen(self, packed: object) -> None:
-        """Warn the user if another process wrote this peer's roster record, unless that process has a lower count."""
+        """Warn the user if another process wrote this peer's roster record, unless its start count is lower.
+
+        `packed`: the incarnation in the record.
+        """
         incarnation = Incarnation.read(packed)
         if incarnation is not None and incarnation.count >= self.life.count and self._is_twin(incarnation):
             self._warn_of(incarnation)
@@ -160,11 +164,11 @@ class Incarnations(RpcService):
                 await self._heed(answer, stream)
                 return answer.get("taken") is True
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("this process was not introduced to %s: %s", peer, error)
+            logger.debug("this process could not be introduced to %s: %s", peer, error)
             return False
 
     async def _heed(self, answer: Request, stream: Stream) -> None:
-        """Process a peer's report of another process with the same key: stop, or object if that process is younger."""
+        """Process a peer's report of another process with this key: stop, or object to it if it is younger."""
         known = Incarnation.read(answer.get("known"))
         if known is None or not self._is_twin(known):
             return
@@ -192,13 +196,13 @@ class Incarnations(RpcService):
             self._count_past(twin)
             self._on_status(
                 f"another machine has started with a copy of this peer's identity {self.life.path} and is refused:"
-                " delete that file there, and the machine gets its own identity"
+                " delete the copied file on that machine, which then gets its own identity"
             )
 
     def _count_past(self, copy: Incarnation) -> None:
         try:
             self.life.leave_out(copy.count)
-        except (OSError, UserError) as error:  # then peers may mistake this peer's next process for the copy
+        except (OSError, UserError) as error:  # peers may then mistake this peer's next process for the copy
             logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
     def _stop(self, why: str) -> None:
@@ -212,7 +216,7 @@ class Incarnations(RpcService):
     # messages from other peers
 
     async def accepts(self, remote: str, packed: object, stream: Stream) -> bool:
-        """Return whether the process that opened this stream is accepted as `remote`; if not, send it the reason.
+        """Return whether the process that opened `stream` is accepted as peer `remote`. If not, send it the reason.
 
         `packed`: the incarnation that the process sent. A process that sent no incarnation (None) is accepted. Raises
         Unreadable if the incarnation is malformed, or not signed by the peer.
@@ -221,13 +225,13 @@ class Incarnations(RpcService):
             return True
         incarnation = Incarnation.read(packed)
         if incarnation is None or not self._statements.is_of(remote, incarnation):
-            raise Unreadable("a malformed incarnation, or one that its peer did not sign")
+            raise Unreadable("an incarnation that is malformed or not signed by its peer")
         async with self._asking.setdefault(remote, asyncio.Lock()):
             known = await self._look_up(remote, incarnation)
         return known.accepted.nonce == incarnation.nonce or await self._gives_way(remote, known, incarnation, stream)
 
     async def _look_up(self, remote: str, incarnation: Incarnation) -> _Known:
-        """Accept or refuse this process of a peer, and return the known processes of the peer."""
+        """Accept or refuse a process of peer `remote`. Return the known processes of that peer."""
         known = self._known.setdefault(remote, _Known(incarnation))
         self._known.move_to_end(remote)
         while len(self._known) > MAX_KNOWN:
@@ -242,7 +246,7 @@ class Incarnations(RpcService):
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """Ask the elder process for its objection to another process. Return b"" if no valid one arrives."""
+        """Ask the elder process for its objection to another process. Return b"" if no valid objection arrives."""
         try:
             request = {"incarnation": self.own, "other": other.packed}
             answer = await self._call(remote, request, within_s=VIEW_S)
@@ -255,10 +259,9 @@ class Incarnations(RpcService):
         return objection
 
     async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
-        """Notify the process that opened `stream` that another process of its peer is accepted.
+        """Notify the process that opened `stream` that another process with its key is accepted.
 
-        If the notified process answers with a valid objection, accept that process instead. Return whether it is now
-        accepted.
+        If the notified process answers with a valid objection, accept it instead. Return whether it is now accepted.
         """
         self._transport.trust.refusals.note("outsiders", remote, "another machine also uses this identity")
         younger = known.accepted
@@ -283,6 +286,6 @@ class Incarnations(RpcService):
         await stream.ended()
 
     def _objection_to(self, other: Incarnation) -> bytes:
-        """Return this process's objection to another process of its peer; empty if that process is not younger."""
+        """Return this process's objection to another process with its key, or b"" if that process is not younger."""
         younger = other.count > self.life.count and self.stopped is None and self._is_twin(other)
         return self._objection(other) if younger else b""

@@ -1,12 +1,12 @@
-"""The roster of a run with an allow-list: each listed peer is asked directly for its record.
+"""The roster of a run with an allow-list: peers request records directly from the listed peers.
 
     outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}     returns the answering peer's own record
                                {record}           ->   <- {}                   withdraws the record of the asking peer
                                {after: peer id}   ->   <- {records, more}      returns a page of all stored records
 
-Lookups do not pass through other peers. A record has the form in which the DHT would store it: [owner, value with
-its signature, expiration time] (records.py). A record replaces one that expires earlier. An observer reads the whole
-roster in pages from one peer, which asks the other peers first.
+A record has the form in which the DHT would store it: [owner, value with its signature, expiration time] (records.py).
+A record replaces one that expires earlier. A read-only observer reads the whole roster in pages from one peer, which
+first asks the other peers for their records.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from outerloop.swarm.timeouts import LISTED_S, VIEW_S
 from outerloop.swarm.validation import MAX_PEERS
 
 PAGE_BYTES = 48 * 1024
-"""A page is full once it has this size. Including its last record of up to 8 KiB, it fits in a 64 KiB message."""
+"""Size at which a page is full. With its last record of up to 8 KiB, the page still fits in a message of 64 KiB."""
 Found = list[tuple[Any, Any, float]]
 """(peer id, content of its record, expiration time)."""
 
 
 def roster_key(run: str) -> str:
-    """Return the DHT key of a run's roster, which the signatures of the records cover."""
+    """Return the DHT key of a run's roster. The signatures of the records cover this key."""
     return f"outerloop/{run}/roster"
 
 
 class ListedRoster(RpcService):
-    """This peer's record and the records received from the listed peers. `records` signs and verifies them."""
+    """Stores this peer's record and those received from the listed peers. `records` signs and verifies them."""
 
     service = ROSTER
 
@@ -54,7 +54,7 @@ class ListedRoster(RpcService):
 
     @property
     def is_listed(self) -> bool:
-        """Return whether the run has an allow-list, so that this roster is used."""
+        """Return whether the run has an allow-list. Only then is this roster used, and not the DHT."""
         return self._transport.trust.allow.closed
 
     def show(self, value: Any, *, expires: float) -> None:
@@ -64,7 +64,7 @@ class ListedRoster(RpcService):
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
 
     async def withdraw(self, value: Any, *, expires: float) -> None:
-        """Replace this peer's own record with `value`, and send it to the peers that may hold an earlier record."""
+        """Replace this peer's own record with `value`, and send it to the peers whose records this peer holds."""
         self.show(value, expires=expires)
         if self.is_listed:
             request = {"record": _packed(self._held[self._transport.peer_id])}
@@ -74,7 +74,10 @@ class ListedRoster(RpcService):
                 task.cancel()
 
     async def read(self) -> Found:
-        """Return the records of the peers present. Answers that take longer than LISTED_S appear in a later read."""
+        """Ask the listed peers for their records, and return those of the peers present.
+
+        Waits up to LISTED_S. Records that arrive later appear in a later read.
+        """
         self._read_s = asyncio.get_running_loop().time()
         for peer in self._others():
             if peer not in self._asking:
@@ -84,7 +87,7 @@ class ListedRoster(RpcService):
         return [self._unpacked(record) for record in self._current()]
 
     async def read_through(self, peer: str) -> Found:
-        """Return the records that another peer holds.
+        """Return all records that another peer holds, including those of other peers.
 
         Raises Unreachable, BrokenStream or TimeoutError if the peer does not answer.
         """
@@ -105,7 +108,7 @@ class ListedRoster(RpcService):
             del self._asking[peer]
 
     async def _ask(self, peer: str, request: Request) -> None:
-        """Send a request to one peer, and store that peer's own record if the answer contains it."""
+        """Send a request to a peer. If the answer contains that peer's own record, store the record."""
         try:
             answer = await self._call(peer, request, within_s=VIEW_S)
         except (BrokenStream, TimeoutError, Unreachable):
@@ -124,12 +127,12 @@ class ListedRoster(RpcService):
         await stream.ended()
 
     async def _page(self, after: Any) -> dict[str, Any]:
-        """Return a page of the records whose owner's id is greater than `after`.
+        """Return one page of the records whose owner's id is greater than `after`.
 
-        Before the first page, ask all peers for their records, unless that happened in the last LISTED_S.
+        For the first page, ask all peers for their records first, unless that happened within the last LISTED_S.
         """
         if not isinstance(after, str):
-            raise Unreadable("a request for a page must name the peer id that precedes the page")
+            raise Unreadable("a request for a page must name the peer id after which the page starts")
         if not after and asyncio.get_running_loop().time() - self._read_s > LISTED_S:
             await self.read()
         entries = [entry for entry in map(_packed, self._current()) if entry[0] > after]
@@ -139,20 +142,20 @@ class ListedRoster(RpcService):
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Store a listed peer's own record from the entries that it sent, if valid and newer than the stored one."""
+        """Store a listed peer's own record from `entries`, if it is valid and expires later than the stored one."""
         record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):
             self._held[peer] = record
 
     def _valid(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
-        """Return owner -> record for the valid records among the entries that a peer sent."""
+        """Return the valid records among the entries that the peer `by` sent, keyed by owner."""
         well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
         records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
         return {_owner(record): record for record in self._records.valid_records(records, by=by)}
 
     def _current(self) -> list[DHTRecord]:
-        """Drop records that have expired or whose owner is no longer allowed. Return the others, sorted by owner."""
+        """Drop records that have expired or whose owner is no longer allowed. Return the rest, sorted by owner."""
         allow, now = self._transport.trust.allow, time.time()
         held = self._held.items()
         self._held = {owner: record for owner, record in held if owner in allow and record.expiration_time > now}

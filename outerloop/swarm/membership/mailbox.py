@@ -1,4 +1,4 @@
-"""A mailbox that holds one value per number: a reader waits for a value that has not been posted yet."""
+"""A mailbox that holds one value per number: a reader waits if the value has not been posted yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Awaitable values by number. Only the `keep` highest numbers are kept."""
+    """Values that can be awaited by number. Only the values of the `keep` highest numbers are kept."""
 
     def __init__(self, *, keep: int) -> None:
         self._keep = keep
@@ -18,14 +18,14 @@ class Mailbox(Generic[T]):
         self._changed = asyncio.Event()
 
     def post(self, number: int, value: T) -> None:
-        """Post the value of a number, and declare that no more values will be posted for earlier numbers."""
+        """Post the value for a number, and declare that no more values will be posted for lower numbers."""
         self._values[number] = value
         for old in sorted(self._values)[: -self._keep]:
             del self._values[old]
         self.over(number - 1)
 
     def over(self, number: int) -> None:
-        """Declare that no more values will be posted for this number or earlier ones."""
+        """Declare that no more values will be posted for this number or lower ones."""
         self._over = max(self._over, number)
         self._changed.set()
         self._changed = asyncio.Event()
@@ -34,12 +34,12 @@ class Mailbox(Generic[T]):
         return self._values.get(number)
 
     def take_back(self, number: int) -> None:
-        """Remove the values of this number and later ones, so that they can be posted again."""
+        """Remove the values for this number and higher ones, so that they can be posted again."""
         self._values = {known: value for known, value in self._values.items() if known < number}
         self._over = min(self._over, number - 1)
 
     async def read(self, number: int) -> T | None:
-        """Wait for the value of a number and return it; None if it will never be posted. There is no time limit."""
+        """Wait for the value for a number and return it, or None if it will never be posted. There is no time limit."""
         while (value := self.get(number)) is None and number > self._over:
             await self._changed.wait()
         return value

@@ -1,4 +1,4 @@
-"""The answers of the peers to one poll about the members of a forming run, and the conclusions from them. No I/O."""
+"""The answers to one poll about the members of a forming run, and the conclusions from them. Without I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from outerloop.swarm.membership.roster import Record, id_of
 
 @dataclass
 class MemberPoll:
-    """One poll by the peer `own` in a run of `peers` peers.
+    """One poll by this peer, `own`, in a run of `peers` peers.
 
-    records          the roster records with this peer's settings, this peer's own included
-    members          this peer's list: the first `peers` records in the order of joining
-    silent           names of the other members in `members` that have not reported the same list
+    records          the roster records with this peer's settings, including its own record
+    members          this peer's member list: the first `peers` peers that joined, sorted by name
+    silent           names of the other members that have not reported the same list
     turned_away_by   names of the peers that reject this peer
-    formed_lists     peer name -> its member list, for the peers that have formed
-    late             peer name -> the late joiners (peer id -> name) that it reports, for the peers that have formed
+    formed_lists     peer name -> the member list that it reports, for each peer that has formed
+    late             peer name -> the late joiners (id -> name) that it reports, for each peer that has formed
     """
 
     run: str
@@ -33,19 +33,19 @@ class MemberPoll:
 
     @classmethod
     def of(cls, records: Sequence[Record], *, run: str, peers: int, own: Record) -> MemberPoll:
-        """Return a poll that has no answers yet."""
+        """Return a poll without answers, whose member list is computed from the roster records."""
         first = sorted(records, key=lambda record: (record.joined, record.peer_id))[:peers]
         members: Members = sorted([record.name, record.joined] for record in first)
         return cls(run, peers, own, records, members, {name for name, _ in members} - {own.name})
 
     @property
     def is_listed(self) -> bool:
-        """Return whether this peer is in its own list."""
+        """Return whether this peer is in its own member list."""
         return self.own.peer_id in _ids(self.members)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether this peer's list has enough members to form and includes this peer."""
+        """Return whether this peer's member list has enough members to form the run and includes this peer."""
         return len(self.members) == self.peers and self.is_listed
 
     @property
@@ -58,15 +58,15 @@ class MemberPoll:
         return [record for record in self.records if record.name != self.own.name]
 
     def majority_list(self) -> Members:
-        """Return the member list that more than half of the formed peers report; [] if there is no such list."""
+        """Return the member list that more than half of the formed peers report, or [] if there is none."""
         lists = list(self.formed_lists.values())
         return next((members for members in lists if 2 * lists.count(members) > len(lists)), [])
 
     def is_backed(self, formed: Members, *, is_member: bool, listed: frozenset[str]) -> bool:
-        """Return whether more than half of the voters (formation.py) report that the swarm has formed with this list.
+        """Return whether more than half of the voters report that the run has formed with the member list `formed`.
 
-        `is_member`: whether this peer is in the list. `listed`: the ids on the allow-list, which vote if this peer is
-        not in the member list; empty if there is no allow-list.
+        formation.py defines the voters. `is_member`: whether this peer is in the list. `listed`: the ids on the
+        allow-list, which vote if this peer is not in the list; empty if there is no allow-list.
         """
         reporters = {id_of(name) for name, members in self.formed_lists.items() if members == formed}
         if is_member:
@@ -77,7 +77,7 @@ class MemberPoll:
         return 2 * len(reporters & voters) > len(voters)
 
     def describe_missing(self, waited_s: float) -> str:
-        """Return why the run has not formed after `waited_s`, and what to do."""
+        """Return a message that states why the run has not formed after `waited_s`, and what to do."""
         if self.formed_lists:
             return self._describe_started()
         count = len(self.records)
@@ -90,10 +90,10 @@ class MemberPoll:
         if self.turned_away_by:
             return self.describe_rejection()
         silent = ", ".join(sorted(self.silent))
-        return f"{present}, but these do not answer, or see other members: {silent}; can they be reached from here?"
+        return f"{present}, but these do not answer, or see other members: {silent}; check that they can be reached"
 
     def describe_rejection(self) -> str:
-        """Return which peers reject this peer, and which option to set on them."""
+        """Return a message that names the peers that reject this peer, and the option to set on them."""
         return (
             f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: there, "
             f"set exchange.allow=[...,{self.own.peer_id}]"

@@ -1,12 +1,12 @@
-"""Leave out peers that use this run's name with other settings, and ask them which settings differ.
+"""Leave out peers that use this run's name with different settings, and ask them which settings differ.
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 
-If two peers have different settings, one of them has made a mistake or is an attacker. Neither may stop a run from
-forming. A peer stops, with a message that names the setting, if all of its initial peers run with other settings: it
-then assumes that the mistake is its own. It does not stop if its own settings run on more machines than any other
-settings do (each machine has one worker 0, which is counted). Nor does it stop before one of these peers has reported
-the value of a differing setting: a peer that reports nothing, or a setting that it was not asked for, proves nothing.
+If two peers have different settings, one of them is misconfigured or an attacker. Neither may stop a run from forming.
+A peer stops, with a message that names the setting, if all of its initial peers run with different settings: it then
+assumes that its own settings are wrong. It does not stop if its settings run on more machines than any other settings
+(each machine is counted by its worker 0). Nor does it stop before one of these peers has reported the value of a
+differing setting: a peer that reports nothing, or a setting that it was not asked for, proves nothing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreac
 from outerloop.swarm.timeouts import VIEW_S
 
 SHOWN = 4
-"""Number of differing settings named for each peer; further ones are only counted."""
+"""Number of differing settings that are named per peer. The others are only counted."""
 MAX_NAMED = 16
-"""Maximum number of peers that are asked and named. It is bounded because one machine can create many identities."""
+"""Maximum number of peers to ask and to name. It is limited because one machine can create many identities."""
 FINGERPRINT_LETTERS = 16
-"""Number of characters of a fingerprint that a message shows."""
+"""Number of leading characters of a fingerprint that a message shows."""
 
 
 class MismatchedPeer(NamedTuple):
     """The differing settings of one peer.
 
     differs     the settings and their values, as text for a message
-    typed       what the user must set on this machine to match that peer
+    typed       options that the user must set on this machine to match that peer
     reported    whether the peer has reported any of the settings
     """
 
@@ -44,7 +44,7 @@ class MismatchedPeer(NamedTuple):
 
 
 class MismatchedPeers(RpcService):
-    """Finds and names the peers with other settings. `joined`: ids of this peer's initial peers."""
+    """Finds and names the peers with different settings. `joined`: ids of this peer's initial peers."""
 
     service = "setting"
 
@@ -65,17 +65,17 @@ class MismatchedPeers(RpcService):
         self._mismatched: list[Record] = []
 
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
-        """Return the records of the peers with this peer's settings, and report each of the other peers once."""
+        """Return the records with this peer's settings. Report each peer with different settings to the user once."""
         alike = [record for record in records if record.fingerprint == self._own.fingerprint]
         self._mismatched = [record for record in records if record.fingerprint != self._own.fingerprint]
         new = [record for record in self._mismatched if record.name not in self._named][: MAX_NAMED - len(self._named)]
         for record, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
             self._named[record.name] = found
-            self._on_status(f"left out for different settings: {found.differs}")
+            self._on_status(f"left out because of different settings: {found.differs}")
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:
-        """Return why this peer's own settings are probably wrong, and what to set, or an empty string if they are not.
+        """Return why this peer's own settings are probably wrong and what to set, or "" if they are probably right.
 
         `alike`: the records of the peers with this peer's settings.
         """
@@ -90,15 +90,15 @@ class MismatchedPeers(RpcService):
         return f"{met[0].differs}: {_advice(met[0])}"
 
     def line(self) -> str:
-        """Return which peers are currently left out and what to set to match them; empty if no peer is left out."""
+        """Return which peers are currently left out and what to set to match them, or "" if there are none."""
         named = [record.name for record in self._mismatched if record.name in self._named]
         if not named:
             return ""
         first, others = self._named[named[0]], f"; also {', '.join(named[1:])}" if named[1:] else ""
-        return f"left out for different settings: {first.differs}{others}; {_advice(first)}"
+        return f"left out because of different settings: {first.differs}{others}; {_advice(first)}"
 
     async def _differences(self, other: Record) -> MismatchedPeer:
-        """Ask a peer for all differing settings at once, so that a slow peer causes only one delay."""
+        """Ask a peer for up to SHOWN differing settings concurrently, so that a slow peer causes only one delay."""
         hashes = self._settings.differing(other.settings)
         asked = hashes[:SHOWN]
         theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
@@ -114,7 +114,7 @@ class MismatchedPeers(RpcService):
         return MismatchedPeer(differs, typed, reported=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
-        """Ask a peer for one of its settings, and return the answer; None if there is no valid answer."""
+        """Ask a peer for the setting whose key has this hash. Return the answer, or None if there is no valid one."""
         try:
             return checked_setting(await self._call(other.peer_id, {"key": hashed}, within_s=VIEW_S), hashed)
         except (BrokenStream, TimeoutError, Unreachable, ValueError):
@@ -133,5 +133,5 @@ def _advice(found: MismatchedPeer) -> str:
 
 
 def _first_worker(record: Record) -> bool:
-    """Return whether this is a machine's first worker, so that each machine counts once."""
+    """Return whether the record is from a machine's first worker. Counting only these counts each machine once."""
     return record.name.startswith("000-")

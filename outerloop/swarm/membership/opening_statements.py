@@ -1,14 +1,14 @@
-"""Exchange statements at the start of a session, so that all members use the same set of statements.
+"""Exchange signed statements at the start of a session, so that all members count the same ones.
 
 The members exchange bytes in two meetings (rendezvous.py):
 
     meeting 0    each member shows its own statement, signed for this session
     meeting 1    each member shows all the statements that it received
 
-A statement counts if a peer other than its owner shows it in meeting 1. Two different statements signed by one peer
-prove that it lied: neither counts, and the log names the peer. A single liar cannot make honest peers count different
-statements, because other peers decide whether its statement counts, and honest peers show the same statements to all
-peers. Two liars can: one of them can show the other's signed statement to only some peers.
+A statement counts if a peer other than its owner shows it in meeting 1. If a peer signed two different statements, it
+lied: neither counts, and the log names the peer. A single liar cannot make honest peers count different statements,
+because other peers decide whether its statement counts, and honest peers show the same statements to all peers. Two
+liars can: one of them can show the other's signed statement to only some peers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAX_STATEMENT_BYTES = 512
 """Maximum size of one statement, in bytes."""
 NAME_BYTES = 128
 SignedStatement = tuple[bytes, bytes]
-"""A statement and its owner's signature."""
+"""(statement, signature of its owner)."""
 
 
 class OpeningStatements:
-    """One peer's part in the exchange of statements. `own` is its name."""
+    """One peer's part in the exchange of opening statements. `own` is its name."""
 
     def __init__(self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool]) -> None:
         max_bytes = MAX_PEERS * (NAME_BYTES + MAX_STATEMENT_BYTES + SIGNATURE_BYTES)
@@ -61,11 +61,11 @@ class OpeningStatements:
         patience_s: float,
         on_status: Callable[[str], None],
     ) -> Generation | None:
-        """Return the generation that most members resume from (common_checkpoint.py); None: they start from scratch.
+        """Agree on the checkpoint generation from which most members resume, or None if they start from scratch.
 
-        `on_status` is called with one line for each member that does not hold the generation. Raises UserError if most
-        members cannot resume from the same generation, or if this peer does not hold it; before the error is
-        raised, this peer waits until the others have read its statement.
+        `on_status` is called with one line for each member that does not hold that generation. Raises UserError if
+        there is no majority for a generation (common_checkpoint.py), or if this peer does not hold the chosen one.
+        Before it raises the error, this peer waits until the others have read its statement.
         """
         statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
         stated = {peer: unpack_held(content) for peer, content in statements.items()}
@@ -84,7 +84,7 @@ class OpeningStatements:
     async def state(
         self, statement: bytes, *, session: str, members: Collection[str], patience_s: float
     ) -> dict[str, bytes]:
-        """Return member name -> statement for the statements that count; this peer's own may be among them.
+        """Exchange statements, and return those that count, keyed by member name. They may include this peer's own.
 
         `patience_s`: how long a live member may take to reach meeting 0 before it is left out.
         """
@@ -106,7 +106,7 @@ class OpeningStatements:
                     valid[peer].add(signed)
         statements = {peer: {statement for statement, _ in signed} for peer, signed in valid.items() if signed}
         for peer in [peer for peer, different in statements.items() if len(different) > 1]:
-            self._trust.refusals.note("ballots", peer, "states different things to different members at the start")
+            self._trust.refusals.note("ballots", peer, "signed different statements for different members at the start")
             del statements[peer]
         return {peer: statement for peer, (statement,) in sorted(statements.items())}
 
@@ -118,7 +118,7 @@ class OpeningStatements:
 
 
 def _read(shown: bytes) -> SignedStatement:
-    """Return a peer's own statement and signature; both empty if the content is malformed."""
+    """Return a peer's own statement and its signature, both empty if `shown` is malformed."""
     try:
         return _signed(msgpack.unpackb(shown))
     except ValueError:  # the base class of every error that unpackb raises for malformed bytes
@@ -126,7 +126,7 @@ def _read(shown: bytes) -> SignedStatement:
 
 
 def _read_map(shown: bytes) -> dict[str, SignedStatement]:
-    """Return owner -> signed statement for the statements that a peer claims to have received."""
+    """Return the signed statements that a peer claims to have received, keyed by owner."""
     try:
         value = msgpack.unpackb(shown)
     except ValueError:

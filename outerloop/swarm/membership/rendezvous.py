@@ -1,9 +1,9 @@
-"""Hold meetings, which are all-gathers among all live peers, at the start and at the end of a run.
+"""Hold meetings at the start and at the end of a run. A meeting is an all-gather of bytes among all live peers.
 
     {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it has passed that meeting
 
 A meeting only collects the bytes that the peers show; it decides nothing. It does not wait for peers that are gone. A
-peer that is alive but does not arrive within a time limit, by default MEET_S, is left out.
+live peer that does not arrive within a time limit, MEET_S by default, is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = 2  # number of meetings whose bytes a late peer can still request
 
 
 class Rendezvous(RpcService):
-    """Shows this peer's bytes to the other peers and reads theirs. `own` is this peer's name."""
+    """One peer's part in the meetings: shows its bytes to the others and reads theirs. `own` is this peer's name."""
 
     service = "meeting"
 
@@ -40,7 +40,7 @@ class Rendezvous(RpcService):
     async def meet(
         self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
     ) -> dict[str, bytes]:
-        """Return peer name -> the bytes that the peer showed, including this peer's own.
+        """Show `content` at meeting `number`. Return the bytes that the peers showed, own ones included, by name.
 
         Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to arrive.
         """
@@ -52,7 +52,7 @@ class Rendezvous(RpcService):
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:
-        """Wait, for at most LINGER_S, until the peers of the latest meeting have read this peer's bytes."""
+        """Wait up to LINGER_S until all peers of the latest meeting have read this peer's bytes."""
         try:
             async with limit(LINGER_S):
                 while self._not_seen:
@@ -79,7 +79,7 @@ class Rendezvous(RpcService):
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise Unreadable("a request without the number of a meeting")
+            raise Unreadable("a request without a meeting number")
         async with limit(MEET_S):
             content = await self._shown.read(number)
         await stream.send_object({} if content is not None else {"none": True})

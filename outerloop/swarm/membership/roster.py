@@ -1,13 +1,14 @@
-"""The roster: one expiring record per peer under one DHT key. It lists all peers present, whether members or not.
+"""The roster: one expiring record per peer under one DHT key. It lists all peers present, members or not.
 
     outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
 
-In a run with an allow-list, the records are not in the DHT: peers ask the listed peers for them (listed_roster.py).
+In a run with an allow-list, the records are not in the DHT: peers request them from the listed peers
+(listed_roster.py).
 
 The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
 replaced by one that expires later, so a withdrawn record is replaced by a tombstone, an empty record. Every record,
-tombstones included, is signed by the peer that it describes, and nodes accept no others (records.py). The content is
-still untrusted: its texts must be short and fit on one line, because they appear in messages and tables.
+including tombstones, is signed by the peer that it describes, and nodes accept no other records (records.py). The
+content is still untrusted: its texts must be short and fit on one line, because they appear in messages and tables.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ MAX_TEXT = 256
 class Record:
     """The record that a peer publishes about itself.
 
-    `name`: the peer's worker index on its machine, and its peer id; members are sorted by name.
-    `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: a single hash
-    over all of these settings. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
+    name           worker index of the peer on its machine, and peer id; members are sorted by name
+    addresses      libp2p addresses of the peer
+    fingerprint    a single hash of all settings that must be equal on all peers
+    joined         when the peer's process started, in seconds since 1970 by the peer's own clock
+    settings       one hash per setting that must be equal on all peers (run_settings.py)
+    incarnation    the process of the peer that wrote the record (incarnation_record.py)
     """
 
     name: str
@@ -64,11 +68,11 @@ def peer_name(worker: int, peer_id: str) -> str:
 
 
 class Roster:
-    """This peer's record, refreshed until `withdraw`, and access to the records of all peers.
+    """Publishes this peer's record, refreshes it until `withdraw`, and reads the records of all peers.
 
     The records are stored in the DHT or, in a run with an allow-list, by the listed peers.
 
-    `twin`: called with the incarnation that wrote this peer's record if another process wrote it.
+    `twin`: called with the writer's incarnation if another process has written this peer's record.
     """
 
     def __init__(
@@ -100,12 +104,12 @@ class Roster:
             await self._store(WITHDRAWN, limit_s=STOP_S)
 
     async def show(self, status: Status) -> None:
-        """Put a status into this peer's record. The record is written in the background."""
+        """Put a new status into this peer's record, which is written in the background."""
         self._own = replace(self._own, status=status)
         self._changed.set()
 
     async def read(self) -> list[Record]:
-        """Return the records of all peers present, this peer's own included."""
+        """Return the records of all peers present, including this peer's own record."""
         records = {self._own.peer_id: self._own}
         if self._directory is not None and self._directory.is_listed:
             found = parsed(await self._directory.read())
@@ -118,7 +122,7 @@ class Roster:
         return list(records.values())
 
     async def _refresh(self) -> None:
-        """Write the record whenever it has changed, and otherwise often enough that it does not expire."""
+        """Write the record after each change, and often enough that it does not expire."""
         while True:
             await asyncio.sleep(ROSTER_LEAST_S)
             try:
@@ -154,7 +158,7 @@ class Roster:
 
 
 async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
-    """Return the record of each peer present, and the age of that record in seconds."""
+    """Return (record, age in seconds) for each peer present, as read from the DHT."""
     try:
         async with limit(DHT_S):
             found = await dht.get(roster_key(run), latest=True)
@@ -165,15 +169,18 @@ async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
 
 
 def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
-    """Return the valid records among these, each with its age in seconds. Skip withdrawn and malformed records."""
+    """Return (record, age in seconds) for each valid record. Skip withdrawn and malformed records.
+
+    `found`: (peer id, content of its record, expiration time) of each record.
+    """
     records, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
     return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in records if record is not None]
 
 
 def _parse(peer_id: Any, value: Any) -> Record | None:
-    """Return the record in an untrusted value; None if it is withdrawn or malformed.
+    """Parse an untrusted record. Return None if it is withdrawn or malformed.
 
-    If only the status, settings or incarnation is malformed, that field is left empty.
+    If only the status, the settings or the incarnation is malformed, leave that field empty.
     """
     try:
         record = Record(**value)
@@ -191,7 +198,7 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
 
 
 def _shown(addresses: list[Any]) -> list[str]:
-    """Return the displayable addresses among the first MAX_ADDRESSES of a record."""
+    """Return the addresses that may be displayed, among the first MAX_ADDRESSES of a record."""
     return [address for address in addresses[:MAX_ADDRESSES] if _is_line(address)]
 
 
@@ -203,10 +210,10 @@ def _status(value: Any) -> Status | None:
 
 
 def _is_time(value: Any) -> bool:
-    """Return whether this is a finite time. Times are sorted, and NaN has no place in an order."""
+    """Return whether `value` is a finite float. Times are sorted, and NaN cannot be ordered."""
     return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_line(text: Any) -> bool:
-    """Return whether this is a text that may be displayed: short, and without control characters."""
+    """Return whether `text` may be displayed: it must be short and contain no control characters."""
     return isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable()

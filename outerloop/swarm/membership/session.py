@@ -21,7 +21,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Time limit for introducing this process to the peers present, and again to all members once the swarm has formed."""
+"""Time limit for introducing this process to the peers present, and again to the members once the run has formed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +30,20 @@ class NodeOptions:
 
     run               run id; peers with different run ids ignore each other
     peers             number of peers, including this one
-    worker            index of this worker on its machine; ranks follow this order
-    identity_path     file of this peer's key; created if absent. Keep the file and the folder next to it to rejoin
+    worker            index of this worker on its machine; peers are ranked by this index first
+    identity_path     file of this peer's key; created if absent. To rejoin the run later, keep the file and the folder
+                      next to it
     initial_peers     addresses of running peers; one is enough. Empty: this peer is the first
     host, port        address to listen on; port 0 selects a free port
     announce          addresses at which other peers reach this peer, if they differ from `host` and `port`
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
     allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part
     join_timeout_s    how long to wait for the other peers at the start
-    fingerprint       hash of all settings that must be equal on every peer; peers with another hash are left out
+    fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
-    max_blob_bytes    maximum size of a payload that is sent to a peer or accepted from one; None: 1 GiB
-    max_mbit          upload rate limit for payloads and state, Mbit/s; None: no limit
-    on_status         called with a line that states what this peer is waiting for; None: the line is logged
+    max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
+    max_mbit          upload rate limit for payloads and state, in Mbit/s; None: no limit
+    on_status         called with each one-line status message, e.g. what this peer waits for; None: log the line
     """
 
     run: str
@@ -66,7 +67,7 @@ class NodeOptions:
 class PeerSession:
     """A running peer. The constructor starts it. Other peers see it after `appear`; it knows the members after `form`.
 
-    `on_status` is called with lines for the user. `remembers` is passed to Formation.
+    `on_status` is called with each one-line message for the user. `remembers` is passed to Formation.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class PeerSession:
     ) -> None:
         run, allow = options.run, options.allow
         path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status)
-        life = Life.begin(path)  # before anything is sent in this peer's name
+        life = Life.begin(path)  # must precede all network traffic under this peer's name
         self.node = Node(
             DaemonOptions(
                 identity_path=path,
@@ -120,17 +121,17 @@ class PeerSession:
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
-        """Publish this peer's record. The caller must have started all other services of this peer before."""
+        """Start the membership services, and publish this peer's record. Start all other services first."""
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()
         await self.roster.publish()
 
     def form(self) -> None:
-        """Wait until all peers are present and see the same members.
+        """Wait until the run has formed, i.e. until the peers agree on its members.
 
-        Raises UserError if the peers do not appear in time, with the names of those present; if this peer's own
-        settings are the wrong ones; if all other peers reject it; or if another machine uses its identity.
+        Raises UserError if that takes longer than `join_timeout_s` (the message names the peers present), if this
+        peer's own settings are probably wrong, if all other peers reject it, or if another machine uses its key.
         """
         forming = self.incarnations.unless_stopped(self._form(self._join_timeout_s))
         self.node.call(forming, timeout_s=self._join_timeout_s + DHT_S + INTRODUCTIONS_S)
@@ -143,7 +144,7 @@ class PeerSession:
         self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))
 
     def end(self) -> None:
-        """Withdraw the roster record, and stop the network thread and the daemon."""
+        """Withdraw this peer's roster record. Then stop the network thread and the daemon."""
         try:
             self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:

@@ -1,4 +1,4 @@
-"""A peer's status in its roster record: a few numbers for human observers. Peers do not act on them."""
+"""A peer's status in its roster record: a few values for human observers. Peers do not act on them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COMMIT = re.compile(r"[0-9a-f]{0,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """The published state of one peer.
+    """The published status of one peer.
 
-    round                        the last round that landed or failed at this peer, counted from 1; 0: no round yet
-    peers                        number of peers that took part in that round; 0: the round failed at this peer
-    loss, tokens_per_s           values of the last inner step that was logged; None: no step yet
+    round                        the last round that landed or failed on this peer, counted from 1; 0: no round yet
+    peers                        number of peers that took part in that round; 0: the round failed on this peer
+    loss, tokens_per_s           values from the last logged inner step; None: no step yet
     bytes_sent, bytes_received   payload bytes since this peer started
-    commit                       hash of the last commit, in hex; empty if there is none
+    commit                       hash of the last commit, in hex; "" if there is none
     """
 
     round: int = 0
@@ -33,7 +33,7 @@ class Status:
 
     @staticmethod
     def from_map(value: Any) -> Status:
-        """Check a map from another peer and return its status. Raises MalformedMessage if it is not valid."""
+        """Parse the status that another peer published. Raises MalformedMessage if it is invalid."""
         found = fields(value, "a status", Status.__dataclass_fields__)
         if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
             raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")
@@ -49,7 +49,7 @@ class Status:
 
 
 def _number(value: Any, what: str) -> float | None:
-    """Check and return a float or None; nan and infinity are allowed, so that a diverging run shows them."""
+    """Check that this is a float or None, and return it. Allow nan and infinity, so that a diverging run shows them."""
     if value is not None and (type(value) is not float or (math.isfinite(value) and abs(value) > MAX_AMOUNT)):
         raise MalformedMessage(f"{what} must be a number; received {quote(value)}")
     return value

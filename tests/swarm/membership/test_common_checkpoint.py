@@ -67,8 +67,8 @@ def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
         chosen({40: "x", 30: "w"}, {30: "w"}, {}, {5: "u"})
     assert str(error.value).startswith(
         "no checkpoint is held by more than half of the 4 peers: a holds step 30, 40; b holds step 30; c holds no "
-        "checkpoint; d holds step 5. Step 30 is held by a, b: on these, set exchange.reform=true exchange.peers=2, and "
-        "start the others once these train"
+        "checkpoint; d holds step 5. Step 30 is held by a, b: on these peers, set exchange.reform=true "
+        "exchange.peers=2, and start the others once these train"
     )
     with pytest.raises(UserError, match="1 of 2 peers have stated which checkpoints they hold, too few to start"):
         common({"a": {}}, members=2)

@@ -327,7 +327,9 @@ async def test_half_of_the_members_form_nothing() -> None:
     for i, one in enumerate("cd"):
         machines.records[one] = Record(f"00{2 + i}-{one}", ["/x"], "f", 3.0 + i)
     ends = await asyncio.gather(*(one.form(timeout_s=60) for one in pair), return_exceptions=True)
-    assert all(isinstance(end, UserError) and "002-c, 003-d; can they be reached" in str(end) for end in ends)
+    assert all(
+        isinstance(end, UserError) and "002-c, 003-d; check that they can be reached" in str(end) for end in ends
+    )
 
 
 # the port

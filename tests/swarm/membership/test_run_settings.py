@@ -135,7 +135,7 @@ def test_a_stranger_does_not_end_the_first_peer_and_the_others_form_without_it()
     ends, said = formed(("a", settings(), "", 0), ("x", ODD, "a", 0), ("b", settings(), "a", 0), size=2)
     assert ends["a"] == ends["b"] == "ab"
     assert ends["x"] == "inner.lr is 0.002 here and 0.01 at 000-a: set inner.lr=0.01 or another exchange.run"
-    assert said["a"] == ["left out for different settings: inner.lr is 0.01 here and 0.002 at 000-x"], "once"
+    assert said["a"] == ["left out because of different settings: inner.lr is 0.01 here and 0.002 at 000-x"], "once"
 
 
 def test_many_strangers_do_not_either_and_not_all_are_asked() -> None:
@@ -208,4 +208,6 @@ async def test_a_peer_that_answers_nonsense_ends_no_other_peer(said: Any) -> Non
     await asyncio.sleep(8)
     await world.start("b", settings(), peers=2, joins="x")
     assert await world.form("b") == await forming == "ab"
-    assert world.said["a"] == ["left out for different settings: inner.lr is 0.01 here and another value at 000-x"]
+    assert world.said["a"] == [
+        "left out because of different settings: inner.lr is 0.01 here and another value at 000-x"
+    ]
