@@ -48,7 +48,7 @@ EXPELLED = "is expelled from the run"
 
 
 class Attack:
-    """One run with one or more lies, one after another."""
+    """One run in which a member, the liar, misbehaves in one or more ways (lies), one after another."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds
@@ -75,7 +75,7 @@ class Attack:
         return self.record(stopped)
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
-        """Return sorted (time, action) pairs that start lies and newcomers. Times are fractions of the run."""
+        """Return (time, action) pairs that start the lies and the newcomers, sorted by time (a fraction of the run)."""
         early = len(self.lies) - 1
         begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
         lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
@@ -100,7 +100,7 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Return whether all honest members have logged the liar's expulsion. Record when this is first the case."""
+        """Return whether all honest members have logged the liar's expulsion, and record when they first had."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
@@ -133,7 +133,7 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return a map from lie to rounds per second during the lie, relative to the round times `calm`.
+        """Return a map from lie to rounds per second during that lie, relative to those of the round times `calm`.
 
         A lie lasts until the next lie begins or the liar is expelled.
         """

@@ -144,17 +144,17 @@ class Stranger:
 
 
 def find() -> tuple[Any, Any]:
-    """Return a DHT lookup that lists one key many times, and its response class."""
+    """Return a DHT lookup request that lists one key many times, and its response class."""
     return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=new_node()), dht_pb2.FindResponse
 
 
 def ping() -> tuple[Any, Any]:
-    """Return a DHT ping with a node id of PING_BYTES, and its response class."""
+    """Return a DHT ping request with a node id of PING_BYTES, and its response class."""
     return dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(PING_BYTES))), dht_pb2.PingResponse
 
 
 def store(owner: PeerID) -> tuple[Any, Any]:
-    """Return a DHT store of many records that `owner` did not sign, and its response class."""
+    """Return a DHT store request with many records that `owner` did not sign, and its response class."""
     request = dht_pb2.StoreRequest(
         keys=[roster()] * RECORDS,
         subkeys=[MSGPackSerializer.dumps(owner.to_base58())] * RECORDS,

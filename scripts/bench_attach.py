@@ -60,7 +60,7 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """A one-peer exchange that, like a network, takes time (UNDER_WAY_S per round) and may start in any thread."""
+    """An exchange with one peer that, like a network, takes UNDER_WAY_S and accepts messages from any thread."""
 
     info = replace(InProcess.info, concurrent=True)
 
@@ -87,7 +87,7 @@ def us_per_step(step: Callable[[], None], steps: int) -> float:
 
 
 def hook_us(recipe: str) -> tuple[float, float]:
-    """Return the median microseconds of a step without the hook, and the microseconds that the hook adds."""
+    """Return the median microseconds of a step without the outer loop's hook, and how many the hook adds."""
     net, exchange = model(), InProcess(hub=Hub(1), rank=0)
     exchange.join()
     optimizer = Idle(net.parameters())

@@ -33,7 +33,7 @@ LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
 
 
 def main() -> None:
-    """Measure the pairs that FILE lacks, then print the medians."""
+    """Measure the pairs that are missing in FILE, then print the median ratio of each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=5)
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(case: str, pair: int, model: str, python: str) -> Row:
-    """Measure one pair: the seconds of a run alone, and those of the slowest run next to the other programs."""
+    """Time a run alone, and the slowest run next to other programs. Return both times and their ratio."""
     alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
     return {
         "case": case,
@@ -82,7 +82,7 @@ def seconds(runs: int, loops: int, model: str, python: str) -> float:
 
 
 def start(python: str, options: list[str]) -> subprocess.Popen[bytes]:
-    """Start one run, which chooses its own number of threads."""
+    """Start one run without OMP settings, so that it chooses its own number of threads."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
     command = [python, "-m", "outerloop", "train", *OPTIONS, *options]
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)

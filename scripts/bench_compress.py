@@ -70,7 +70,7 @@ def peak_kb() -> int:
 
 
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
-    """Measure a case with `threads` threads, and return its row."""
+    """Measure a compression case with `threads` threads, and return its row."""
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "codec": case.codec}
     row |= {"k": case.topk.k, "payloads": case.payloads}
@@ -146,7 +146,7 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    """Measure every row and print each as soon as it is measured."""
+    """Measure every configuration, and print each row as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", type=numbers, default=numbers("16e6,64e6"))
     parser.add_argument("--threads", type=numbers, default=[1, 2])

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--calm-rounds", type=int, default=150, help="rounds of the run without faults")
-    parser.add_argument("--every", type=float, default=20.0, help="seconds between two faults")
+    parser.add_argument("--every", type=float, default=20.0, help="mean seconds between two faults")
     parser.add_argument("--patience", type=float, default=180.0, help="abort after this many seconds without a round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--joins", type=int, default=2, help="number of machines that join late")

@@ -36,8 +36,8 @@ WAIT_S = 300.0
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
     """Patch the swarm to record times. Return two maps that are filled while rounds run.
 
-    The first maps a round to the time at which this peer stored its last payload, the second to the time at which this
-    peer learned its commit.
+    The first maps a round to the time at which this peer stored the round's last payload, the second to the time at
+    which this peer learned the round's commit.
     """
     held, decided, holds, add = {}, {}, RoundContext.report_stored, CommittedRounds.add
 
@@ -124,7 +124,7 @@ def phases(rows: Iterable[Row]) -> Row:
 
 
 def main() -> None:
-    """Measure and print one row."""
+    """Measure gather rounds, and print one row of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--megabytes", type=float, default=5.0)

@@ -146,7 +146,7 @@ def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) 
 
 
 def show(records: list[Record]) -> None:
-    """Print the table."""
+    """Print the records as a table."""
     print(f"{records[0]['device']}, {records[0]['params']:,} values, {records[0]['peers']} peers")
     print(f"{'step':<20}{'GB':>9}{'ms':>10}{'GB/s':>9}{'bytes ms':>10}{'ratio':>7}")
     for r in records:

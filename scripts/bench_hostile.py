@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
 
-The recipe is the default one, and workers are threads of one process. From round 3 on, the last worker sends messages
-that depend on the case:
+The recipe is SparseLoCo, and workers are threads of one process. From round 3 on, the last worker sends messages that
+depend on the case:
 
     calm       the worker is honest                     open       the worker is honest, clip=none
     absent     its messages are missing                 largest    every level is the largest bfloat16

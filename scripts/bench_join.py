@@ -156,7 +156,7 @@ def measured(args: argparse.Namespace) -> Row:
 
 
 def main() -> None:
-    """Measure and print one row."""
+    """Measure one join, and print a row of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--donors", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=400.0)

@@ -47,19 +47,19 @@ SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
 def plain(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Return DDP that averages in float32 with a ring all-reduce."""
+    """Wrap the model in DDP that averages gradients in float32 with a ring all-reduce."""
     return DistributedDataParallel(model)
 
 
 def fp16(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Return DDP that averages in float16."""
+    """Wrap the model in DDP that averages gradients in float16."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, fp16_compress_hook)
     return ddp
 
 
 def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataParallel:
-    """Return DDP that averages with PowerSGD of this matrix rank.
+    """Wrap the model in DDP that averages gradients with PowerSGD of this matrix rank.
 
     It uses a single bucket, because several buckets would block each other with gloo.
     """
@@ -70,7 +70,7 @@ def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataPara
 
 
 def loco(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Return DDP that averages with this package's LoCo hook."""
+    """Wrap the model in DDP that averages gradients with this package's LoCo hook."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(outerloop.loco.State(), outerloop.loco.ddp_hook)
     return ddp
@@ -121,7 +121,7 @@ def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
 
 
 def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespace) -> Row:
-    """Train. Return the seconds and megabytes per step over the second half of the steps, and the last loss."""
+    """Train the model. Return seconds and megabytes per step over the second half of the steps, and the last loss."""
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=args.lr, betas=(0.9, 0.95))
     warm_up = max(1, args.steps // 20)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warm_up, 1 - t / args.steps))
@@ -189,7 +189,7 @@ SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
 
 
 def beside_plain(row: Row, rows: list[Row]) -> Row:
-    """Return the values of a row relative to plain DDP with the same seed; empty if plain DDP has no row."""
+    """Return a row's values relative to plain DDP with the same seed, or an empty row if plain DDP is missing."""
     for other in rows:
         if (other["method"], other["seed"]) == ("plain", row["seed"]):
             return {
@@ -201,7 +201,7 @@ def beside_plain(row: Row, rows: list[Row]) -> Row:
 
 
 def main() -> None:
-    """Measure every row and print each as soon as it is measured."""
+    """Measure every method and seed, and print each row as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--mbit", type=float, default=100.0)

@@ -79,7 +79,7 @@ def train(team: list[Trainer], steps: int) -> None:
 
 
 def main() -> None:
-    """Measure and print one row."""
+    """Measure both cases, and print one row of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)

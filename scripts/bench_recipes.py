@@ -4,12 +4,12 @@
         [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
         [option=value ...]
 
-First, each case is tuned: it is trained for --tune-steps steps with every learning rate, at the first of the given
-values of H (inner steps per round, --sync-every), number of workers and seed. The learning rate with the lowest
-validation loss is used from then on. Next, each case is trained for --inner-steps steps per worker with every
-combination of H, number of workers and seed. All workers together process the same number of sequences per step in all
-runs. FILE holds one flat record per run. The same command resumes an interrupted benchmark from FILE, and
-`outerloop report FOLDER` plots the runs. Options are those of `outerloop train`.
+First, each case is tuned: it is trained for --tune-steps steps with every learning rate, at the first given H (inner
+steps per round, --sync-every), number of workers and seed. The learning rate with the lowest validation loss is used
+from then on. Next, each case is trained for --inner-steps steps per worker with every combination of H, number of
+workers and seed. All workers together process the same number of sequences per step in all runs. FILE holds one flat
+record per run. The same command resumes an interrupted benchmark from FILE, and `outerloop report FOLDER` plots the
+runs. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row
 
 
 class Bench:
-    """The records so far, which are stored in FILE, and methods that train the missing runs."""
+    """A benchmark that trains the runs that are missing in FILE, and adds their records to it."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -155,7 +155,7 @@ def words(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Tune, run every combination of case, H, number of workers and seed, and print the runs, best first."""
+    """Tune the cases, run every combination of case, H, number of workers and seed, and print the best runs first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")

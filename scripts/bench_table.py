@@ -3,12 +3,12 @@
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [option=value ...]
 
-Each case is tuned at the first of the given values of H (inner steps per round, --sync-every), number of workers and
-seed, with as many steps as in the table. First, the learning rates of its grid are tried; while the best one is at an
-end of the grid, the grid is extended. Then, if the case has an outer optimizer to tune, its pairs of outer learning
-rate and momentum are tried. Finally, all combinations of H, number of workers and seed are trained with the best
-values. A seed determines the initial weights and the sample streams, so rows with the same seed and number of workers
-are paired. All workers together process --sequences sequences per step.
+Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
+steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
+grid is extended. Then, if the case has an outer optimizer to tune, its pairs of outer learning rate and momentum are
+tried. Finally, all combinations of H, number of workers and seed are trained with the best values. A seed determines
+the initial weights and the sample streams, so rows with the same seed and number of workers are paired. All workers
+together process --sequences sequences per step.
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
@@ -120,7 +120,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
 
 
 class Bench:
-    """The records so far, which are stored in FILE, and methods that train the missing runs."""
+    """A benchmark that trains the runs that are missing in FILE, and adds their records to it."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -148,7 +148,7 @@ class Bench:
             for future in as_completed(futures):
                 if future.cancelled():
                     continue
-                if error := future.exception():  # let running runs finish and record them, but start no others
+                if error := future.exception():  # let the started runs finish and record them, but start no others
                     errors.append(error)
                     for other in futures:
                         other.cancel()
@@ -193,7 +193,7 @@ def parser(description: str | None, listed: Callable[[str], list[str]]) -> argpa
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     result.add_argument("--json", type=Path, required=True, metavar="FILE")
-    result.add_argument("--cases", type=listed, default=list(CASES), help=f"comma-separated, from {', '.join(CASES)}")
+    result.add_argument("--cases", type=listed, default=list(CASES), help=f"comma-separated list of {', '.join(CASES)}")
     result.add_argument("--steps", type=int, default=3000, help="inner steps per worker")
     result.add_argument("--sync-every", type=numbers, default=[15, 30, 100])
     result.add_argument("--workers", type=numbers, default=[4, 8])

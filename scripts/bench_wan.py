@@ -100,11 +100,11 @@ def train(hosts: list[Host]) -> None:
         for host in hosts:
             host.poll()
             if host.ended and not host.finished:
-                raise RuntimeError(f"host {host.index} failed, see {host.folder.with_suffix('.txt')}")
+                raise RuntimeError(f"host {host.index} failed: see {host.folder.with_suffix('.txt')}")
             if host.process is None and hosts[0].address:
                 host.start([hosts[0].address])
         if time.monotonic() > ends_s:
-            raise TimeoutError(f"not finished after {LIMIT_S:g} s, see {hosts[0].folder}")
+            raise TimeoutError(f"the run did not finish within {LIMIT_S:g} s: see {hosts[0].folder}")
         time.sleep(0.2)
 
 

@@ -29,7 +29,7 @@ SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** 
 
 @dataclass(frozen=True)
 class Size:
-    """One model in the paper's table. `printed`: its Gbit/s for data parallel, DiLoCo and streaming (4 bits)."""
+    """One model in the Streaming DiLoCo paper. `printed`: its Gbit/s for data parallel, DiLoCo and streaming."""
 
     name: str
     params: float
@@ -38,7 +38,7 @@ class Size:
     printed: tuple[float, float, float]
 
     def planned(self) -> tuple[float, float, float]:
-        """Return the planned Gbit/s for data parallel, DiLoCo and streaming."""
+        """Return the Gbit/s that the planner predicts for data parallel, DiLoCo and streaming."""
         fragments, backward_s = self.layers / FRAGMENT_LAYERS, BACKWARD * self.step_s
         compute_s = SYNC_EVERY * self.step_s
         every_step = bandwidth_for(SHARE, bits=16 * self.params, compute_s=self.step_s, hidden_s=backward_s)
@@ -63,14 +63,14 @@ METHODS = ("data parallel", "diloco", "streaming, overlap, 4 bits")
 
 
 def table() -> Iterator[tuple[str, str, float, float]]:
-    """Yield size, method, the paper's Gbit/s and the planned Gbit/s of every row."""
+    """Yield model size, method, the paper's Gbit/s and the planner's Gbit/s, row by row."""
     for size in SIZES:
         for method, printed, planned in zip(METHODS, size.printed, size.planned(), strict=True):
             yield size.name, method, printed, planned
 
 
 def gathered_s(mbit: float, megabytes: float) -> float:
-    """Return the planned seconds of a gather between four hosts with links of this rate."""
+    """Return the seconds that the planner predicts for a gather between four hosts with links of this rate."""
     return gather_s(payload_links(mbit * 1e6, mbit * 1e6, 0.9e-3), megabytes * 1e6, 4)
 
 

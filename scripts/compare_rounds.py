@@ -1,9 +1,10 @@
-"""Check that two checkouts train bit-identically for a few rounds, with every recipe, codec, aggregate and feedback.
+"""Check that two checkouts train bit-identically, with every recipe, codec, feedback, aggregate and method.
 
     .venv/bin/python scripts/compare_rounds.py --before CHECKOUT [--after CHECKOUT] --runs FOLDER [CASE ...]
 
-Each case runs `outerloop train` with two workers on the nano model in both checkouts, with this interpreter. The script
-compares the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one
+Each case runs four rounds of `outerloop train` with two workers and the nano model in both checkouts, with this
+interpreter. The script compares the hash of the slow weights after every round of every worker, and the bytes of every
+payload. A case that one
 checkout rejects must be rejected by the other as well. The script prints one line per case, and exits with 1 if any
 case differs.
 """

@@ -5,7 +5,7 @@
 Two workers, each a peer of its own, train a tiny model on this machine with `recipe=sparseloco exchange=swarm_gather`.
 All function calls in all of their threads are observed during the call of OuterLoop.after_inner_step that launches the
 round. Without a delay, this call also lands the round. The script prints the union over both peers, one line per
-package. Files that only define values (types, protocols, timeouts) are missing, because they have no functions to call.
+package. Files that only define values (types, protocols, timeouts) do not appear, as they have no functions to call.
 Compiled loops are not observed either, but the functions that call them are.
 """
 
@@ -66,7 +66,7 @@ def record(folder: str) -> None:
 
 
 def files_of_round(calls: list[list[str]], number: int) -> set[str]:
-    """Return the files of round `number`. A call launches a round if it reaches the exchange."""
+    """Return the files that run in round `number`. A round is run by a call that reaches the swarm exchange."""
     launches = [files for files in calls if any("/exchange/" in file and "swarm" in file for file in files)]
     rounds = [files for files in launches if any(file.endswith("core/land.py") for file in files)]
     return set(rounds[number])

@@ -27,7 +27,7 @@ option of your own part with `+`.
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/reference/options.md."""
     groups = [(group, list(choices)) for group, choices in groupby(all_choices(), key=lambda choice: choice.group)]
     return "\n\n".join([HEAD.rstrip(), *(section(group, choices) for group, choices in groups)]) + "\n"
 
@@ -73,7 +73,7 @@ def plain(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page or, with --check, compare it. Return the exit code."""
+    """Write the page or, with --check, check that it is up to date. Return the exit code."""
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.read_text() == page() else 1
     PAGE.write_text(page())

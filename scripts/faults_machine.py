@@ -76,7 +76,7 @@ class Machine:
         return self.folder.with_suffix(".misbehaves")
 
     def misbehave(self, how: str) -> None:
-        """Make the machine misbehave as named by `how`, or behave again if `how` is empty."""
+        """Start the misbehaviour named `how`, or end the current one if `how` is empty."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 

@@ -87,7 +87,7 @@ def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
 
 
 def differing(landed: list[Row]) -> list[int]:
-    """Return the rounds after which the slow-weight hashes of two machines differed."""
+    """Return the rounds after which machines had different slow-weight hashes."""
     seen: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in landed:
         seen[row["round"], row["fragment"]].add(row["slow_hash"])

@@ -183,7 +183,7 @@ class Swarm:
         return left > last["alive"] // 2 and 2 * left >= len(self.machines)
 
     def trains(self, machine: Machine) -> bool:
-        """Return whether a machine is up and took part in one of the last rounds."""
+        """Return whether a machine is up and took part in one of the last two rounds."""
         rounds = [row["round"] for row in self.landed(machine) if row["took_part"]]
         return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
 

@@ -84,13 +84,13 @@ def changed(data: bytes, max_size: int, seed: int) -> bytes:
 def options() -> argparse.Namespace:
     """Parse the command line."""
     out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--minutes", type=float, default=10.0, help="duration (default: 10)")
-    out.add_argument("--folder", type=Path, default=Path("runs/fuzz-wire"), help="inputs (default: runs/fuzz-wire)")
+    out.add_argument("--minutes", type=float, default=10.0, help="duration in minutes (default: 10)")
+    out.add_argument("--folder", type=Path, default=Path("runs/fuzz-wire"), help="for inputs (default: runs/fuzz-wire)")
     return out.parse_args()
 
 
 def main() -> None:
-    """Fuzz until the time is over."""
+    """Fuzz for --minutes, or until an input fails."""
     write_seeds(chosen.folder / "inputs")
     settings = {
         "max_total_time": int(60 * chosen.minutes),

@@ -125,7 +125,7 @@ def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
 
 
 def is_right(record: Record) -> bool:
-    """Return whether all machines finished, with one model after every round."""
+    """Return whether all machines finished and held the same model after every round."""
     one_model = record["different_slow_weights"] == 1 and record["rounds_landed"] == record["rounds"]
     return one_model and not any(record["exit_codes"])
 

@@ -1,4 +1,4 @@
-"""mkdocs hooks: add the repository files that pages link to to the site, under their paths in the repository.
+"""Define mkdocs hooks that add repository files to the site, at their paths in the repository, if pages link to them.
 
 Pages link to files outside `docs/`, such as `../scripts/results/recipes/COMMAND.md`, by their relative path. mkdocs
 reads only `docs/`, so `on_files` adds these files and the files that they link to, and `on_page_markdown` rewrites the

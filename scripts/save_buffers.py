@@ -21,7 +21,7 @@ from outerloop.inner.trainer import Trainer
 
 
 def buffers(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return the compressor input, (slow − fast) + β · residual, by parameter name."""
+    """Return the compressor's input by parameter name: (slow − fast) plus the decayed residual."""
     outer = trainer.outer
     assert isinstance(outer.feedback, ErrorFeedback)
     fast = outer.island.read(list(outer.slow), "weights")

@@ -39,7 +39,7 @@ def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
 
 
 def text(runs: list[Row]) -> str:
-    """Format the mean loss and half its spread as "1.621 ± 0.010", or the loss of a single seed as "1.621 (1)"."""
+    """Format losses as "1.621 ± 0.010" (mean, half the range), or as "1.621 (1)" if there is only one seed."""
     losses = [run["val_loss"] for run in runs]
     if not losses:
         return "–"
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
-    """Return the mean loss of a cell, else of the case's runs at H = 1, or infinity if it has neither."""
+    """Return a case's mean loss at `h`, or at H = 1 if it has no runs at `h`, or infinity if it has neither."""
     runs = found.get((case, h, workers)) or found.get((case, 1, workers))
     return mean(run["val_loss"] for run in runs) if runs else float("inf")
 

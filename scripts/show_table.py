@@ -28,7 +28,7 @@ T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
 EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw_nesterov", "ddp_muon_nesterov")
-"""Cases that exchange in every step, and cases with one worker. They are shown for every H and number of workers."""
+"""Cases that exchange in every step (listed for every H), and cases with one worker (listed for every worker count)."""
 ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
@@ -57,7 +57,7 @@ def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
 
 
 def tuned(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that have the best learning rates and momentum. All rows are of one case and size.
+    """Return the rows that use the best learning rates and momentum. All rows are of one case and size.
 
     The best values are those with the lowest loss at the seed, H and number of workers where most values were tried.
     """

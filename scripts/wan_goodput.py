@@ -47,7 +47,7 @@ def peer_at(host: str, initial_peers: list[str]) -> Iterator[Node]:
 
 
 def give(host: str, size: int) -> None:
-    """Serve random bytes until standard input ends, and print where to get them as a line of JSON."""
+    """Print where random bytes can be downloaded, as a line of JSON, and serve them until standard input ends."""
     with peer_at(host, []) as peer:
         store = ContentStore()
         sha = store.put(os.urandom(size))
@@ -59,7 +59,7 @@ def give(host: str, size: int) -> None:
 
 
 def take(host: str, where: dict[str, Any]) -> None:
-    """Download the payload, and print the seconds of the transfer, without those of connecting."""
+    """Download the payload, and print the seconds of the transfer, not counting connection setup."""
     with peer_at(host, [where["address"]]) as peer:
         bulk = Bulk(peer, ContentStore(), run="goodput", allowed=lambda peer_id: False)
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Make a worker of attack_liar.py lie, as named in the file to which misbehave.py's environment variable points.
+"""Make a worker of attack_liar.py lie while the file of misbehave.py names one of the following lies.
 
 equivocate   with every accept message, sends all peers a second one for the same round and view, correctly signed
 rosters      adds four aliases of itself, and an id that does not exist, to the next roster in each of its proposals
@@ -60,7 +60,7 @@ def install() -> None:
 
 
 def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
-    """Return the (recipient, message) pairs to send in place of one message to `to`."""
+    """Return the (recipient, message) pairs that the liar sends in place of `message`."""
     machine = machine_of(post)
     kind = type(message).__name__
     if machine is None:

@@ -1,4 +1,6 @@
-"""Make a worker of bench_faults.py misbehave, as named in the file to which the environment variable FILE points.
+"""Make a worker of bench_faults.py misbehave while a file names one of the following misbehaviours.
+
+The path of that file is in the environment variable with the name FILE.
 
 corrupt     it serves bytes that do not match its payload's sha256
 garbled     its payload matches its sha256, but is not a message that can be landed

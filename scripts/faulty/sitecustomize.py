@@ -15,7 +15,7 @@ WORKER = "outerloop.launcher.worker_process"
 
 
 class AfterImport(MetaPathFinder):
-    """Install the faults after the import of WORKER, once."""
+    """An import hook that installs the faults once, after WORKER has been imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != WORKER:
