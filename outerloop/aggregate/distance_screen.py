@@ -10,7 +10,7 @@ partner j sent. If a method sends both θ_j and φ_j, they are stacked, and both
     h   lower median of the last 4 accepted distances, after clipping; 0 before the first accepted partner
     r = min(max(h, d_i), 8 D)
 
-    refused    d_j > 32 r,  or  d_j > 2⁶⁰
+    refused    d_j > 32 r > 0,  or  d_j > 2⁶⁰
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
 For the first partner, r is d_i, which is about the distance of a replica that started from the same weights. The
@@ -60,7 +60,7 @@ class DistanceScreen(NormScreen):
         return too_far(self.partners(round), self.usual(round))
 
     def factors(self, round: Measured) -> list[float]:
-        """Return one clipping factor, at most 1, per contribution, to multiply its difference from this peer's weights.
+        """Return one factor per contribution, at most 1, by which its difference from this peer's weights is multiplied.
 
         The factor of this peer's own contribution is 1.
         """
@@ -83,7 +83,7 @@ class DistanceScreen(NormScreen):
             self.remember(round.fragment, counted)
 
     def usual(self, round: Measured) -> float:
-        """Return the usual distance between this peer and a partner (r in the module docstring)."""
+        """Return the usual distance between this peer and a partner, of which the limits are multiples."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return min(max(self.before(round.fragment), own), DRIFT * self.longest_in(round))
 
@@ -108,7 +108,7 @@ class DistanceScreen(NormScreen):
         return super().state_dict() | {"longest": dict(self.longest)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`. If an older state lacks the largest own distance D, use h instead."""
+        """Load a state returned by `state_dict`. An older state may lack `longest`; the median distances replace it."""
         super().load_state_dict(state)
         older = {fragment: self.before(fragment) for fragment in self.landed}
         longest = {int(fragment): float(d) for fragment, d in state.get("longest", older).items()}

@@ -104,7 +104,7 @@ class NormScreen:
         return found
 
     def factors(self, round: Measured) -> list[float]:
-        """Return one factor, at most 1, per contribution that clips it to the largest allowed norm."""
+        """Return one factor per contribution, at most 1, that clips its norm to the largest allowed norm."""
         if not self.on:
             return [1.0] * len(round.samples)
         before = self.before(round.fragment)

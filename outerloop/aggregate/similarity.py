@@ -37,7 +37,7 @@ def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
 
 
 def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:
-    """Return a tensor's contribution to numerator and denominator of ρ: A − B and D in the module docstring."""
+    """Return a tensor's share of the numerator (A − B) and of the denominator (D) of the agreement ρ."""
     squares = lambda x: sum_of_squares(x, of=x.numel())  # noqa: E731
     count = torch.zeros(sent[0].shape, dtype=torch.int64, device=sent[0].device)
     for x in sent:

@@ -40,7 +40,7 @@ class Chosen(Ladder):
 
     @property
     def k(self) -> int:
-        """Number of values currently kept per chunk."""
+        """Return the number of values currently kept per chunk."""
         return self.ladder[self.step].k
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
@@ -84,7 +84,7 @@ class Auto(BySize):
         return "" if self.chosen.k == before else self.why(before, cost, limit_s)
 
     def limit_s(self, cost: RoundCost) -> float:
-        """Return the time budget for transfers per round (b in the module docstring), in seconds."""
+        """Return the seconds per round for which payloads may be in transit at the target utilization."""
         exposed_s = cost.compute_s * (1 - self.utilization) / self.utilization
         return max(0.0, exposed_s - cost.codec_s) + cost.hidden_s
 

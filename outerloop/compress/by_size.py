@@ -34,7 +34,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return the description for the kernels of the compressor for this shape, or None if it has none."""
+        """Return the kernels' description of the compressor that is used for this shape, or None if it has none."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

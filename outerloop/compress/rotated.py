@@ -43,7 +43,7 @@ class Rotated:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def sparse_codec(self, shape: Size) -> RotatedSparse | None:
-        """Return the description of this codec for the kernels, or None if they do not support it with this `of`."""
+        """Return the description of this codec for the kernels, or None if they cannot combine rotation with `of`."""
         sparse = sparse_codec(self.of, shape)
         if sparse is None or sparse.chunk != self.chunk or isinstance(sparse, RotatedSparse):
             return None

@@ -49,7 +49,7 @@ def check_method(method: Any, received: Any, slow: Tensors) -> None:
 def check_counts(received: Any, slow: Tensors) -> None:
     """Check the received update counts. Raises ValueError if one is out of range or for an unknown parameter."""
     if not isinstance(received, dict) or not received.keys() <= slow.keys():
-        raise ValueError("the outer method's round counts are for other parameters")
+        raise ValueError("the outer method's round counts are for different parameters")
     if bad := [name for name, count in received.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
         raise ValueError(
             f"the outer method's round count of {bad[0]} must be 0 to {MOST_ROUNDS}, received {received[bad[0]]!r:.40}"
@@ -76,7 +76,7 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
     parameters = [x for group in optimizer.param_groups for x in group["params"]]
     indices = range(len(parameters))
     if not isinstance(received["state"], dict) or not all(type(i) is int and i in indices for i in received["state"]):
-        raise ValueError("the outer optimizer's state is for other parameters")
+        raise ValueError("the outer optimizer's state is for different parameters")
     names = {id(x): name for name, x in slow.items()}
     for index, state in received["state"].items():
         check_parameter(state, parameters[index], names.get(id(parameters[index]), f"parameter {index}"), keys)
@@ -153,7 +153,7 @@ def check_plain(value: Any, what: str, *, allowed: bool) -> None:
 def check_like(received: Any, own: Any, what: str) -> None:
     """Check that a received map name -> tensor has the names, dtypes and shapes of the local map `own`."""
     if not isinstance(received, dict) or not isinstance(own, dict) or received.keys() != own.keys():
-        raise ValueError(f"{what} is for other parameters")
+        raise ValueError(f"{what} is for different parameters")
     for name, x in own.items():
         if not isinstance(received[name], Tensor):
             raise ValueError(f"{what} of {name} is not a tensor")

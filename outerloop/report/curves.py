@@ -146,7 +146,7 @@ def group_lines(group: Group, chart: Chart, index: int) -> Iterator[Line]:
 
 
 def mean_points(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
-    """Average x and y over the seeds, for each round in which every seed has a point. `seeds`: round -> (x, y)."""
+    """Average x and y over the seeds, for each round in which all have a point. `seeds`: round -> (x, y) per seed."""
     points = []
     for number in (n for n in seeds[0] if all(n in points for points in seeds)):
         xs, ys = zip(*(points[number] for points in seeds), strict=True)

@@ -43,7 +43,7 @@ TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 def save(
     run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None, slow_hash: str = ""
 ) -> None:
-    """Write one worker's state at one step, then a file with the lengths and hashes of it and of all files in `shards`.
+    """Write one worker's state at one step, then the lengths and hashes of its file and of all files in `shards`.
 
     Args:
         shards: a folder of this generation whose files have already been written.
@@ -66,7 +66,7 @@ def save(
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """Load one worker's state of one step."""
+    """Load one worker's state at one step."""
     return read(generation(run_dir, step) / f"worker-{worker}.pt")
 
 
@@ -111,7 +111,7 @@ def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
     """Return the newest sealed step whose files are all valid, or None if there is none.
 
-    Also return one line for each worker with a damaged file in a newer step, which is skipped.
+    Also return one line for each damaged worker state in a newer step; such steps are skipped.
     """
     skipped: list[str] = []
     for step in sealed(run_dir):
@@ -196,7 +196,7 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
 
 
 def fingerprint(file: BinaryIO) -> dict[str, Any]:
-    """Return the length and hash of an open file, by which damage is detected."""
+    """Return the length and hash of an open file, from which damage can be detected."""
     size, content = 0, xxhash.xxh3_128()
     while piece := file.read(PIECE_BYTES):
         size += len(piece)

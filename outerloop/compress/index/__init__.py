@@ -19,8 +19,8 @@ def decoded(
 ) -> Tensor:
     """Decode the bytes of P peers to kept positions, (P, M) int32. Raises ValueError if any peer's bytes are invalid.
 
-    `decode`: called with (bytes_P, count, chunk, k) of `rows`. Returns the positions, and per peer whether the bytes
-    are valid.
+    `decode` is called with the bytes and the count, chunk and k of `rows`. It returns the positions, and whether each
+    peer's bytes are valid.
     """
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
