@@ -60,7 +60,7 @@ class DistanceScreen(NormScreen):
         return too_far(self.partners(round), self.usual(round))
 
     def factors(self, round: Measured) -> list[float]:
-        """Return one factor per contribution, at most 1, by which its difference from this peer's weights is multiplied.
+        """Return one factor per contribution, at most 1, that scales its difference from this peer's weights.
 
         The factor of this peer's own contribution is 1.
         """

@@ -55,7 +55,7 @@ class ErrorFeedback:
         return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)
 
     def at_launch(self, name: str) -> StoredResidual:
-        """Return the stored residual (None before the first landing), its scales (None for 32 bits), and the decay β."""
+        """Return the stored residual (None before the first landing), its scales (None for 32 bits), and the decay."""
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> StoredResidual:

@@ -328,7 +328,7 @@ BROKEN = {
     "momentum in float64": ("sgd", kept(1, "momentum_buffer"), torch.ones(7).double(), "is torch.float64, expected"),
     "momentum that is a number": ("sgd", kept(1, "momentum_buffer"), 1.0, "of 0.bias is not a tensor: 1.0"),
     "more than momentum": ("sgd", kept(0, "more"), torch.ones(7, 7), "of 0.weight must be a map of momentum"),
-    "momentum of a parameter more": ("sgd", part("method", "optimizer", "state", 99), {}, "is for different parameters"),
+    "momentum of a parameter more": ("sgd", part("method", "optimizer", "state", 99), {}, "for different parameters"),
     "another learning rate": ("sgd", group("lr"), 1e9, "lr is 1000000000.0, expected 0.7"),
     "a rate that is none": ("sgd", group("lr"), float("nan"), "lr is nan, expected"),
     "another setting": ("sgd", group("dampening"), "x", "dampening is 'x', expected 0"),
