@@ -98,9 +98,10 @@ def main() -> int:
 
             return complete(rest, [name for name in MODULES if name != HIDDEN])
         if command not in MODULES:
-            hint = next(iter(get_close_matches(command, MODULES, n=1)), "train")
-            commands = ", ".join(name for name in MODULES if name != HIDDEN)
-            raise UserError(f"{command!r} is not a command; the commands are {commands}: run outerloop {hint}")
+            commands = [name for name in MODULES if name != HIDDEN]
+            hint = next(iter(get_close_matches(command, commands, n=1)), "train")
+            listed = ", ".join(commands)
+            raise UserError(f"{command!r} is not a command; the commands are {listed}: run outerloop {hint}")
         return import_module(MODULES[command]).main(rest)
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)

@@ -54,8 +54,7 @@ def train(overrides: list[str]) -> int:
     if settings.workers_as == "ranks" or settings.island.kind != "single":
         from outerloop.launcher.torchrun_rank import train as train_rank
 
-        train_rank(overrides)
-        return 0
+        return train_rank(overrides)
     from outerloop.launcher.train import train as train_here
 
     signal.signal(signal.SIGTERM, raise_terminated)

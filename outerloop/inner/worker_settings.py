@@ -10,7 +10,7 @@ from pathlib import Path
 class WorkerSettings:
     """Settings of one worker: when it evaluates, saves, logs and gives up.
 
-    index, local_workers: this worker's index, and the number of workers, on this machine.
+    index: this worker's index on this machine.
     eval_every, checkpoint_every: number of rounds between two evaluations or checkpoints; 0: only at the end.
     eval_batch: number of windows per evaluation batch.
     export_every: number of rounds between two exports of the model during training; 0: none.
@@ -21,7 +21,6 @@ class WorkerSettings:
     """
 
     index: int
-    local_workers: int
     run_dir: Path
     rounds: int
     eval_every: int

@@ -139,7 +139,6 @@ def worker_settings(
     """Return the settings of a worker with `ranks` ranks. Evaluation batches are as large as training micro-batches."""
     return WorkerSettings(
         index=index,
-        local_workers=config.workers,
         run_dir=run_dir,
         rounds=config.rounds,
         eval_every=config.eval.every,

@@ -74,10 +74,6 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
         ) from error
 
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
 def byte_tokenizer() -> PreTrainedTokenizerBase:
     """Return a new tokenizer whose token ids are byte values. It works with save_pretrained and AutoTokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
