@@ -129,7 +129,7 @@ class CommitChain(PaxosInstance):
         return self._step()
 
     def reconsider(self) -> list[Effect]:
-        """Check again which steps are possible, e.g. because the peers that remain after an expulsion are enough."""
+        """Check again which steps are possible, e.g. after an expulsion: the remaining peers may now be enough."""
         return self._step()
 
     def timeout(self, number: int, view: int) -> list[Effect]:

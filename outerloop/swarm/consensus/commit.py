@@ -237,7 +237,10 @@ def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ..
 
 
 def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the `demoted` list of the commit after `head` that is first proposed in `view`. `roster`: the next one."""
+    """Return the `demoted` list of the commit after `head` that is first proposed in `view`.
+
+    `roster`: the next roster, as named by that commit.
+    """
     order = turns(run, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed

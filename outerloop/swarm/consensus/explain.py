@@ -26,7 +26,7 @@ def _as_follower(agreement: CommitChain) -> str:
         return f"{leader} proposes; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
         return f"this peer has accepted the proposal; {leader} needs a majority of {len(hard_state.roster)} peers"
-    return f"{leader} has to propose"
+    return f"{leader} has not proposed a commit yet"
 
 
 def _as_leader(agreement: CommitChain) -> str:
@@ -40,8 +40,7 @@ def _as_leader(agreement: CommitChain) -> str:
         return f"{len(hard_state.roster) - len(silent)} of {needed} promises have arrived, none from {names(silent)}"
     if soft_state.wanted:
         return (
-            "this peer has to repeat an earlier proposal;"
-            f" payloads of {_owners(soft_state.wanted)} have not arrived yet"
+            f"this peer must repeat an earlier proposal; payloads of {_owners(soft_state.wanted)} have not arrived yet"
         )
     arrived = {participant.peer for participant in candidates(hard_state, agreement.countable)}
     awaited = agreement.awaited

@@ -219,9 +219,9 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 
 
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:
-    what = "a commit that was left must be [number, sha256]"
-    rows = [row(item, 2, what) for item in items(value, "the commits that were left")]
+    what = "a rolled-back commit must be [number, sha256]"
+    rows = [row(item, 2, what) for item in items(value, "the rolled-back commits")]
     return frozenset(
-        (checked_int(number, "the number of a commit that was left", maximum=MAX_NUMBER), digest(sha256, "its sha256"))
+        (checked_int(number, "the number of a rolled-back commit", maximum=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows
     )

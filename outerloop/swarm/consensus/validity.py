@@ -52,7 +52,10 @@ def commit_error(
 def vote_refusal(
     hard_state: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
 ) -> str:
-    """Return why this peer does not vote for a commit, or "". `first`: whether it is proposed for the first time."""
+    """Return why this peer does not vote for a commit, or "" if it does.
+
+    `first`: whether the commit is proposed for the first time.
+    """
     counted = {participant.peer for participant in commit.participants} if first else set()
     if outside := [
         peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
@@ -81,7 +84,7 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
-    """Return an error if the commit counts a learner that did not ask for it, or one key under two names; else ""."""
+    """Check that all counted learners asked for it, and that no key is counted twice. Return the error, or ""."""
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
         return f"commit {commit.number} counts {duplicate} under another name as well"
@@ -94,7 +97,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
 
 
 def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Return "" if all leaving peers were absent and all entering peers may enter (roster_change.py), else an error."""
+    """Check that leaving peers were absent and entering peers may enter (roster_change.py). Return the error, or ""."""
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
     if leaving & present:
@@ -114,7 +117,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
 
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
-    """Return "" if the commit demotes, i.e. lets lead last, the peers whose views failed (commit.py), else an error."""
+    """Check that the commit demotes the peers whose views failed (commit.py). Return the error, or ""."""
     expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""

@@ -162,7 +162,11 @@ class Pacemaker:
         return len(later) > max_faulty(self.hard_state.roster)
 
     def _receive_view_change(self, sender: str, message: ViewChange) -> None:
-        """Process a wish. If the sender is behind, send it this peer's proof. If it is ahead, ask it for its proof."""
+        """Process a wish of `sender`.
+
+        If the sender is behind, send it the proof that a majority wants this peer's view. If it is ahead, ask it for
+        the proof of its view.
+        """
         wish = ViewWish(sender, message.view, message.signature)
         repeated = wish in self.soft_state.wishes
         self._receive_wishes(sender, (wish,))

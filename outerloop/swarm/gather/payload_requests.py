@@ -113,7 +113,10 @@ class PayloadRequests:
         self._running = {}
 
     async def ask(self, number: int, peer: str) -> None:
-        """Ask a peer repeatedly until its payload for the round is stored or rejected. The next round cancels this."""
+        """Ask a peer repeatedly until its payload for round `number` is stored or rejected.
+
+        The next round cancels this task.
+        """
         pause_s = RETRY_S[0]
         while True:
             try:
@@ -132,7 +135,10 @@ class PayloadRequests:
             pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
-        """Record strikes against peers whose payloads were unusable when the round landed. `reasons`: by peer."""
+        """Record strikes against the peers whose payloads were unusable when round `number` landed.
+
+        `reasons`: peer -> why its payload was unusable.
+        """
         for peer, reason in reasons.items():
             self._downloads.reject(peer, f"round {number}: {reason}")
             self._context.backoff.payload_unusable(peer, number)

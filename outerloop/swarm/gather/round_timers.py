@@ -61,7 +61,8 @@ class ReachabilityProbe:
         if reachable >= needed:
             return ""
         return (
-            f"{reachable} of {len(roster)} peers are reachable, a majority is {needed}; no answer from {names(silent)}"
+            f"{reachable} of {len(roster)} peers are reachable, but a majority is {needed};"
+            f" no answer from {names(silent)}"
         )
 
     async def _answers(self, peer: str) -> bool:

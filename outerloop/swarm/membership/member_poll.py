@@ -90,12 +90,15 @@ class MemberPoll:
         if self.turned_away_by:
             return self.describe_rejection()
         silent = ", ".join(sorted(self.silent))
-        return f"{present}, but these do not answer, or see other members: {silent}; check that they can be reached"
+        return (
+            f"{present}, but these peers do not answer, or report other members: {silent};"
+            " check that they can be reached"
+        )
 
     def describe_rejection(self) -> str:
         """Return a message that names the peers that reject this peer, and the option to set on them."""
         return (
-            f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: there, "
+            f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: on these peers, "
             f"set exchange.allow=[...,{self.own.peer_id}]"
         )
 

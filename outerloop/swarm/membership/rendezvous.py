@@ -40,9 +40,10 @@ class Rendezvous(RpcService):
     async def meet(
         self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
     ) -> dict[str, bytes]:
-        """Show `content` at meeting `number`. Return the bytes that the peers showed, own ones included, by name.
+        """Show `content` at meeting `number`. Return the bytes that each peer showed, keyed by name.
 
-        Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to arrive.
+        The result includes this peer's own bytes. Peers that are gone or too late are left out.
+        `patience_s`: how long a live peer may take to arrive.
         """
         others = [peer for peer in peers if peer != self._own]
         self._last, self._not_seen = number, set(map(id_of, others))

@@ -121,7 +121,10 @@ class PeerSession:
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
-        """Start the membership services, and publish this peer's record. Start all other services first."""
+        """Start the membership services, and publish this peer's roster record.
+
+        The caller must start all other services of this peer first.
+        """
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()

@@ -109,7 +109,7 @@ async def test_a_majority_goes_on_and_the_others_wait_and_say_why_until_the_netw
     swarm.part("abc", "de")
     await swarm.until("abc", 6, limit_s=200)
     assert max(swarm[letter].done for letter in "de") <= 3
-    reason = "2 of 5 peers are reachable, a majority is 3; no answer from 000-a"
+    reason = "2 of 5 peers are reachable, but a majority is 3; no answer from 000-a"
     assert all(reason in swarm.why(letter) for letter in "de")
     assert not any("reachable" in swarm.why(letter) for letter in "abc")
     swarm.network.heal()
@@ -125,7 +125,7 @@ async def test_two_halves_wait_and_none_goes_on_alone() -> None:
     swarm.part("ab", "cd")
     await asyncio.sleep(300)
     assert max(node.done for node in swarm.nodes.values()) <= 3
-    assert all("2 of 4 peers are reachable, a majority is 3" in swarm.why(letter) for letter in "abcd")
+    assert all("2 of 4 peers are reachable, but a majority is 3" in swarm.why(letter) for letter in "abcd")
     healed_s = now_s()
     swarm.network.heal()
     await swarm.until("abcd", 6)

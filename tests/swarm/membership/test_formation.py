@@ -129,7 +129,7 @@ async def test_pages_without_end_are_refused(pages: Any) -> None:
 async def test_a_peer_has_the_name_under_which_it_came_first() -> None:
     machines = Machines()
     a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
-    with pytest.raises(UserError, match="do not answer, or see other members: 001-b"):
+    with pytest.raises(UserError, match="do not answer, or report other members: 001-b"):
         await a.form(timeout_s=1)
     assert [name for name, _ in (await machines.ask("d", name="003-d"))["members"]] == list(a.names.values())
     for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
@@ -260,7 +260,7 @@ async def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) 
     machines = Machines()
     trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
     a, b, c = trio
-    with pytest.raises(UserError, match="see other members"):
+    with pytest.raises(UserError, match="report other members"):
         await c.form(timeout_s=1)
     await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
     machines.network.kill("b")
