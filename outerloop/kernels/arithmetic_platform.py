@@ -1,4 +1,4 @@
-"""Describe the properties of a machine that affect the rounding of operations without bit-exact results.
+"""Describe the properties of a machine that affect the rounding of operations that are not bit-exact.
 
 Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
 number of threads. As far as we know, machines with equal descriptions produce equal results; others may not.
@@ -17,7 +17,7 @@ NAMED = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 
 
 def described() -> str:
-    """Return one line: this machine's processor, vector units in use, threads per operation, GPU and torch version."""
+    """Describe this machine in one line: processor, vector units in use, threads per operation, GPU, torch version."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     vectors, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     return f"{processor()}, {vectors}, {threads} threads, {gpu}, torch {torch.__version__}"

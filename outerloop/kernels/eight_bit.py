@@ -1,4 +1,4 @@
-"""Definition of a residual with 8 bits per value (LoCo, arXiv 2407.04480), and of how it is read and written.
+"""Define a residual with 8 bits per value (LoCo, arXiv 2407.04480), and how it is read and written.
 
     scale = max |x| / 127 of 256 consecutive values;  code = round(x / scale), half to even;  x̂ = code · scale
 
@@ -23,10 +23,10 @@ TOP = 127.0
 
 
 def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Convert N finite values of any shape to codes (B, L) int8 and scales (B, 1) float32.
+    """Encode finite values of any shape as int8 codes (B, 256) and float32 scales (B, 1), for B blocks.
 
-    All divisors are tensors, because a GPU computes tensor / Python number as a product with the reciprocal, which
-    rounds differently.
+    All divisors are tensors, because a GPU divides a tensor by a Python number by multiplying with its reciprocal,
+    which rounds differently.
     """
     x_BL = pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     size_B1 = x_BL.abs().amax(1, keepdim=True)
@@ -36,12 +36,12 @@ def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_eight_bit(code_BL: Tensor, scale_B1: Tensor, shape: Size) -> Tensor:
-    """Decode the codes and scales of `to_eight_bit` to float32 of `shape`."""
+    """Decode the codes and scales from `to_eight_bit` to a float32 tensor of this shape."""
     return (code_BL * scale_B1).view(-1)[: shape.numel()].view(shape)
 
 
 def read_residual(residual: Tensor, scale: Tensor | None, shape: Size) -> Tensor:
-    """Return a residual as float32: unchanged if `scale` is None, else decoded from its codes and scales."""
+    """Return a residual as float32: unchanged if `scale` is None, otherwise decoded from its codes and scales."""
     return residual if scale is None else from_eight_bit(residual, scale, shape)
 
 

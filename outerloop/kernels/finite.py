@@ -15,10 +15,10 @@ def all_finite(x: Tensor) -> bool:
 
 @operator()
 def finite(x: Tensor) -> Tensor:
-    """Return a 0-d bool tensor: true if all values are finite.
+    """Return whether all values are finite, as a 0-d bool tensor.
 
-    Only the minimum and the maximum are checked, which is six times as fast as checking every value. A NaN among the
-    values makes both of them NaN.
+    Only the minimum and the maximum are checked, which is six times as fast as checking every value. If a value is NaN,
+    both of them are NaN.
     """
     return torch.stack(x.aminmax()).isfinite().all() if x.numel() else x.new_ones((), dtype=torch.bool)
 

@@ -2,7 +2,7 @@
 
 The state consists of the residual, the momentum, the slow weights and the fast weights.
 
-    ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S peers ("senders") sent a nonzero value for the coordinate
+    ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S is the number of peers that sent a nonzero value for the coordinate
     e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent
     b ← b · μ + ḡ;   slow ← slow − s · η  torch's SGD; s = ḡ + b · μ (Nesterov), s = b, or s = ḡ (without momentum)
     fast ← slow
@@ -10,8 +10,8 @@ The state consists of the residual, the momentum, the slow weights and the fast 
 If signs are given, the values v_p are rotated (rotation.py): ḡ and this peer's v are rotated back, then used as above.
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
 Every product and every sum is rounded to float32 separately, in the order of these equations, and the payloads are
-added in order of peer name, so that all machines get the same bits. `land` in this file is the definition, in plain
-torch.
+added in order of peer name, so that all machines get the same bits. `land` in this file is the reference
+implementation, in plain torch.
 Sizes: N values, P peers, M kept values in total.
 """
 
@@ -30,15 +30,15 @@ from outerloop.kernels.select import Rows, absolute, offer
 
 
 class Landing(NamedTuple):
-    """Scalar parameters of the equations above.
+    """Scalar parameters of the operator `land`.
 
-    own: the row of this peer among the payloads, or -1 to leave the residual unchanged.
+    own: index of this peer's payload, or -1 to leave the residual unchanged.
     beta: decay of the residual.
     chunk, k: `k` of every `chunk` values are kept; see `Rows`.
     by_senders: divide a sum by the number of peers that sent a nonzero value for the coordinate, not by the number
         of all peers.
-    lr, mu: η and μ of torch's SGD.
-    nesterov: whether to use the Nesterov variant.
+    lr, mu: learning rate and momentum of torch's SGD.
+    nesterov: whether to use Nesterov momentum.
     """
 
     own: int
@@ -64,13 +64,15 @@ def land(
     negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Apply one round to one tensor in place. Return the sum of ḡ², (1,) float64.
+    """Apply one round to one tensor in place. Return Σ ḡ², (1,) float64, where ḡ is the mean of all peers' payloads.
 
-    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. If `scale` is given, the residual
-    consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. position (P, M) int32: each peer's
-    kept positions, relative to their chunks. value (P, M) float32: each peer's decoded values at these positions.
-    sent: M float32, the values that this peer sent, if value[own] was changed after sending; else None.
-    negative: the signs of the rotation of the values that were sent (rotation.py); None if they are not rotated.
+    slow, residual, momentum: N float32 values, contiguous.
+    fast: N float32 or bfloat16 values.
+    scale: None, or (B, 1) float32 scales for B blocks; the residual then consists of (B, 256) int8 codes.
+    position: (P, M) int32, the M kept positions of each of P peers, relative to their chunks.
+    value: (P, M) float32, each peer's decoded values at these positions.
+    sent: (M,) float32, the values that this peer sent, if value[own] was changed after sending; else None.
+    negative: sign bits of the rotation that was applied to the values (rotation.py), or None without rotation.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])

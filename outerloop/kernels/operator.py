@@ -1,6 +1,6 @@
-"""Torch operators with one definition in plain torch and optional faster kernels per device.
+"""Define torch operators with a reference implementation in plain torch and optional faster kernels per device.
 
-They are registered with the low-level API of torch.library, because a landing makes hundreds of calls: a call costs
+They are registered through the low-level API of torch.library, because a landing makes hundreds of calls: a call takes
 6 µs with this API, but 40 µs with `torch.library.custom_op`. The operators do not support gradients.
 """
 
@@ -16,14 +16,14 @@ LIBRARY = torch.library.Library("outerloop", "FRAGMENT")
 
 
 class Operator:
-    """The torch operator `outerloop::<name>`, called like its definition.
+    """The torch operator `outerloop::<name>`, with the name and the arguments of its reference implementation.
 
-    Torch's operators do not take tuples that mix int, float and bool. If the definition's last argument is a NamedTuple
-    of numbers, torch receives these numbers as separate arguments, and the definition and every kernel receive the
+    Torch's operators do not take tuples that mix int, float and bool. If the last argument of the implementation is a
+    NamedTuple of numbers, torch receives these numbers as separate arguments, but every implementation receives the
     tuple.
 
     Args:
-        definition: function in plain torch; its annotations become the operator's schema.
+        definition: reference implementation in plain torch; its annotations become the operator's schema.
         mutates: names of the arguments that the operator changes in place.
     """
 
@@ -37,11 +37,11 @@ class Operator:
         self.overload = getattr(torch.ops.outerloop, self.name).default
 
     def __call__(self, *args: Any) -> Any:
-        """Call the kernel that is registered for the device of the arguments, or else the definition."""
+        """Call the kernel for the device of the arguments, or fall back to the reference implementation."""
         return self.overload(*args[:-1], *args[-1]) if self.numbers else self.overload(*args)
 
     def kernel(self, device: str) -> Callable[[Callable], Callable]:
-        """Register the decorated function as the kernel of a device type, "CPU" or "CUDA"."""
+        """Return a decorator that registers a function as the kernel for a device type, "CPU" or "CUDA"."""
 
         def register(function: Callable) -> Callable:
             LIBRARY.impl(self.name, self.flattened(function), device)
@@ -50,20 +50,20 @@ class Operator:
         return register
 
     def fake(self, function: Callable) -> Callable:
-        """Register the decorated function, which returns empty results of the right shapes for tracing.
+        """Register the decorated function, which torch calls in tracing: it returns empty results of the right shapes.
 
-        If the definition takes a NamedTuple, the function receives its numbers as separate arguments.
+        If the operator takes a NamedTuple, the function receives the tuple's numbers as separate arguments.
         """
         torch.library.register_fake(f"outerloop::{self.name}", function, lib=LIBRARY)
         return function
 
     def flattened(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` (the definition or a kernel) with the signature that torch expects."""
+        """Return an implementation of the operator with the signature that torch expects."""
         return function if self.numbers is None else with_separate_numbers(function, self.numbers)
 
 
 def with_separate_numbers(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
-    """Return the function with its last argument, a tuple of type `numbers`, split into one argument per field."""
+    """Return a function that takes one argument per field in place of the last argument, a tuple of type `numbers`."""
     original = signature(function, eval_str=True)
     *tensors, _ = original.parameters.values()
     fields = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for n, t in get_type_hints(numbers).items()]
@@ -76,5 +76,8 @@ def with_separate_numbers(function: Callable[..., Any], numbers: type) -> Callab
 
 
 def operator(*, mutates: Iterable[str] = ()) -> Callable[[Callable], Operator]:
-    """Return a decorator that turns a definition into the operator of the same name."""
+    """Return a decorator that turns a reference implementation into the operator of the same name.
+
+    mutates: names of the arguments that the operator changes in place.
+    """
     return lambda definition: Operator(definition, mutates=mutates)

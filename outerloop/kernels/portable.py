@@ -1,8 +1,8 @@
 """Arithmetic with bit-identical results on every machine.
 
-IEEE 754 defines the sum, product, quotient and square root of floats to the last bit. So a formula computed with one
-such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The results of the following operations may
-differ from machine to machine, so they must not be used for state that replicas share. An arrow points to the
+IEEE 754 defines the sum, product, quotient and square root of floats to the last bit. So a formula that is computed
+with one such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The results of the following
+operations may differ between machines, so they must not be used for state that replicas share. An arrow points to the
 replacement, if there is one.
 
     add(alpha=), addcmul, addcdiv, lerp    one rounding on machines with fused multiply-add, two on others
@@ -30,14 +30,14 @@ COSINE_TERMS = 12
 
 
 def divide(x: Tensor, by: float) -> Tensor:
-    """Return x / by, rounded once (any shape, the dtype of x). The divisor becomes a tensor on the device of x."""
+    """Return x / by, rounded once, in the dtype of x. A GPU would multiply x by the reciprocal of a Python number."""
     return x / x.new_full((), by)
 
 
 def square_root(x: Tensor) -> Tensor:
     """Return √x, rounded once (any shape, float32 or float64).
 
-    On a CPU, numpy computes the root with the CPU's own instruction, because torch may call MKL, whose result can
+    On a CPU, the root is computed by numpy, which uses the CPU's own instruction; torch may call MKL, whose result can
     differ in the last bit.
     """
     if not x.is_cpu:
@@ -48,7 +48,7 @@ def square_root(x: Tensor) -> Tensor:
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """Return the sum of floats, rounded once; infinity if it overflows float64."""
+    """Return the sum of floats, rounded once, or infinity if it overflows float64."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -58,7 +58,7 @@ def exact_sum(values: Iterable[float]) -> float:
 def power(base: float, exponent: int) -> float:
     """Return base^exponent for an exponent >= 0, by repeated squaring.
 
-    The error is at most that of `exponent` roundings.
+    The error is at most that of `exponent` successive roundings.
     """
     result = 1.0
     while exponent:

@@ -1,4 +1,4 @@
-"""Definition of the Rice and Elias-Fano codes of kept positions in plain torch, and their operators.
+"""Reference implementation, in plain torch, of the Rice and Elias-Fano codes for kept positions.
 
 A row consists of the K kept positions of one chunk of L values. They are relative to the chunk and ascend strictly.
 Streams and numbers start with their lowest bit. With p a position of a row and p' the position before it, the row is
@@ -16,9 +16,9 @@ stream begins with their sizes:
 Each Rice lane and each Elias-Fano row starts at a byte boundary and is padded with zeros. The size of an Elias-Fano row
 depends on `Rows` only.
 
-These definitions run if no faster kernel is registered for the device. A decode operator takes the bytes of P >= 1
-peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder never returns; the
-positions of peer p are then meaningless.
+The functions in this file run if no faster kernel is registered for the device. A decode operator takes the bytes of
+P >= 1 peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder never
+returns; the positions of peer p are then meaningless.
 
 Sizes: M kept values in total, C chunks, L values per chunk, K of them kept, R lanes, E kept values per lane, T bits,
 B bytes, P peers.
@@ -37,11 +37,11 @@ from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.kernels.select import Rows
 
 LANE = 1024
-"""Minimum number of kept values per lane: the lane's size (u16) and padding then cost 0.02 bits per value."""
+"""Minimum number of kept values per lane. The lane's size (u16) and padding then take about 0.02 bits per value."""
 
 
 def gaps(position_M: Tensor, k: int) -> Tensor:
-    """Return the number of positions skipped before each kept position of a row, (M,) int64.
+    """Return the number of positions skipped before each kept position, in rows of k: (M,) int64.
 
     The number is negative where a row does not ascend strictly.
     """
@@ -51,13 +51,13 @@ def gaps(position_M: Tensor, k: int) -> Tensor:
 
 
 def are_valid(position_M: Tensor, rows: Rows) -> Tensor:
-    """Return whether every row ascends strictly and stays inside its chunk, as a 0-d bool tensor."""
+    """Return whether the positions of every row ascend strictly and stay inside their chunk, as a 0-d bool tensor."""
     whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
     return (gaps(position_M, rows.k) >= 0).all() & (whole_M < rows.chunk).all() & (rest_M < rows.rest).all()
 
 
 def check_valid(good: Tensor | bool) -> None:
-    """Raise ValueError unless `good`, which is false if an encoder received positions that no selection returns."""
+    """Raise ValueError if `good` is false, because an encoder received positions that no selection returns."""
     if not good:
         raise ValueError("positions must ascend strictly inside their chunk")
 
@@ -66,12 +66,13 @@ def check_valid(good: Tensor | bool) -> None:
 
 
 def rice_bits(rows: Rows) -> int:
-    """Return the smallest b with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
+    """Return b, the number of low bits in a Rice code.
 
-    Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. For this
-    distribution, one more low bit makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). The
-    computation consists of one division and of products, so all machines find the same b: 5 if 64 of 4096 positions
-    are kept, 4 if 128 of 4096, 0 if 38 % or more; never above 14.
+    It is the smallest b with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1). Gaps of random positions are
+    (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. For this distribution, one more low bit
+    makes codes shorter exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). The computation consists of one
+    division and of products, so all machines find the same b: 5 if 64 of 4096 positions are kept, 4 if 128 of 4096 are
+    kept, 0 if 38 % or more are kept; never above 14.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -80,7 +81,7 @@ def rice_bits(rows: Rows) -> int:
 
 
 def lane_rows(rows: Rows) -> int:
-    """Return the number of rows per lane: the smallest number with at least LANE kept values."""
+    """Return the number of rows per lane: the smallest number that contains at least LANE kept values."""
     return -(-LANE // rows.k)
 
 
@@ -90,22 +91,21 @@ def lane_count(rows: Rows) -> int:
 
 
 def rice_max_bytes(rows: Rows) -> int:
-    """Return the maximum size of an encoded tensor in bytes. A row has at most (skipped positions) >> b zeros."""
+    """Return the maximum size in bytes of a Rice-encoded tensor. A row has at most (skipped positions) >> b zeros."""
     b = rice_bits(rows)
     zeros = rows.whole * ((rows.chunk - rows.k) >> b) + ((rows.rest - rows.kept_of_rest) >> b)
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
 def rice_min_bytes(rows: Rows) -> int:
-    """Return a lower bound of the size of an encoded tensor in bytes: the bytes that the lane sizes take."""
+    """Return a lower bound on the size in bytes of a Rice-encoded tensor: the bytes that the lane sizes take."""
     return 2 * lane_count(rows)
 
 
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
-    """Return the lane sizes that `byte_B` begins with, (R,) int64.
+    """Read the sizes of R lanes from the beginning of `byte_B`: (R,) int64, in bytes.
 
-    Returns None if the length of `byte_B` is impossible for these rows, or is not that of the lane sizes plus the
-    lanes.
+    Returns None if the length of `byte_B` is impossible for these rows, or does not match the lane sizes.
     """
     min_bytes = rice_min_bytes(rows)
     if not min_bytes <= byte_B.numel() <= rice_max_bytes(rows):
@@ -117,7 +117,7 @@ def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
 
 @operator()
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
+    """Encode kept positions (M,) int32 as Rice-coded bytes (B,) uint8. Raises ValueError if a position is invalid."""
     rows = Rows(count, chunk, k)
     check_valid(are_valid(position_M, rows))
     gap_M, b, low_b = gaps(position_M, k), rice_bits(rows), upto(rice_bits(rows), position_M)
@@ -131,7 +131,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 
 def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Convert code lengths in bits to the index of each code's first bit, (M,) int64, and lane sizes, (R,) int64."""
+    """Convert the lengths of M codes in bits to the index of each code's first bit, and lane sizes in bytes, int64."""
     lanes, entries = lane_count(rows), lane_rows(rows) * rows.k
     length_RE = pad(length_M, (0, lanes * entries - rows.kept)).view(lanes, entries)
     size_R = (length_RE.sum(1) + 7) // 8
@@ -141,12 +141,15 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 @operator()
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
+    """Decode the Rice-coded bytes of P peers to positions, (P, M) int32.
+
+    Also return whether each peer's bytes are valid, (P,) bool.
+    """
     return decode_each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 to (M,) int32. Also return whether the bytes are valid."""
+    """Decode Rice-coded bytes (B,) uint8 to positions (M,) int32. Also return whether the bytes are valid."""
     size_R = rice_lane_bytes(byte_B, rows)
     if size_R is None:
         return no_positions(byte_B, rows)
@@ -157,9 +160,9 @@ def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode the lanes to gaps, (M,) int64.
+    """Decode the lanes to gaps, (M,) int64, given the lane sizes in bytes.
 
-    Also return whether the codes of every lane end in its last byte and only zeros follow them.
+    Also return whether, in every lane, the codes end in the last byte and only zeros follow them.
     """
     b, entries, end_R = rice_bits(rows), lane_rows(rows) * rows.k, 8 * size_R.cumsum(0)
     bit_T = pad(unpack_codes(byte_B, 1, 8 * byte_B.numel()), (0, 2))
@@ -173,9 +176,9 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """Return two indices for each bit, as if a code started there: the end of its zeros and the start of the next code.
+    """For each bit, assume that a code starts there. Return the indices of the code's first one and of the next code.
 
-    An index outside the stream is replaced by the index of the last bit, which is padding.
+    An index outside the stream is replaced by the index of the last bit, which is padding. b: low bits per code.
     """
     nowhere = len(bit_T) - 1
     one_T = torch.where(bit_T > 0, upto(len(bit_T), bit_T), nowhere).flip(0).cummin(0).values.flip(0)
@@ -183,7 +186,10 @@ def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
 
 
 def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
-    """Return start, next[start], next[next[start]] and so on for every lane, (R, E), in log2 E steps of doubling."""
+    """For each of R lanes, return start, next[start], next[next[start]], ...: E = `entries` indices, (R, E).
+
+    Takes log2 E steps, each of which doubles the number of indices.
+    """
     start_RE = start_R[:, None]
     while start_RE.shape[1] < entries:
         start_RE = torch.cat([start_RE, next_T[start_RE]], dim=1)
@@ -205,22 +211,22 @@ def elias_fano_bytes(length: int, kept: int, low: int) -> int:
 
 
 def blocks(rows: Rows) -> list[tuple[int, int, int]]:
-    """Return (number of rows, chunk length, kept per row) of two blocks: the full chunks, and the shorter last chunk.
+    """Divide the rows into two blocks: the full chunks, and the shorter last chunk. An empty block is left out.
 
-    An empty block is left out.
+    Returns (number of rows, chunk length, kept positions per row) for each block.
     """
     both = [(rows.whole, rows.chunk, rows.k), (1, rows.rest, rows.kept_of_rest)]
     return [block for block in both if block[0] * block[1]]
 
 
 def block_bytes(rows: Rows) -> list[int]:
-    """Return the size in bytes of the rows of each of `blocks`."""
+    """Return the size in bytes of each of the `blocks`, encoded as Elias-Fano."""
     return [number * elias_fano_bytes(length, kept, elias_fano_bits(rows)) for number, length, kept in blocks(rows)]
 
 
 @operator()
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
+    """Encode kept positions (M,) int32 as Elias-Fano bytes (B,) uint8. Raises ValueError if a position is invalid."""
     rows = Rows(count, chunk, k)
     check_valid(are_valid(position_M, rows))
     cut = position_M.long().split([number * kept for number, _, kept in blocks(rows)])
@@ -232,7 +238,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
 
 
 def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
-    """Encode rows of equal shape to their concatenated bytes."""
+    """Encode the kept positions of C rows of equal length, (C, K), as the concatenated bytes of all rows."""
     number, kept = position_CK.shape
     low_l = upto(low, position_CK)
     bit_CT = position_CK.new_zeros(number, 8 * elias_fano_bytes(length, kept, low), dtype=torch.uint8)
@@ -243,12 +249,15 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 
 @operator()
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 of P peers to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
+    """Decode the Elias-Fano bytes of P peers to positions, (P, M) int32.
+
+    Also return whether each peer's bytes are valid, (P,) bool.
+    """
     return decode_each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Decode (B,) uint8 to (M,) int32. Also return whether the bytes are valid."""
+    """Decode Elias-Fano bytes (B,) uint8 to positions (M,) int32. Also return whether the bytes are valid."""
     if byte_B.numel() != sum(block_bytes(rows)):
         return no_positions(byte_B, rows)
     parts = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
@@ -258,7 +267,10 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
-    """Decode rows of equal shape to (C * K,) int32. Also return whether each row has the right number of ones."""
+    """Decode `number` rows of equal length to positions, (number * kept,) int32.
+
+    Also return whether every row has the right number of ones.
+    """
     bit_CT = unpack_codes(byte_B, 1, 8 * byte_B.numel()).view(number, -1)
     low_CT, high_CT = bit_CT[:, : kept * low], bit_CT[:, kept * low :]
     low_CK = (low_CT.reshape(number, kept, low).long() << upto(low, byte_B)).sum(2)
@@ -271,18 +283,18 @@ def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, lo
 
 
 def upto(count: int, like: Tensor) -> Tensor:
-    """Return the tensor 0, 1 .. count - 1 on the device of `like`."""
+    """Return the integers 0 .. count - 1 as a tensor on the device of `like`."""
     return torch.arange(count, device=like.device)
 
 
 def decode_each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Decode the bytes of P peers one by one to (P, M) int32. Also return whether each peer's bytes are valid, (P,)."""
+    """Call `decode` for the bytes of each of P peers. Return stacked positions (P, M) int32 and validity (P,) bool."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)
 
 
 def no_positions(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return the result for bytes that are rejected without decoding."""
+    """Return zeros and False: the result for bytes that are rejected without decoding."""
     return byte_B.new_zeros(rows.kept, dtype=torch.int32), byte_B.new_zeros((), dtype=torch.bool)
 
 

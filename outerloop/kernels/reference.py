@@ -1,4 +1,4 @@
-"""Selection, quantization and packing in plain torch: the definition that every faster kernel must match.
+"""Selection, quantization and packing in plain torch: the reference that every faster kernel must match bit for bit.
 
 Sizes: C chunks, L values per chunk, K of them kept, M values in total, G groups.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def topk_rows(x_CL: Tensor, k: int) -> Tensor:
-    """Return the positions of the k largest magnitudes of each row, ascending. Ties go to the lowest position.
+    """Return the positions of the k largest magnitudes in each row, ascending. Ties go to the lowest position.
 
     (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only its k-th magnitude is used.
     All larger magnitudes are kept, then those equal to it, from the left, until there are k. Magnitudes are compared as
@@ -46,13 +46,13 @@ def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_split_decode(code_GL: Tensor, level_G2: Tensor) -> Tensor:
-    """Return the values of codes: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
+    """Decode the codes of `mean_split`: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
     size_GL = level_G2.float().gather(1, (code_GL & 1).long())
     return torch.where(code_GL >= 2, -size_GL, size_GL)
 
 
 def pack_bits(value_M: Tensor, bits: int) -> Tensor:
-    """Pack M integers below 2**bits into ceil(M * bits / 8) bytes, uint8; the first value is in the lowest bits."""
+    """Pack M integers below 2**bits into ceil(M * bits / 8) bytes, uint8. The first value is in the lowest bits."""
     place = torch.arange(bits, device=value_M.device)
     bit = ((value_M.view(-1, 1).int() >> place) & 1).to(torch.uint8).view(-1)
     byte_B8 = torch.nn.functional.pad(bit, (0, -bit.numel() % 8)).view(-1, 8)
@@ -60,7 +60,7 @@ def pack_bits(value_M: Tensor, bits: int) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Invert `pack_bits`: uint8 bytes -> (count,) int32. Raises ValueError if the length is wrong."""
+    """Unpack the bytes of `pack_bits` to (count,) int32. Raises ValueError if the number of bytes is wrong."""
     if packed.dtype != torch.uint8 or packed.numel() != packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} values of {bits} bits")
     eight = torch.arange(8, dtype=torch.uint8, device=packed.device)
@@ -81,7 +81,7 @@ def pack_codes(code_N: Tensor, bits: int) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Invert `pack_codes`: uint8 bytes -> (count,) uint8. Raises ValueError if the length is wrong."""
+    """Unpack the bytes of `pack_codes` to (count,) uint8. Raises ValueError if the number of bytes is wrong."""
     if packed.dtype != torch.uint8 or packed.numel() != packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
     code_B = (packed.view(-1, 1) >> code_places(bits, packed.device)) & (2**bits - 1)
@@ -89,14 +89,14 @@ def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def code_places(bits: int, device: torch.device) -> Tensor:
-    """Return the index of the first bit of each code within a byte."""
+    """Return the index of each code's first bit within a byte."""
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
 def pack_gaps(position_M: Tensor, count: int) -> Tensor:
     """Encode ascending positions below `count` as gaps, uint8. `count` is appended as a position to detect truncation.
 
-    A gap is the number g of positions skipped before a position. It is encoded as g // 255 bytes with the value 255,
+    A gap g is the number of positions skipped before a position. It is encoded as g // 255 bytes with the value 255,
     then one byte with the value g % 255.
     """
     end_1 = position_M.new_tensor([count])
@@ -108,7 +108,10 @@ def pack_gaps(position_M: Tensor, count: int) -> Tensor:
 
 
 def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
-    """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless M <= at_most and the last gap ends at `count`."""
+    """Decode the gaps of `pack_gaps` to positions, (M,) int64.
+
+    Raises ValueError unless M <= at_most and the last gap ends at `count`.
+    """
     if byte_B.dtype != torch.uint8 or byte_B.dim() != 1 or not 1 <= byte_B.numel() <= at_most + 1 + count // 255:
         raise ValueError(f"{byte_B.numel()} bytes cannot encode the gaps of at most {at_most} positions below {count}")
     last_B = byte_B != 255
@@ -119,7 +122,7 @@ def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
 
 
 def to_scale(size_G: Tensor) -> Tensor:
-    """Convert magnitudes to bfloat16, clamped to its largest finite value."""
+    """Convert magnitudes to bfloat16, clamped to the largest finite bfloat16 value."""
     return size_G.clamp(max=torch.finfo(torch.bfloat16).max).to(torch.bfloat16)
 
 
@@ -144,7 +147,10 @@ def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """Invert `uniform_rows`. Raises ValueError if a code is 2^bits - 1, the only code without a level."""
+    """Decode the codes of `uniform_rows` to (G, L) float32.
+
+    Raises ValueError if a code is 2^bits - 1, the only code without a level.
+    """
     top = 2 ** (bits - 1) - 1
     if (code_GL > 2 * top).any():
         raise ValueError(f"a code is above {2 * top}")
@@ -152,7 +158,10 @@ def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
 
 
 def uniform_levels(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """Decode codes without checking them: (code - top) * scale, float32, clamped to stay finite."""
+    """Decode the codes of `uniform_rows` without checking them: (code - top) * scale in float32, clamped to be finite.
+
+    top = 2^(bits-1) - 1
+    """
     top = 2 ** (bits - 1) - 1
     largest = torch.finfo(torch.float32).max
     return ((code_GL.float() - top) * scale_G.float()[:, None]).clamp(-largest, largest)
@@ -172,18 +181,18 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """Return the values of codes: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32."""
+    """Decode the codes of `fp4_rows`: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32."""
     size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]
 
 
 def sign_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize to sign and mean magnitude per row: (G, L) -> code (G, L) uint8, 1 if x < 0; scale (G,) bfloat16."""
+    """Quantize to signs and a mean magnitude per row: (G, L) -> code (G, L) uint8, 1 if x < 0; scale (G,) bfloat16."""
     return (x_GL < 0).to(torch.uint8), to_scale(x_GL.abs().double().mean(1))
 
 
 def sign_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """Return ± scale, (G, L) float32, for the codes of `sign_rows`."""
+    """Decode the codes of `sign_rows` to ± scale, (G, L) float32."""
     scale_G1 = scale_G.float()[:, None]
     return torch.where(code_GL > 0, -scale_G1, scale_G1)

@@ -9,7 +9,7 @@ float32 and in this order: all machines compute the same bits. Dividing by L fir
 result is clamped to the range of float32. If one of the L values is NaN or infinity, all L results are NaN.
 
 A chunk has L = `chunk` values. A shorter last chunk is cut into the largest blocks of 4^n values that fit, without
-padding. The functions in this file are the definition, in plain torch.
+padding. The functions in this file are the reference implementation, in plain torch.
 Sizes: N values, C chunks, L values per chunk.
 """
 
@@ -33,7 +33,7 @@ VALUES_AT_ONCE = 1 << 18
 def rotate(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
     """Rotate (N,) float32 values chunk by chunk, or rotate them back if `back`. Return a new tensor.
 
-    negative: (ceil(N / 8),) uint8. Bit i % 8 of byte i // 8 is 1 if the sign of value i is -1.
+    negative: random signs, (ceil(N / 8),) uint8. Bit i % 8 of byte i // 8 is 1 if the sign of value i is -1.
     """
     sign_N = signs_of(negative, x.numel())
     y_N = x if back else x * sign_N
@@ -53,13 +53,13 @@ def random_signs(count: int, seed: int) -> Tensor:
 
 
 def signs_of(negative: Tensor, count: int) -> Tensor:
-    """Return the signs of `count` values, +1 or -1 in float32."""
+    """Convert the sign bits of `count` values to factors: +1 or -1 in float32, -1 where the bit is 1."""
     bits = negative[:, None] >> torch.arange(8, dtype=torch.uint8, device=negative.device) & 1
     return 1.0 - 2.0 * bits.reshape(-1)[:count].float()
 
 
 def blocks(x_N: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Yield x in order as matrices with rows of 4^n values: full chunks, then the blocks of a shorter last chunk."""
+    """Yield x, in order, as matrices whose rows have 4^n values: full chunks, then blocks of a shorter last chunk."""
     full = len(x_N) - len(x_N) % chunk
     if full:
         yield from x_N[:full].view(-1, chunk).split(max(1, VALUES_AT_ONCE // chunk))

@@ -7,7 +7,7 @@ If signs are given, x is rotated before the selection (rotation.py).
 The residual is float32, or int8 with scales as defined in `eight_bit`. In the latter case the length of every chunk but
 the last is a multiple of the block length.
 
-The functions in this file are the definition, in plain torch; `cpu/select.py` does the same in one sweep.
+The functions in this file are the reference implementation, in plain torch; `cpu/select.py` does the same in one sweep.
 Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total.
 
 A tensor is cut into chunks in memory order; the last chunk may be shorter.
@@ -29,10 +29,10 @@ from outerloop.kernels.rotation import rotate
 
 @dataclass(frozen=True)
 class Rows:
-    """The division of `count` values into chunks. `k` values of a full chunk are kept, and the same share
-    of a shorter last chunk.
+    """The division of `count` values into chunks, with `k` values kept per chunk.
 
-    The kept values of all chunks are concatenated; those of chunk r start at index r * k.
+    A shorter last chunk keeps the same share of its values, rounded up. The kept values of all chunks are concatenated;
+    those of chunk r start at index r * k.
     """
 
     count: int
@@ -51,29 +51,29 @@ class Rows:
 
     @property
     def chunks(self) -> int:
-        """Number of all chunks."""
+        """Total number of chunks, including a shorter last chunk."""
         return -(-self.count // self.chunk)
 
     @property
     def kept_of_rest(self) -> int:
-        """Number of values kept from a shorter last chunk: k / chunk of its length, rounded up."""
+        """Number of values kept from the shorter last chunk: k / chunk of its length, rounded up."""
         return -(-self.k * self.rest // self.chunk)
 
     @property
     def kept(self) -> int:
-        """Number of values kept from all chunks together."""
+        """Total number of values kept, across all chunks."""
         return self.whole * self.k + self.kept_of_rest
 
 
 def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
-    """Split (N,) into views: the full rows (C, length) and, if there is one, the shorter last row (1, rest)."""
+    """Split x (N,) into views: the full rows (C, length), and the shorter last row (1, rest). Omit an empty view."""
     whole = x_N.numel() // length * length
     rows = [x_N[:whole].view(-1, length), x_N[whole:].view(1, -1)]
     return [row for row in rows if row.numel()]
 
 
 def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tensor]:
-    """Split levels (G, ...), one entry per row, in the same way as `split_rows` splits `count` values into rows."""
+    """Split levels (G, ...), one entry per row, in the same way as `split_rows` splits `count` values."""
     whole = count // length
     return [level for level in (level_G2[:whole], level_G2[whole:]) if level.numel()]
 
@@ -88,7 +88,7 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
 
 
 class Selection(NamedTuple):
-    """Scalar parameters of the equations above.
+    """Scalar parameters of the operator `select`.
 
     beta: decay of the residual.
     chunk, k: `k` of every `chunk` values are kept; see `Rows`.
@@ -108,12 +108,16 @@ def select(
     negative: Tensor | None,
     how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Select the values to keep. Return their positions, relative to their chunks, the values, and Σ (slow − fast)².
+    """Select the values of x = (slow − fast) + residual · beta to keep: the k largest magnitudes of each chunk.
 
-    All inputs are contiguous and have N values: slow and residual float32, fast float32 or bfloat16. If `scale` is
-    given, the residual consists of codes: residual (B, 256) int8, scale (B, 1) float32 for B blocks. The results are
-    (M,) int32, ascending inside each chunk, (M,) float32, and (1,) float64. If a chunk contains NaN or infinity, at
-    least one such value is kept. negative: the signs of the rotation of x (rotation.py), or None if x is not rotated.
+    Returns the M kept positions relative to their chunks, (M,) int32, ascending inside each chunk; the kept values,
+    (M,) float32; and Σ (slow − fast)², (1,) float64. If a chunk contains NaN or infinity, at least one such value is
+    kept.
+
+    slow, residual: N float32 values, contiguous.
+    fast: N float32 or bfloat16 values, contiguous.
+    scale: None, or (B, 1) float32 scales for B blocks; the residual then consists of (B, 256) int8 codes.
+    negative: sign bits of the rotation of x (rotation.py), or None if x is not rotated.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     residual_N = None if residual is None else read_residual(residual, scale, slow.shape)
@@ -132,12 +136,12 @@ def _(slow: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def topk_positions(x_N: Tensor, rows: Rows) -> Tensor:
-    """Return the positions of the largest magnitudes, relative to their chunk and ascending in it: (M,) int32."""
+    """Return the positions of the largest magnitudes of each chunk, relative to the chunk and ascending: (M,) int32."""
     picked = [topk_rows(x_CL, replace(rows, count=x_CL.shape[1]).kept) for x_CL in split_rows(x_N, rows.chunk)]
     return torch.cat([x_N.new_zeros(0, dtype=torch.int32), *(index_CK.view(-1).int() for index_CK in picked)])
 
 
 def absolute(position_M: Tensor, rows: Rows) -> Tensor:
-    """Convert positions in chunks to positions in the tensor, (M,) int64."""
+    """Convert positions relative to their chunks to positions in the whole tensor, (M,) int64."""
     row_M = (torch.arange(rows.kept, device=position_M.device) // rows.k).clamp(max=max(0, rows.chunks - 1))
     return position_M.long() + row_M * rows.chunk

@@ -1,4 +1,4 @@
-"""Descriptions of the arithmetic of parts of the outer loop. With them, the kernels can do the work of these parts.
+"""Descriptions of the arithmetic of an outer loop's parts, which allow the kernels to do the work of these parts.
 
 Each of the four parts (compressor, feedback, aggregate, outer method) may have a method that returns a description of
 its arithmetic: `sparse_codec`, `residual_spec`, `aggregate_rule`, `sgd_spec`. If all four return a description,
@@ -21,7 +21,7 @@ from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext, Parts, Tensors
 
 StoredResidual = tuple[Tensor | None, Tensor | None, float]
-"""Residual, scales and decay β of a tensor. Kernels change the residual in place. Only 8-bit residuals have scales."""
+"""A tensor's residual, its scales and its decay β. Kernels change it in place. Only 8-bit residuals have scales."""
 
 
 class SparseCodec(Protocol):
@@ -31,18 +31,18 @@ class SparseCodec(Protocol):
 
     If `signs` returns signs, x is rotated before the selection, and unpacked values are rotated back.
 
-    `k`: number of values kept out of each `chunk` values, once any warm-up is over.
+    chunk, k: k of every `chunk` values are kept, after any warm-up.
     """
 
     chunk: int
     k: int
 
     def rows_at(self, count: int, context: CodecContext) -> Rows:
-        """Return how a tensor of `count` values is cut into chunks in this round."""
+        """Return how a tensor of `count` values is divided into chunks, and how many are kept, in this round."""
         ...
 
     def signs(self, count: int, context: CodecContext) -> Tensor | None:
-        """Return the random signs of the rotation before the selection (kernels/rotation.py); None: no rotation."""
+        """Return the sign bits of the rotation before the selection (kernels/rotation.py), or None for no rotation."""
         ...
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
@@ -50,7 +50,7 @@ class SparseCodec(Protocol):
         ...
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
-        """Return positions and values (P, M) of P peers. Raises ValueError or KeyError on invalid parts."""
+        """Decode the kept positions and values of P peers, (P, M) each. Raises ValueError or KeyError if invalid."""
         ...
 
 
@@ -59,8 +59,8 @@ class ResidualSpec:
     """A feedback that computes x = Δ + β e and e ← x − x̂.
 
     at_launch: parameter name -> the residual to read.
-    at_landing: (parameter name, slow weights) -> the residual to write, allocated if there was none.
-    block: number of consecutive values that share a scale, 1 without scales.
+    at_landing: (parameter name, slow weights) -> the residual to write, allocated if it did not exist.
+    block: number of consecutive values that share a scale, or 1 if there are no scales.
     begin_memory: parameter name -> the tensor that `begin` subtracts from the slow weights; `at_landing` reuses its
         memory. None if inner steps begin from the slow weights.
     """
@@ -75,8 +75,8 @@ class ResidualSpec:
 class AggregateRule:
     """An aggregate that divides a sum by a number of peers.
 
-    by_senders: divide by the number of peers whose value of the coordinate is not 0 instead of by the number of all
-        peers.
+    by_senders: whether to divide by the number of peers whose value for the coordinate is not 0, instead of by the
+        number of all peers.
     factors: norms of P messages -> the factor of each message, applied before the sum; None if all factors are 1.
     """
 
@@ -95,7 +95,7 @@ class SGDStep:
 
 @dataclass(frozen=True)
 class SGDSpec:
-    """A method that applies the aggregate of pseudo-gradients to the slow weights by plain SGD.
+    """A method that applies the aggregate of pseudo-gradients to the slow weights with plain SGD.
 
     step: name of the first tensor of a fragment -> settings of the fragment's next update. Each call counts as an
         update.
@@ -107,26 +107,26 @@ class SGDSpec:
 
 
 def sparse_codec(compress: object, shape: Size) -> SparseCodec | None:
-    """Return the description that a compressor gives of its codec for tensors of this shape; None if it gives none."""
+    """Return the compressor's description of its codec for tensors of this shape, or None if it provides none."""
     return described(compress, "sparse_codec", shape)
 
 
 def residual_spec(feedback: object) -> ResidualSpec | None:
-    """Return the description that a feedback gives of its arithmetic; None if it gives none."""
+    """Return the feedback's description of its arithmetic, or None if it provides none."""
     return described(feedback, "residual_spec")
 
 
 def aggregate_rule(aggregate: object) -> AggregateRule | None:
-    """Return the description that an aggregate gives of its arithmetic; None if it gives none."""
+    """Return the aggregate's description of its arithmetic, or None if it provides none."""
     return described(aggregate, "aggregate_rule")
 
 
 def sgd_spec(method: object) -> SGDSpec | None:
-    """Return the description that an outer method gives of its arithmetic; None if it gives none."""
+    """Return the outer method's description of its arithmetic, or None if it provides none."""
     return described(method, "sgd_spec")
 
 
 def described(part: object, name: str, *args: object) -> Any:
-    """Return the result of calling a part's method `name`; None if the part has no such method."""
+    """Call a part's method `name` and return its result, or None if the part does not have this method."""
     describe = getattr(part, name, None)  # isinstance with a protocol would take 5 µs per tensor
     return describe(*args) if describe else None

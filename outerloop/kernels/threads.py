@@ -1,6 +1,6 @@
-"""Run compiled loops on as many cores as torch has threads: split by rows, or by whole tensors.
+"""Run compiled loops on as many threads as torch uses, split by rows or by whole tensors.
 
-The loops release the GIL. The result of a row depends on that row only, so it is the same for any number of threads.
+The loops release the GIL. A row's result depends only on that row, so it is the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GRAIN = 1 << 16
-"""Number of values below which a second thread costs more than it saves."""
+"""Minimum number of values per thread. With fewer, another thread costs more than it saves."""
 
 
 class ThreadState(threading.local):
     """Thread-local state.
 
-    exclusive: run the loops of this thread on this thread only, because the other threads process other tensors.
+    exclusive: whether this thread must run its loops alone, because the other threads process other tensors.
     """
 
     exclusive = False
@@ -36,7 +36,7 @@ STATE = ThreadState()
 def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     """Call loop(start, stop) on several threads, so that each of the rows 0 .. rows - 1 is processed once.
 
-    values: number of values in all rows together. It limits the number of threads.
+    values: total number of values across all rows, which limits the number of threads.
     """
     threads = 1 if STATE.exclusive else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
     if threads <= 1:
@@ -52,7 +52,8 @@ def parallel_rows(loop: Callable[[int, int], None], rows: int, *, values: int) -
 def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
     """Apply `parallel_rows` to the rows of several loops as if they were one loop.
 
-    `rows`: number of rows of each loop. `values`: number of values of each loop, in all its rows together.
+    rows: number of rows per loop.
+    values: total number of values per loop, across all rows.
     """
 
     def run_part(first: int, stop: int) -> None:
@@ -66,7 +67,7 @@ def parallel_loops(loops: Sequence[Callable[[int, int], None]], rows: int, *, va
 def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
     """Return work(item) for all items, in order. Each thread processes whole items, which stay in its core's cache.
 
-    values: the number of values of each item. Items so large that the other threads would have to wait for them are
+    values: number of values in each item. Items so large that the other threads would have to wait for them are
     processed first, one after another, with the loops of each item split over all threads. If items fail, the error of
     the first failed item is raised after all items have been processed.
     """
@@ -112,7 +113,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], values: 
 def set_threads(cores: int) -> None:
     """Fix the number of torch threads for the calling thread, whatever other threads set later.
 
-    The number is also queried, because torch does not adopt the setting before it is queried.
+    The number is also queried, because torch does not apply the setting until it is queried.
     """
     torch.set_num_threads(cores)
     torch.get_num_threads()
@@ -120,5 +121,5 @@ def set_threads(cores: int) -> None:
 
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of `threads` - 1 threads that work in addition to the caller; kept until the process ends."""
+    """Return a pool of `threads` - 1 threads that work in addition to the caller; it is kept until the process ends."""
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="outerloop-kernel")

@@ -1,4 +1,4 @@
-"""The two-bit code of kept values: `mean_split` of every group, four codes per byte.
+"""The two-bit code for kept values: `mean_split` of every group, four codes per byte.
 
 Sizes: N values, G groups of `group` values (the last group may be shorter), P peers.
 """
@@ -15,7 +15,7 @@ from outerloop.kernels.select import split_rows, split_rows_of_levels
 
 @operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Encode (N,) float32 to codes, ceil(N / 4) uint8, and levels, (G, 2) bfloat16."""
+    """Encode x, (N,) float32, to codes, ceil(N / 4) uint8, and two levels for each of G groups, (G, 2) bfloat16."""
     coded = [mean_split(x_GL) for x_GL in split_rows(x, group)]
     code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
     return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
@@ -28,7 +28,7 @@ def two_bit_decode(code: list[Tensor], level: list[Tensor], count: int, group: i
 
 
 def decode_one(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    """Decode the code and levels of one peer to (count,) float32."""
+    """Decode the codes and levels of one peer to (count,) float32."""
     codes = split_rows(unpack_codes(code, 2, count), group)
     levels = split_rows_of_levels(level, count, group)
     rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, levels, strict=True)]

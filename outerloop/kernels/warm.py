@@ -19,7 +19,7 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 
 def warm() -> None:
-    """Call every operator once for float32 and for bfloat16 weights, with a residual of 32 and of 8 bits."""
+    """Call every operator for float32 and bfloat16 weights, each with a 32-bit and an 8-bit residual."""
     slow = torch.randn(100)
     residuals = [(torch.zeros(100), None), to_eight_bit(torch.zeros(100))]
     for dtype, residual in itertools.product((torch.float32, torch.bfloat16), residuals):

@@ -19,13 +19,13 @@ from torch import Tensor
 from outerloop.kernels.cpu.compiled import compiled
 
 EMPTY = np.empty(0, np.float32)
-"""Array that compiled loops receive in place of an optional array that is absent."""
+"""Empty array that is passed to compiled loops in place of None."""
 CACHE_LINE = 16
 """Number of float32 values in a cache line."""
 
 
 def as_array(x: Tensor | None) -> Any:
-    """Return a contiguous tensor as a flat view (N,) of its dtype (uint16 for bfloat16). Return EMPTY for None."""
+    """Return a flat numpy view of a contiguous tensor, with its dtype (uint16 for bfloat16). Return EMPTY for None."""
     if x is None:
         return EMPTY
     flat = x.detach().view(-1)
@@ -35,23 +35,24 @@ def as_array(x: Tensor | None) -> Any:
 def convert(source: Any, target: Any) -> None:
     """Set target[: source.size] = source. If the target is bfloat16, float32 values are rounded to nearest even.
 
-    Works in compiled code only.
+    Can be called from compiled code only.
     """
     raise NotImplementedError
 
 
 def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return source[start : start + n] as float32, read-only: a view, or a copy in `buffer`.
+    """Return source[start : start + n] as float32: a view, or a copy in `buffer`. Must not be modified.
 
-    Works in compiled code only.
+    Can be called from compiled code only.
     """
     raise NotImplementedError
 
 
 def element_pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
-    """Return a pointer to array[index]. `kind`: numba type of the array; `what`: LLVM type that the pointer points to.
+    """Return an LLVM pointer to array[index], for use in intrinsics.
 
-    For use in intrinsics.
+    kind: numba type of the array.
+    what: LLVM type that the pointer points to.
     """
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
@@ -59,7 +60,7 @@ def element_pointer(context: Any, builder: Any, kind: Any, array: Any, index: An
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Prefetch the cache line of array[index] into the second-level cache."""
+    """Prefetch the cache line of array[index] into the L2 cache."""
 
     def generate(context, builder, signature, args):
         byte, i32 = ir.IntType(8), ir.IntType(32)
@@ -75,7 +76,7 @@ def prefetch(typing_context, array, index):
 
 @overload(convert)
 def convert_of(source, target):
-    """Choose the implementation of `convert` by the dtypes of source and target."""
+    """Select the implementation of `convert` for the dtypes of source and target."""
 
     def copy(source, target):
         for i in range(source.size):
@@ -99,7 +100,7 @@ def convert_of(source, target):
 
 @overload(float_row)
 def float_row_of(source, start, n, buffer):
-    """Choose the implementation of `float_row` by the dtype of the source."""
+    """Select the implementation of `float_row` for the dtype of the source."""
 
     def view(source, start, n, buffer):
         return source[start : start + n]
@@ -113,9 +114,9 @@ def float_row_of(source, start, n, buffer):
 
 @compiled
 def prefetch_inputs(inputs, start, stop):
-    """Prefetch values start .. stop - 1 of slow, fast and residual (`inputs`).
+    """Prefetch values start .. stop - 1 of the arrays `inputs`: slow, fast and residual.
 
-    `stop` may exceed their size; `fast` and `residual` may be EMPTY.
+    `stop` may exceed the size of the arrays. `fast` and `residual` may be empty.
     """
     slow, fast, residual = inputs
     for i in range(start, min(stop, slow.size), CACHE_LINE):
@@ -128,7 +129,7 @@ def prefetch_inputs(inputs, start, stop):
 
 @compiled
 def sum_of_squares(x, n):
-    """Return Σ x² of the first n values, computed as 64 parallel sums: vectorized, and accurate enough for a metric."""
+    """Return Σ x² of the first n values. It is computed as 64 parallel sums: fast, and accurate enough for a metric."""
     lanes = np.zeros(64, np.float32)
     whole = n // 64
     for block in range(whole):
@@ -144,12 +145,12 @@ def sum_of_squares(x, n):
 
 
 WORD = 64
-"""Number of values in most vectors of this file; the machine processes each as several shorter vectors."""
+"""Number of values in most vectors of this file. The machine processes each of them as several shorter vectors."""
 TOGETHER = 4
 """Number of vectors processed together, with sums and maxima in registers."""
 
 MAGNITUDE = 0x7FFFFFFF
-"""All bits of a float32 except its sign."""
+"""Bit mask of the magnitude of a float32: all bits except the sign."""
 
 PAIR = ir.VectorType(ir.FloatType(), 2)
 FLOATS, INTS = ir.VectorType(ir.FloatType(), WORD), ir.VectorType(ir.IntType(32), WORD)
@@ -157,17 +158,17 @@ MAGNITUDES = ir.Constant(INTS, [MAGNITUDE] * WORD)
 
 
 def everywhere(builder: Any, value: Any, vector: Any) -> Any:
-    """Return a vector that repeats one value."""
+    """Return an LLVM vector of this type with `value` in every lane."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(INTS, [0] * WORD))
 
 
 def offering(vectors: int) -> Any:
-    """Return an intrinsic `offer` that processes `vectors` consecutive vectors."""
+    """Return an intrinsic `offer` that processes `vectors` consecutive vectors of WORD values."""
 
     @intrinsic
     def offer(typing, slow, fast, held, i, beta, x, square, best, j):
-        """Compute x = (slow − fast) + held · β for `vectors` consecutive vectors of values that start at index i.
+        """Compute x = (slow − fast) + held · beta for `vectors` consecutive vectors of values, starting at index i.
 
         `held` is the residual. `best` is int32; all other arrays are float32.
 
@@ -205,7 +206,7 @@ offer_one, offer_together = offering(1), offering(TOGETHER)
 
 @intrinsic
 def add_counted(typing, sums, i, value):
-    """Add `value` to sums[2i] and, unless it is 0, add 1 to sums[2i + 1], with one load and one store."""
+    """Add `value` to sums[2i] and, if it is not 0, add 1 to sums[2i + 1], with one load and one store."""
 
     def generate(context, builder, signature, args):
         index, value = builder.shl(args[1], ir.IntType(64)(1)), args[2]
@@ -221,7 +222,7 @@ def add_counted(typing, sums, i, value):
 
 @intrinsic
 def reaching(typing, bits, i, bound):
-    """Return a uint64 whose bit j is set if the magnitude of float32 number j in bits[i : i + 64] is >= bound."""
+    """Return a uint64 whose bit j is set if |x[i + j]| >= bound. `bits`, `bound`: the bits of float32 x and bound."""
 
     def generate(context, builder, signature, args):
         values = builder.load(element_pointer(context, builder, signature.args[0], args[0], args[1], INTS), align=4)

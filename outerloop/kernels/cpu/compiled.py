@@ -20,11 +20,11 @@ import xxhash
 from numba import config, njit
 
 UNUSED_S = 30 * 86400
-"""Seconds after the last use of a cache folder after which it is deleted."""
+"""Seconds without use after which a cache folder is deleted."""
 
 
 def source_digest(package: Path) -> str:
-    """Return a hash of the names and contents of the Python files in a folder, as 16 hex digits."""
+    """Hash the names and contents of the Python files in a folder. Return 16 hex digits."""
     content = xxhash.xxh3_64()
     for file in sorted(package.glob("*.py")):
         code = file.read_bytes()
@@ -33,7 +33,10 @@ def source_digest(package: Path) -> str:
 
 
 def writable_folder() -> Path | None:
-    """Return <NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache>/outerloop/loops-<hash>; None if it is not writable."""
+    """Create the cache folder, and delete unused ones. Return the folder, or None if it is not writable.
+
+    It is outerloop/loops-<hash> in NUMBA_CACHE_DIR, or else XDG_CACHE_HOME, or else ~/.cache.
+    """
     base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(base) / "outerloop" / f"loops-{source_digest(Path(__file__).parent)}"
     try:
@@ -46,13 +49,15 @@ def writable_folder() -> Path | None:
         delete_unused(folder.parent, now_s=time.time())
         return folder
     logging.getLogger(__name__).warning(
-        "the cache folder %s is not writable: every process compiles its loops again", folder
+        "the cache folder %s is not writable, so every process compiles its loops again: set NUMBA_CACHE_DIR to a"
+        " writable folder",
+        folder,
     )
     return None
 
 
 def delete_unused(parent: Path, *, now_s: float) -> None:
-    """Delete the cache folders that no process has used for UNUSED_S."""
+    """Delete the cache folders in `parent` that no process has used for UNUSED_S seconds."""
     for folder in parent.glob("loops-*"):
         try:
             if now_s - folder.stat().st_mtime > UNUSED_S:
@@ -65,7 +70,7 @@ FOLDER = writable_folder()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a loop: compile it, or load it from the cache, at the first call with each combination of types."""
+    """Compile the decorated loop, or load it from the cache, at its first call with each combination of types."""
     before, config.CACHE_DIR = config.CACHE_DIR, str(FOLDER or "")
     try:
         return njit(nogil=True, error_model="numpy", cache=FOLDER is not None)(function)

@@ -19,21 +19,22 @@ TINY = np.finfo(np.float32).tiny
 
 
 def read_residual_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return residual[start : start + n] as float32; the caller may modify it. Works in compiled code only.
+    """Return residual[start : start + n] as float32. Can be called from compiled code only.
 
-    The row is a view of a float32 residual, or a copy in `buffer`; `write_residual_row` stores it.
+    The row is a view of a float32 residual, or is decoded from an 8-bit residual to `buffer`. The caller may modify the
+    row, and must then call `write_residual_row` to store it.
     """
     raise NotImplementedError
 
 
 def write_residual_row(row: Any, residual: Any, scale: Any, start: int) -> None:
-    """Write back the row that `read_residual_row` returned. Works in compiled code only."""
+    """Store a modified row that `read_residual_row` returned. Can be called from compiled code only."""
     raise NotImplementedError
 
 
 @overload(read_residual_row)
 def read_residual_row_of(residual, scale, start, n, buffer):
-    """Choose the implementation of `read_residual_row` by the dtype of the residual."""
+    """Select the implementation of `read_residual_row` for the dtype of the residual."""
 
     def view(residual, scale, start, n, buffer):
         return residual[start : start + n]
@@ -51,7 +52,7 @@ def read_residual_row_of(residual, scale, start, n, buffer):
 
 @overload(write_residual_row)
 def write_residual_row_of(row, residual, scale, start):
-    """Choose the implementation of `write_residual_row` by the dtype of the residual."""
+    """Select the implementation of `write_residual_row` for the dtype of the residual."""
 
     def stays(row, residual, scale, start):
         pass
@@ -66,7 +67,7 @@ def write_residual_row_of(row, residual, scale, start):
 
 @compiled
 def write_residual_block(x, code, scale):
-    """Compute the codes of the block `x` and its scale, (1,); write them to `code` and `scale`."""
+    """Encode block `x` in 8 bits per value. Write the codes to `code` and their common scale to `scale`, (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
     for i in range(x.size):  # as integers: a maximum of floats is not vectorized, because of NaN
         size = max(size, bits[i] & np.int32(MAGNITUDE))

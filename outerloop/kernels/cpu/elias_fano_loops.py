@@ -1,4 +1,4 @@
-"""Compiled loops for Elias-Fano codes. Every row takes `size` bytes, except a shorter last row, which takes fewer.
+"""Compiled loops for Elias-Fano codes. Every row takes `size` bytes; a shorter last row takes fewer.
 
 Used by positions.py. The names are explained in gap_loops.py.
 """
@@ -23,7 +23,7 @@ from outerloop.kernels.cpu.gap_loops import (
 
 @compiled
 def write(position, byte, rows, low, size, first, stop):
-    """Write the bytes of rows first .. stop - 1. Return False if positions are invalid."""
+    """Encode the positions of rows first .. stop - 1 to `byte`. Return False if a position is invalid."""
     for row in range(first, stop):
         kept, length = row_bounds(position, row, rows)
         if count_zeros(kept, length, 0) < 0:
@@ -40,7 +40,7 @@ def write(position, byte, rows, low, size, first, stop):
 
 @compiled
 def read(byte, position, rows, low, size, first, stop):
-    """Read the positions of rows first .. stop - 1. Return False if a row is invalid."""
+    """Decode the positions of rows first .. stop - 1 from `byte`. Return False if a row is invalid."""
     for row in range(first, stop):
         kept, length = row_bounds(position, row, rows)
         at, stop_at = 8 * row * size, 8 * min(row * size + size, byte.size)

@@ -1,7 +1,7 @@
-"""`finite` for the CPU, on the same threads as the other kernels.
+"""CPU kernel of `finite`, which runs on the same threads as the other kernels.
 
 After a pass over many values, torch's own threads busy-wait for milliseconds and take a core from the next kernel. With
-two threads on two cores, a launch took 1.6 times as long for this reason.
+two threads on two cores, this made a launch take 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INFINITE = 0x7F800000
 
 @finite.kernel("CPU")
 def finite_cpu(x: Tensor) -> Tensor:
-    """Implement `finite`."""
+    """Implement `finite` on the CPU. Tensors other than float32 use the reference implementation."""
     if x.dtype != torch.float32:
         return finite.definition(x)
     bits, found = x.detach().reshape(-1).numpy().view(np.int32), []
@@ -31,7 +31,7 @@ def finite_cpu(x: Tensor) -> Tensor:
 
 @compiled
 def largest(bits, first, last):
-    """Return the largest of bits[first : last], ignoring signs."""
+    """Return the largest magnitude in bits[first : last], float32 values whose bits are read as integers."""
     top = np.int32(0)
     for i in range(first, last):
         top = max(top, bits[i] & np.int32(MAGNITUDE))

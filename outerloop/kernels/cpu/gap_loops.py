@@ -1,4 +1,4 @@
-"""Compiled loops that convert a row of positions to the codes of its gaps and back. Used for Rice and Elias-Fano.
+"""Compiled loops that encode a row of positions as the codes of its gaps, and decode it. Used for Rice and Elias-Fano.
 
 Both codes contain the gaps between the high parts of ascending positions. A gap is encoded as `gap >> b` zeros, a one
 and the b low bits of the gap:
@@ -9,8 +9,8 @@ and the b low bits of the gap:
 Four codes are processed together if they fit in 56 bits, else one at a time. Every run of zeros is checked against the
 end of its lane or row, so that decoding takes bounded time even if the bytes are arbitrary.
 
-Bit streams are read and written 64 bits at a time: each load and store moves 8 bytes and is checked against the end of
-its array, so that nothing is read past the end even if the bytes are arbitrary.
+Bit streams are read and written 64 bits at a time. Each load and store of 8 bytes is checked against the end of its
+array, so that nothing is read past the end even if the bytes are arbitrary.
 
 Names: `at` is a bit offset; `i` and `end` are byte offsets; `word` contains the `fill` bits that are not stored yet
 (fewer than 8 after each `flush`); `m` is the index of a position in its row; `rows` is (count, chunk, k).
@@ -74,7 +74,7 @@ def low_bits(word, bits):
 
 @compiled
 def peek(byte, at):
-    """Return the bits from `at` on, at least 56 of them; the bits past the end of the array are zeros."""
+    """Return at least 56 bits of `byte`, starting at bit offset `at`. Bits past the end of the array are zeros."""
     i = at >> 3
     if i + 8 <= byte.size:
         return load8(byte, i) >> np.uint64(at & 7)
@@ -86,7 +86,7 @@ def peek(byte, at):
 
 @compiled
 def put(byte, i, end, word):
-    """Store the 8 bytes of `word` from byte[i] on, or as many of them as fit before `end`."""
+    """Store the 8 bytes of `word` at byte[i:], or as many of them as fit before byte[end]."""
     if i + 8 <= end:
         store8(byte, i, word)
         return
@@ -97,14 +97,17 @@ def put(byte, i, end, word):
 
 @compiled
 def flush(byte, i, end, word, fill):
-    """Store the pending bits that fill whole bytes; the others remain pending. Return the new (i, word, fill)."""
+    """Store the whole bytes of the `fill` pending bits in `word` at byte[i:]. Return the new (i, word, fill).
+
+    Fewer than 8 bits remain pending.
+    """
     put(byte, i, end, word)
     return i + (fill >> 3), word >> np.uint64(fill & 56), fill & 7
 
 
 @compiled
 def finish(byte, i, end, word):
-    """Store the pending bits, then zeros up to `end`."""
+    """Store the pending bits in `word` at byte[i:], then zeros up to byte[end]."""
     while i < end:
         put(byte, i, end, word)
         i, word = i + 8, np.uint64(0)
@@ -112,7 +115,7 @@ def finish(byte, i, end, word):
 
 @compiled
 def only_zeros(byte, at, stop_at):
-    """Return whether all bits from `at` up to `stop_at` are zeros."""
+    """Return whether bits at .. stop_at - 1 of `byte` are all zero."""
     while at < stop_at:
         if low_bits(peek(byte, at), min(ROOM, stop_at - at)):
             return False
@@ -125,20 +128,20 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap and its length in bits. If the length is above 64, the returned code is wrong."""
+    """Return the code of a gap, with b low bits, and its length in bits. The code is valid only up to 64 bits."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Return two codes concatenated, and their total length in bits. If that is above 64, the result is wrong."""
+    """Concatenate two (code, length in bits) pairs to one such pair. The code is valid only up to 64 bits."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 
 @compiled
 def write_code(byte, i, end, word, fill, gap, b):
-    """Append the code of a gap; the code may have any length. Return the new (i, word, fill)."""
+    """Append the code of a gap, which may have any length, to the bit stream. Return the new (i, word, fill)."""
     while gap >> b > 32:
         i, word, fill = flush(byte, i, end, word, fill + 32)
         gap -= 32 << b
@@ -148,9 +151,9 @@ def write_code(byte, i, end, word, fill, gap, b):
 
 @compiled
 def split(word, b):
-    """Decode the first gap in a word. Return the gap, the length of its code in bits, and the rest of the word.
+    """Decode the first gap in a uint64. Return the gap, the length of its code in bits, and the remaining bits.
 
-    The length exceeds 64 if no bit is set.
+    If no bit of `word` is set, the length exceeds 64.
     """
     zeros = trailing_zeros(word)
     rest = (word >> np.uint64(zeros & 63)) >> ONE
@@ -159,7 +162,7 @@ def split(word, b):
 
 @compiled
 def read_code(byte, at, stop_at, b):
-    """Read a code of any length. Return the end of the code and its gap.
+    """Decode a gap whose code has any length, at bit offset `at`. Return the bit offset of the code's end, and the gap.
 
     The end is past `stop_at` if no bit before `stop_at` is set.
     """
@@ -176,9 +179,9 @@ def read_code(byte, at, stop_at, b):
 
 @compiled
 def count_zeros(kept, length, b):
-    """Return the number of zeros in the codes of a row's gaps.
+    """Return the number of leading zeros in the codes of a row's gaps, summed over the gaps.
 
-    Returns a negative number unless the row ascends strictly within 0 .. length - 1.
+    Returns -1 unless the positions `kept` ascend strictly within 0 .. length - 1.
     """
     signs = zeros = np.int64(kept[0]) >> b
     for m in range(1, kept.size):
@@ -190,7 +193,7 @@ def count_zeros(kept, length, b):
 
 @compiled
 def write_row(byte, i, end, word, fill, kept, b, low, step):
-    """Append the codes of a row. Return the new (i, word, fill)."""
+    """Append the codes of a row's gaps to the bit stream. Return the new (i, word, fill)."""
     min_high, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:
@@ -211,9 +214,10 @@ def write_row(byte, i, end, word, fill, kept, b, low, step):
 
 @compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
-    """Read the codes of a row and set kept[:] = high << low. Return the end of the codes and the next min_high.
+    """Decode a row's gaps from bit offset `at`, and set kept[:] to the high parts of the positions, shifted by `low`.
 
-    The end is past `stop_at` if the codes are invalid.
+    Returns the bit offset of the end of the codes, and the minimum high part of a next position. The end is past
+    `stop_at` if the codes are invalid.
     """
     min_high, m = 0, 0
     while m < kept.size:

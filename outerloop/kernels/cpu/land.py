@@ -1,7 +1,7 @@
-"""`land` for the CPU: one sweep over chunks that fit in the second-level cache.
+"""CPU kernel of `land`: one sweep over chunks that fit in the L2 cache.
 
-Payloads are scattered into one chunk of sums; each sum is stored next to the number of its senders. Without momentum
-and rotation, slow weights change only at coordinates that some peer sent, so only these are updated. The fast weights
+Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum and
+rotation, slow weights change only at coordinates that some peer sent, so only these are updated. The fast weights
 become a copy of the slow weights.
 """
 
@@ -33,7 +33,7 @@ def land_cpu(
     negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Implement `land`."""
+    """Implement `land` on the CPU."""
     rows = Rows(slow.numel(), how.chunk, how.k)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [as_array(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
@@ -49,7 +49,7 @@ def land_cpu(
 
 @compiled
 def land_rows(slow, fast, residual, scale, momentum, position, value, sent, negative, how, first, last, squares):
-    """Land chunks first .. last - 1."""
+    """Land chunks first .. last - 1: update weights, residual and momentum. Set squares[row] to Σ mean² per chunk."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     own_row = np.empty(chunk if negative.size else 0, np.float32)
@@ -90,21 +90,21 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, nega
 
 @compiled
 def keep_row(slow, fast, residual, beta):
-    """Compute e ← (slow − fast) + e · β."""
+    """Compute residual ← (slow − fast) + residual · beta."""
     for i in range(slow.size):
         residual[i] = (slow[i] - fast[i]) + residual[i] * beta
 
 
 @compiled
 def subtract_sent(residual, position, value):
-    """Compute e ← e − v, where v are the values that this peer sent."""
+    """Subtract the values that this peer sent from the residual of one chunk."""
     for j in range(position.size):
         residual[np.uint32(position[j])] -= value[j]
 
 
 @compiled
 def subtract_rotated(residual, position, value, negative, start, own):
-    """Compute e ← e − v, where v are the values that this peer sent, rotated back; `own` is a buffer for v."""
+    """Rotate the values that this peer sent back, and subtract them from the residual of one chunk. `own`: a buffer."""
     own[:] = np.float32(0)
     for j in range(position.size):
         own[np.uint32(position[j])] = value[j]
@@ -115,20 +115,20 @@ def subtract_rotated(residual, position, value, negative, start, own):
 
 @compiled
 def add_sent(position, value, peer, begin, end, sums):
-    """Add one peer's kept values of one chunk to the sums. Where a value is not 0, increment the count of senders."""
+    """Add one peer's values of one chunk to the sums. Where a value is not 0, increment the number of senders."""
     for j in range(begin, end):
         add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
 
 
 @compiled
 def mean_at(sums, i, peers):
-    """Return the mean of one coordinate: its sum divided by `peers`, or by the number of senders if `peers` is 0."""
+    """Return the mean at coordinate i: its sum divided by `peers`, or by its number of senders if `peers` is 0."""
     return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
 
 
 @compiled
 def sent_row(slow, position, peer, begin, end, sums, peers, lr):
-    """Compute slow ← slow − ḡ · η at the coordinates that `peer` sent. Return Σ ḡ² over them.
+    """Compute slow ← slow − mean · lr at the coordinates that `peer` sent. Return Σ mean² over them.
 
     Sets `sums` to zero at these coordinates, so that a coordinate that several peers sent is updated only once.
     """
@@ -144,7 +144,7 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
 
 @compiled
 def mean_row(sums, peers, mean):
-    """Set `mean` to the mean of every coordinate of a chunk, and the sums to zero."""
+    """Set `mean` to the mean at every coordinate of a chunk, then set the sums to zero."""
     for i in range(mean.size):
         mean[i] = mean_at(sums, i, peers)
     sums[: 2 * mean.size] = 0.0
@@ -152,7 +152,7 @@ def mean_row(sums, peers, mean):
 
 @compiled
 def momentum_row(slow, momentum, mean, lr, mu, nesterov):
-    """Compute b ← b · μ + ḡ and update the slow weights."""
+    """Compute momentum ← momentum · mu + mean, then take a step of torch's SGD on the slow weights."""
     for i in range(slow.size):
         b = momentum[i] * mu + mean[i]
         momentum[i] = b
@@ -162,6 +162,6 @@ def momentum_row(slow, momentum, mean, lr, mu, nesterov):
 
 @compiled
 def plain_row(slow, mean, lr):
-    """Compute slow ← slow − ḡ · η."""
+    """Compute slow ← slow − mean · lr."""
     for i in range(slow.size):
         slow[i] = slow[i] - mean[i] * lr

@@ -1,6 +1,6 @@
-"""The operators of kernels/positions.py as compiled, multi-threaded CPU loops, with byte-identical results.
+"""CPU kernels of the operators in kernels/positions.py: compiled, multi-threaded, with byte-identical results.
 
-The Rice encoder first computes the sizes of all lanes, then writes every lane at its offset. The import requires numba.
+The Rice encoder first computes the sizes of all lanes, then writes each lane at its offset. The import requires numba.
 
 Suffixes of names: M kept values in total, R lanes, B bytes, P peers.
 """
@@ -21,9 +21,9 @@ from outerloop.kernels.threads import parallel_loops, parallel_rows
 
 
 def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
-    """Run loops on all threads, each in `pieces` pieces. Return for each loop whether its data are valid.
+    """Run loops on all threads, each split into `pieces` pieces. For each loop, return whether it succeeded.
 
-    The data of a loop are valid if the loop is not None and returned True for all of its pieces.
+    A loop succeeds if it is not None and returns True for all of its pieces.
     """
     present = list(loops)
     passed = [loop is not None for loop in present]
@@ -37,19 +37,19 @@ def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, row
 
 
 def checked_positions(position_M: Tensor, rows: Rows) -> np.ndarray:
-    """Return the positions as an array, after checking their number, which the loops rely on."""
+    """Return the positions as an array, after checking that they are int32 and have the number that loops rely on."""
     assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
     return position_M.contiguous().numpy()
 
 
 def lane_offsets(size_R: np.ndarray) -> np.ndarray:
-    """Convert lane sizes in bytes to the offset of each lane, followed by the end of the last lane: (R + 1,) int64."""
+    """Convert the sizes of R lanes in bytes to the offset of each lane, then the end of the last: (R + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 
 @positions.rice_encode.kernel("CPU")
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """Implement positions.rice_encode."""
+    """Implement `rice_encode` on the CPU."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     position, size_R = checked_positions(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
@@ -65,7 +65,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 @positions.rice_decode.kernel("CPU")
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Implement positions.rice_decode."""
+    """Implement `rice_decode` on the CPU."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     min_bytes, max_bytes, lanes = (
@@ -87,7 +87,7 @@ def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Te
 
 @positions.elias_fano_encode.kernel("CPU")
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """Implement positions.elias_fano_encode."""
+    """Implement `elias_fano_encode` on the CPU."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
@@ -100,7 +100,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
 
 @positions.elias_fano_decode.kernel("CPU")
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """Implement positions.elias_fano_decode."""
+    """Implement `elias_fano_decode` on the CPU."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)

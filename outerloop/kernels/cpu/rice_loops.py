@@ -1,4 +1,4 @@
-"""Compiled loops for Rice codes. A code consists of lanes, and a lane consists of rows.
+"""Compiled loops for Rice codes. An encoded tensor consists of lanes, and a lane consists of rows.
 
 Used by positions.py. The names are explained in gap_loops.py.
 """
@@ -13,14 +13,14 @@ from outerloop.kernels.cpu.gap_loops import count_zeros, finish, only_zeros, rea
 
 @compiled
 def lane_bounds(lane, lane_rows, rows):
-    """Return the first row of a lane and the row after its last row."""
+    """Return a lane's first row, and the row after its last row."""
     count, chunk, _ = rows
     return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
 
 
 @compiled
 def sizes(position, size, rows, lane_rows, b, first, stop):
-    """Set size[lane] to the size of a lane in bytes, for lanes first .. stop - 1. Return False on invalid positions."""
+    """Set size[lane] to the size in bytes of lanes first .. stop - 1. Return False if a position is invalid."""
     for lane in range(first, stop):
         bits = 0
         first_row, last_row = lane_bounds(lane, lane_rows, rows)
@@ -36,7 +36,7 @@ def sizes(position, size, rows, lane_rows, b, first, stop):
 
 @compiled
 def write(position, byte, border, rows, lane_rows, b, first, stop):
-    """Write the codes of lanes first .. stop - 1 to byte[border[lane] : border[lane + 1]]."""
+    """Encode lanes first .. stop - 1; each is written to byte[border[lane] : border[lane + 1]]."""
     for lane in range(first, stop):
         i, end = border[lane], border[lane + 1]
         word, fill = np.uint64(0), 0
@@ -49,10 +49,10 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
 
 @compiled
 def find_lanes(byte, border):
-    """Set border[lane] to the start of each lane and border[-1] to the end of the last lane.
+    """Set border[lane] to the start of each lane, and border[-1] to the end of the last lane.
 
-    Only the lane sizes at the beginning of `byte` are read; the caller must check that `byte` is long enough for them.
-    Return whether `byte` ends where the last lane ends.
+    Reads only the lane sizes at the beginning of `byte`; the caller must check that `byte` is long enough for them.
+    Returns whether `byte` ends where the last lane ends.
     """
     border[0] = 2 * (border.size - 1)
     for lane in range(border.size - 1):
@@ -62,7 +62,7 @@ def find_lanes(byte, border):
 
 @compiled
 def read(byte, position, border, rows, lane_rows, b, first, stop):
-    """Read the positions of lanes first .. stop - 1. Return False if a lane is invalid."""
+    """Decode the positions of lanes first .. stop - 1 from `byte`. Return False if a lane is invalid."""
     for lane in range(first, stop):
         at, stop_at = 8 * border[lane], 8 * border[lane + 1]
         first_row, last_row = lane_bounds(lane, lane_rows, rows)

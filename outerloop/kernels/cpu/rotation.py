@@ -1,4 +1,4 @@
-"""`rotate` for the CPU. It rotates one chunk at a time, which fits in the first-level cache."""
+"""CPU kernel of `rotate`. It processes one chunk at a time, because a chunk fits in the L1 cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from outerloop.kernels.rotation import LARGEST, rotate
 from outerloop.kernels.threads import parallel_rows
 
 LANES = 16
-"""Number of consecutive values for which two stages are computed together."""
+"""Number of consecutive values for which two stages of the transform are computed together."""
 
 
 @rotate.kernel("CPU")
 def rotate_cpu(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
-    """Implement `rotate`."""
+    """Implement `rotate` on the CPU."""
     out, chunks = x.clone(memory_format=torch.contiguous_format), -(-x.numel() // chunk)
     arrays = [as_array(out), as_array(negative)]
     parallel_rows(lambda first, last: rotate_rows(*arrays, chunk, back, first, last), chunks, values=x.numel())
@@ -31,13 +31,13 @@ def rotate_cpu(x: Tensor, negative: Tensor, chunk: int, back: bool) -> Tensor:
 
 
 def bits_array(negative: Tensor | None) -> Any:
-    """Return the signs of a rotation as an array of bytes; an empty array stands for None."""
+    """Return the sign bits of a rotation as an array of bytes, or an empty array if there is no rotation."""
     return np.empty(0, np.uint8) if negative is None else as_array(negative)
 
 
 @compiled
 def rotate_rows(x, negative, chunk, back, first, last):
-    """Rotate the chunks first .. last - 1 in place."""
+    """Rotate chunks first .. last - 1 in place, or rotate them back if `back`."""
     for row in range(first, last):
         start = row * chunk
         rotate_chunk(x[start : start + chunk], negative, start, back)
@@ -45,7 +45,10 @@ def rotate_rows(x, negative, chunk, back, first, last):
 
 @compiled
 def rotate_chunk(x, negative, start, back):
-    """Rotate one chunk in place, in blocks of 4^n values. `start`: position of its first value in the tensor."""
+    """Rotate one chunk in place, or rotate it back if `back`, in blocks of 4^n values.
+
+    start: position of the chunk's first value in the tensor.
+    """
     at = 0
     while at < x.size:
         length, root = 1, np.float32(1)
@@ -66,7 +69,7 @@ def rotate_chunk(x, negative, start, back):
 
 @compiled
 def is_finite(bits):
-    """Return whether none of these float32 values, given by their bits, is NaN or infinity."""
+    """Return whether float32 values are all finite. `bits`: the values' bits, as int32."""
     largest = np.int32(0)
     for i in range(bits.size):
         largest = max(largest, bits[i] & np.int32(MAGNITUDE))
@@ -75,7 +78,7 @@ def is_finite(bits):
 
 @compiled
 def flip_signs(x, negative, start):
-    """Change the sign of the values whose bit in `negative` is 1. `start`: position of x[0] in the tensor."""
+    """Negate each value of x whose bit in `negative` is 1. `start`: position of x[0] in the tensor."""
     whole = x.size // WORD * WORD if start % WORD == 0 else 0
     words = negative[start // 8 : start // 8 + whole // 8].view(np.uint64)
     for j in range(words.size):
@@ -87,7 +90,7 @@ def flip_signs(x, negative, start):
 
 @compiled
 def transform(x, factor):
-    """Replace x, of 4^n values, by the Walsh-Hadamard transform of x · factor, lowest bit first."""
+    """Replace the 4^n values x by the Walsh-Hadamard transform of x · factor, lowest bit of the position first."""
     step = 1
     if x.size >= WORD:
         for i in range(0, x.size, WORD):
@@ -111,7 +114,7 @@ def transform(x, factor):
 
 @intrinsic
 def flip_word(typing, x, i, negative):
-    """Change the sign of x[i + j] if bit j of the uint64 `negative` is 1, for WORD values."""
+    """Negate x[i + j] if bit j of the uint64 `negative` is 1, for each j below WORD."""
 
     def generate(context, builder, signature, args):
         address = element_pointer(context, builder, signature.args[0], args[0], args[1], FLOATS)
@@ -125,7 +128,7 @@ def flip_word(typing, x, i, negative):
 
 @intrinsic
 def transform_word(typing, x, i, factor):
-    """Replace x[i : i + WORD] by the transform of x[i : i + WORD] · factor: one stage for each bit of the position."""
+    """Replace x[i : i + WORD] by the Walsh-Hadamard transform of x[i : i + WORD] · factor, one stage per index bit."""
 
     def generate(context, builder, signature, args):
         address = element_pointer(context, builder, signature.args[0], args[0], args[1], FLOATS)
@@ -143,7 +146,7 @@ def transform_word(typing, x, i, factor):
 
 @intrinsic
 def transform_four(typing, x, i, step):
-    """Apply two stages to the values at i, i + step, i + 2 · step and i + 3 · step, for LANES consecutive i."""
+    """Apply two stages of the transform to x[i + n · step], n = 0 .. 3, for LANES consecutive values of i."""
 
     def generate(context, builder, signature, args):
         lanes = ir.VectorType(ir.FloatType(), LANES)

@@ -1,7 +1,7 @@
-"""`select` for the CPU: one sweep over chunks that fit in the first-level cache.
+"""CPU kernel of `select`: one sweep over chunks that fit in the L1 cache.
 
 A chunk of L values has L / 16 groups. The k-th largest of the group maxima is a lower bound of the k-th largest value.
-Exact selection only examines values that reach this bound: about 1.2 · k candidates in a random chunk. Magnitudes are
+Exact selection examines only values that reach this bound: about 1.2 · k candidates in a random chunk. Magnitudes are
 compared by their bits, as integers, so NaN counts as larger than all numbers.
 """
 
@@ -42,7 +42,7 @@ def select_cpu(
     negative: Tensor | None,
     how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Implement `select`."""
+    """Implement `select` on the CPU."""
     rows = Rows(slow.numel(), how.chunk, how.k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
@@ -55,7 +55,10 @@ def select_cpu(
 
 @compiled
 def select_rows(slow, fast, residual, scale, beta, chunk, k, negative, first, last, position, value, squares):
-    """Select from chunks first .. last - 1. Prefetching the next chunk makes this 1.1 to 1.4 times as fast."""
+    """Select the values to keep from chunks first .. last - 1, and store their positions and values.
+
+    Prefetching the next chunk makes this 1.1 to 1.4 times as fast.
+    """
     x, buffer = np.empty(chunk, np.float32), np.empty((2, chunk), np.float32)
     # `zero` and `nothing` replace absent inputs: x − 0 is x, and x + (−0) is x.
     zero, nothing = np.zeros(chunk, np.float32), np.full(chunk, np.float32(-0.0))
@@ -84,7 +87,7 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, negative, first, la
 
 @compiled
 def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
-    """Compute x = (slow − fast) + residual · β of one chunk and the group maxima of |x|. Return Σ (slow − fast)².
+    """Compute x = (slow − fast) + residual · beta of one chunk, and the group maxima of |x|. Return Σ (slow − fast)².
 
     Prefetches the first half of the chunk that starts at `ahead`.
     """
@@ -112,7 +115,7 @@ def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
 def group_count(n):
     """Return the number of groups in a chunk of n values.
 
-    A group consists of the values in one lane of 16 vectors. Values that do not fill a vector are in no group.
+    A group consists of the values in one lane of 16 vectors. Values that do not fill a vector have no group.
     """
     return (n // WORD * WORD + SPAN - 1) // SPAN * WORD
 
@@ -121,14 +124,14 @@ def group_count(n):
 def lower_bound(best, groups, kept):
     """Return a magnitude that at least `kept` values reach, because at least `kept` group maxima reach it.
 
-    To save two thirds of the bisection steps, up to an eighth more group maxima than necessary may reach it.
+    Up to kept / 8 more group maxima may reach it, which saves two thirds of the bisection steps.
     """
     return kth_largest(best, groups, kept, kept // 8) if groups >= 2 * kept else np.int32(0)
 
 
 @compiled
 def find_candidates(bits, n, bound, near, inputs, ahead):
-    """Write the positions of magnitudes that reach `bound` to `near`, and return their number.
+    """Write the positions of the magnitudes that reach `bound` to `near`, and return their number.
 
     Prefetches the second half of the chunk that starts at `ahead`.
     """
@@ -149,7 +152,7 @@ def find_candidates(bits, n, bound, near, inputs, ahead):
 def keep_largest(near, size, m, kept):
     """Move the positions of the `kept` largest magnitudes from near[:m] to near[:kept], in ascending order.
 
-    Of equal magnitudes, the first are kept.
+    Ties go to the first positions.
     """
     border = kth_largest(size, m, kept, 0)
     room, at = kept - count_above(size, m, border), 0
@@ -162,10 +165,10 @@ def keep_largest(near, size, m, kept):
 
 @compiled
 def kth_largest(size, n, k, spare):
-    """Return a number that k .. k + spare values of size[:n] reach. If ties prevent that, return the k-th largest.
+    """Return a bound that k to k + spare of the values size[:n] reach, or the k-th largest if ties prevent this.
 
-    Uses bisection; 0 <= k <= n. Counts are int32 like the magnitudes, because most time is spent in the counting loop,
-    which can then be vectorized.
+    Uses bisection; 0 <= k <= n. Counts are int32, like the magnitudes, so that the counting loop, which takes most of
+    the time, can be vectorized.
     """
     low, high, reached = np.int32(0x7FFFFFFF), np.int32(0), np.int32(n)
     for i in range(n):
@@ -182,7 +185,7 @@ def kth_largest(size, n, k, spare):
 
 @compiled
 def count_above(size, n, border):
-    """Return how many values of size[:n] are above `border`."""
+    """Return the number of values in size[:n] that are above `border`."""
     count = np.int32(0)
     for i in range(n):
         count += np.int32(size[i] > border)

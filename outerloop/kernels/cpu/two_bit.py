@@ -1,4 +1,4 @@
-"""`two_bit_encode` and `two_bit_decode` for the CPU."""
+"""CPU kernels of `two_bit_encode` and `two_bit_decode`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
 TOGETHER = 4
-"""Number of groups that a thread encodes at a time, so that their codes end at a byte boundary."""
+"""Number of groups that a thread encodes at a time: four, so that their codes end at a byte boundary."""
 
 
 @two_bit_encode.kernel("CPU")
 def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Implement `two_bit_encode`."""
+    """Implement `two_bit_encode` on the CPU."""
     code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch.zeros would wake torch's threads: see finite.py
     level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
     arrays = [as_array(x.contiguous()), group, code, as_array(level)]
@@ -31,7 +31,7 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 @two_bit_decode.kernel("CPU")
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
-    """Implement `two_bit_decode`."""
+    """Implement `two_bit_decode` on the CPU."""
     x_PN = torch.empty(len(code), count)
     arrays = [map(as_array, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
     loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
@@ -41,7 +41,7 @@ def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, grou
 
 @compiled
 def encode_groups(x, group, code, level, first, last):
-    """Encode groups first · TOGETHER .. last · TOGETHER - 1, or up to the last group if there are fewer."""
+    """Encode groups first · TOGETHER .. last · TOGETHER - 1 of x; stop early at the last group of x."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
     levels = np.empty((last - first, 2), np.float32)
     for g in range(first, last):
@@ -64,7 +64,7 @@ def encode_groups(x, group, code, level, first, last):
 
 @compiled
 def decode_groups(code, level, group, x, first, last):
-    """Decode groups first .. last - 1."""
+    """Decode groups first .. last - 1 to x."""
     levels = np.empty((last - first, 2), np.float32)
     convert(level[2 * first : 2 * last], levels.reshape(-1))
     for g in range(first, last):

@@ -1,7 +1,7 @@
-"""Triton kernels for CUDA, bit-identical to their definitions. Importing this package registers them.
+"""Triton kernels for CUDA, bit-identical to the reference implementations. Importing this package registers them.
 
-Raises ImportError if Triton is missing, or older than 3.6: Triton 3.5, which torch 2.9 installs, rounds denormal
-numbers to zero.
+Raises ImportError if Triton is missing or older than 3.6: Triton 3.5, which torch 2.9 installs, rounds denormal numbers
+to zero.
 """
 
 import triton

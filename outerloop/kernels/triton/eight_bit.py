@@ -20,7 +20,7 @@ ROUNDER = tl.constexpr(1.5 * 2.0**23)
 
 @triton.jit
 def load_residual(residual, scale, at, mask):
-    """Load values of a residual as float32; 0 where the mask is false."""
+    """Load the values at positions `at` of a residual as float32. Return 0 where the mask is false."""
     e = load_float(residual + at, mask)
     if scale is not None:
         e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=mask, other=0.0)
@@ -29,7 +29,7 @@ def load_residual(residual, scale, at, mask):
 
 @triton.jit
 def store_residual(values, code, scale, start, length, TILE: tl.constexpr):
-    """Encode `values`, the chunk of the residual that starts at `start`, and store its codes and scales.
+    """Encode one chunk of the residual (`values`, which starts at position `start`), and store its codes and scales.
 
     TILE is a multiple of BLOCK.
     """

@@ -1,4 +1,4 @@
-"""`land` in Triton: a few programs per multiprocessor, each of which processes one chunk after another.
+"""Triton kernel of `land`: a few programs per multiprocessor, each of which processes one chunk after another.
 
 A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. The
 values of the peers are added to it one peer after another, in name order, with a barrier in between. The positions of
@@ -43,7 +43,7 @@ def land_triton(
     negative: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Implement `land`. If the values are rotated or the chunks are too long, call the reference definition."""
+    """Implement `land` on the GPU. Fall back to the reference implementation for rotated values and long chunks."""
     if how.chunk > LARGEST_CHUNK or negative is not None:
         return land.definition(slow, fast, residual, scale, momentum, position, value, sent, negative, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
@@ -89,7 +89,7 @@ def land_triton(
 
 
 def resident(x: Tensor, warps: int) -> int:
-    """Return how many programs of `warps` warps the device of x can hold at once; 1 on a CPU."""
+    """Return how many programs of `warps` warps the device of x can hold at once, or 1 on a CPU."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count * (WARPS // warps) if x.is_cuda else 1
 
 
@@ -124,7 +124,7 @@ def land_chunks(
     TILE: tl.constexpr,
     KEPT_TILE: tl.constexpr,
 ):
-    """Land row first + program and every num_programs-th row after it, up to row last - 1.
+    """Apply the round to row first + program, and to every num_programs-th row after it, up to row last - 1.
 
     Each phase ends at a barrier.
     """
@@ -160,7 +160,7 @@ def land_chunks(
 
 @triton.jit
 def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
-    """Add all peers' kept values of one chunk to the sums, in the order of the peers."""
+    """Add all peers' kept values of one chunk to the sums, one peer after another."""
     for _ in range(peers):
         for done in range(0, kept, KEPT_TILE):
             lane = done + tl.arange(0, KEPT_TILE)
@@ -178,7 +178,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_at(total, senders, lane, mask, divisor):
-    """Return ḡ. Where the sum is 0, divide 1 instead and ignore the quotient, because dividing 0 is slow on a GPU."""
+    """Return the mean: sum / divisor, or sum / senders. A sum of 0 is not divided, because that is slow on a GPU."""
     x = tl.load(total, mask=mask, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:
@@ -188,9 +188,9 @@ def mean_at(total, senders, lane, mask, divisor):
 
 @triton.jit
 def sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, beta, lr, mu, NESTEROV: tl.constexpr):
-    """Update one tile.
+    """Update the residual e (or its buffer `held`), the momentum b, and the slow and fast weights of one tile.
 
-    residual or its buffer ← (slow − fast) + e · β;  b ← b · μ + ḡ;  slow ← slow − step · η;  fast ← slow
+    e ← (slow − fast) + e · beta;  b ← b · mu + mean;  slow ← slow − step · lr;  fast ← slow
     """
     at = start + lane
     x = load_float(slow + at, mask)
@@ -212,7 +212,7 @@ def sweep(slow, fast, residual, scale, held, momentum, start, lane, mask, mean, 
 
 @triton.jit
 def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
-    """Compute e ← e − v, where v are the values that this peer sent."""
+    """Subtract the values that this peer sent from the residual of one chunk."""
     for done in range(0, kept, KEPT_TILE):
         lane = done + tl.arange(0, KEPT_TILE)
         mask = lane < kept

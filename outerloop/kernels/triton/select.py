@@ -1,4 +1,4 @@
-"""`select` in Triton: one program per chunk, which it reads once and holds in registers.
+"""Triton kernel of `select`: one program per chunk, which it reads once and holds in registers.
 
 Magnitudes are compared by their bits, as integers, so NaN counts as larger than all numbers. The threshold is found by
 bisection over these integers. Bisection starts at a number that at least k values of a chunk reach: the chunk is
@@ -36,7 +36,7 @@ def select_triton(
     negative: Tensor | None,
     how: Selection,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Implement `select`. If the values are rotated or the chunks are too long, call the reference definition."""
+    """Implement `select` on the GPU. Fall back to the reference implementation for rotated values and long chunks."""
     if how.chunk > LARGEST_CHUNK or negative is not None:
         return select.definition(slow, fast, residual, scale, negative, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
@@ -80,7 +80,7 @@ def select_chunk(
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Select from row first + program. Store the kept positions, ascending, their values, and Σ (slow − fast)²."""
+    """Select the values to keep in row first + program. Store them, their ascending positions, and Σ (slow − fast)²."""
     row = tl.program_id(0).to(tl.int64) + first
     lane = tl.arange(0, BLOCK)
     mask = lane < length
@@ -105,7 +105,7 @@ def select_chunk(
 
 @triton.jit
 def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a number that exactly k values reach (more than k in case of ties), and how many values reach it.
+    """Return a bound that exactly k values reach (or more than k, with ties), and the number of values that reach it.
 
     Requires GROUPS >= k.
     """
@@ -123,5 +123,5 @@ def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_from(size, border):
-    """Return how many values are at least `border`."""
+    """Return the number of values that are at least `border`."""
     return tl.sum((size >= border).to(tl.int32), 0)

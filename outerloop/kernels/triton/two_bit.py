@@ -1,4 +1,4 @@
-"""`two_bit_encode` and `two_bit_decode` in Triton.
+"""Triton kernels of `two_bit_encode` and `two_bit_decode`.
 
 Encoding takes two kernels, because a byte may contain codes of two groups: the first computes the mean and the levels
 of each group, the second writes the bytes. The input consists of the kept values only, so both kernels move little data
@@ -23,7 +23,7 @@ BYTES = 256
 
 @two_bit_encode.kernel("CUDA")
 def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Implement `two_bit_encode`."""
+    """Implement `two_bit_encode` on the GPU."""
     x, count = x.contiguous(), x.numel()
     code = x.new_empty(packed_bytes(count, 2), dtype=torch.uint8)
     mean_G = x.new_empty(-(-count // group), dtype=torch.float64)
@@ -49,7 +49,7 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 @two_bit_decode.kernel("CUDA")
 def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
-    """Implement `two_bit_decode`."""
+    """Implement `two_bit_decode` on the GPU."""
     x_PN = level[0].new_empty(len(level), count, dtype=torch.float32)
     block = 4 * BYTES
     with torch.cuda.device_of(x_PN):
@@ -62,7 +62,7 @@ def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, g
 
 @triton.jit(do_not_specialize=["count"])
 def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
-    """Compute the mean of |x| in group g (program g), then the means of the |x| up to it and above it."""
+    """Compute the mean of |x| in the program's group, and two levels: the means of the |x| up to it and above it."""
     g = tl.program_id(0).to(tl.int64)
     n = tl.minimum(count - g * group, group)
     x += g * group
@@ -86,13 +86,13 @@ def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
 
 @triton.jit
 def magnitude(x, lane, n):
-    """Return |x| in float64, 0 past the end."""
+    """Return |x| in float64, and 0 past the end of the group."""
     return tl.abs(tl.load(x + lane, mask=lane < n, other=0.0)).to(tl.float64)
 
 
 @triton.jit(do_not_specialize=["count"])
 def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
-    """Encode BLOCK bytes, each with the codes of four values."""
+    """Write BLOCK bytes of codes. Each byte contains the codes of four values."""
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = tl.arange(0, 4)[None, :]
     at = byte[:, None] * 4 + place
@@ -105,7 +105,7 @@ def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count"])
 def decode_values(code, level, x, count, group, BLOCK: tl.constexpr):
-    """Decode BLOCK values. The sign is a factor, because Triton computes −x as 0 − x, which maps 0 to 0, not −0."""
+    """Decode BLOCK values. Signs are factors, because Triton computes −x as 0 − x, which turns 0 into 0, not −0."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < count
     byte = tl.load(code + at // 4, mask=mask, other=0).to(tl.int32)
