@@ -33,7 +33,7 @@ BUSY_S = 10.0  # interval of keep-alives to a peer that is waiting; it gives up 
 RETRY_S = 0.1, 2.0  # first and longest pause between attempts to reach a peer
 EXHAUSTED_S = 1.0  # pause before retrying after file descriptors or disk space ran out
 GONE_AFTER_S = 6.0  # a peer counts as gone if every dial fails for this long; libp2p dials at most once per 5 s
-GONE_TRIES = 3  # number of consecutive dials that must be exceeded as well before a peer counts as gone
+GONE_TRIES = 3  # in addition, more than this number of consecutive dials must have failed
 
 SEND_S = 10.0  # sending one ballot; the next view makes up for a lost ballot
 POLL_S = 60.0  # a peer has this long to offer its payload, which may not be ready yet; then it is asked again

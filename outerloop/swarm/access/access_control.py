@@ -44,7 +44,7 @@ class RejectionLog:
         self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # (last log time, refusals since)
 
     def note(self, kind: Kind, who: str, why: str) -> None:
-        """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.
+        """Count a refusal, and log it unless a refusal of `who` of the same kind was logged within QUIET_S.
 
         `who`: the sender's name or peer id, already verified. `why`: the reason, in one line.
         """

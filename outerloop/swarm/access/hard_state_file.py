@@ -76,7 +76,7 @@ class HardStateFile:
         if stored.peer != self._own and id_of(stored.peer) == id_of(self._own):
             raise UserError(
                 f"this peer has voted in the run as {stored.peer}, but is {self._own} now: restart it as "
-                f"worker {int(stored.peer.partition('-')[0])} of its machine"
+                f"worker {int(stored.peer.partition('-')[0])} on its machine"
             )
 
 
@@ -125,7 +125,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
 
 
 def generation_of(disk: Disk) -> int:
-    """Return the start count of the process that last synced this hard state, or 0 if it cannot be read."""
+    """Return the start count of the process that last synced the hard state on `disk`, or 0 if it cannot be read."""
     if _readable(disk) is None or GENERATION not in disk.names():
         return 0
     value = bytes(disk.read(GENERATION))

@@ -104,7 +104,7 @@ class Life:
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
     def leave_out(self, count: int) -> None:
-        """Mark `count`, which a process with a copy of the key has used, as used. Later starts get higher counts."""
+        """Record that a process with a copy of the key has used `count`, so that later starts get higher counts."""
         identity = Identity.read(self.path)
         if count > (identity.starts or 0):
             _replace(self.path, replace(identity, starts=count))

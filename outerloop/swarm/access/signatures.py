@@ -60,7 +60,7 @@ class Signatures:
         return peer_id_of(self._key.public_key())
 
     def sign(self, context: str, run: str | bytes, *fields: Field) -> bytes:
-        """Return this peer's signature of the context, run and fields: 64 bytes, deterministic."""
+        """Return this peer's deterministic 64-byte signature of the context, run and fields."""
         return self._key.sign(_message(context, run, fields))
 
     def verify(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:

@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""Maximum number of entries: the size of the largest roster, or 4 MB on disk and in an answer to a poll. A further
-entry replaces the oldest one."""
+"""Maximum number of entries, equal to the size of the largest roster. A full register takes 4 MB, on disk and in an
+answer to a poll. A further entry replaces the oldest one."""
 MAX_OUTSIDERS = 64
 """Once this number of peers is expelled, only peers in a recent roster are added. The limit is needed because new keys
 are free in an open run, and each lying key costs this peer a write and a message to all peers."""
@@ -53,7 +53,7 @@ Lift = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Expulsion:
-    """The entry of one expelled peer. `found_s`: seconds since 1970 by this machine's clock."""
+    """The register's entry for one expelled peer. `found_s`: when this peer learned of the offence (Unix time)."""
 
     peer: str
     session: str

@@ -30,7 +30,10 @@ class DhtNode(DHTNode):
     """hivemind's node with time limits, because a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
-        """Return the value found for `key` within READ_S, or None. `latest`: search all nodes near the key."""
+        """Return the value found for `key` within READ_S, or None.
+
+        `latest`: whether to search all nodes near the key for the latest value.
+        """
         enough = {"sufficient_expiration_time": float("inf")} if latest else {}
         [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
         try:

@@ -188,14 +188,14 @@ class GuardedProtocol(DHTProtocol):
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
             raise NotListed("this peer answers only the peers in its exchange.allow")
         if lacking := self._requests.spend(remote):
-            raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
+            raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests per second")
         self._spend(remote, request.ByteSize())
         return remote
 
     def _spend(self, remote: str, size: int) -> None:
         """Charge `size` bytes to a peer's budget. Raises RequestRefused if they exceed the rate limit."""
         if lacking := self._bytes.spend(remote, size):
-            raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
+            raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes per second")
 
     def _refused(self, who: str, why: str) -> RequestRefused:
         """Log that a request is refused, and return the error to raise. `who`: the peer, or "all non-members"."""

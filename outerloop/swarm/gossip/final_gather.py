@@ -80,7 +80,7 @@ class FinalGather(RpcService):
         self._fetches = BackgroundTasks()
 
     async def run(self, number: int, blob: bytes) -> list[Contribution]:
-        """Run final gather `number`. Return this peer's share `blob` and the shares fetched, in the order of names."""
+        """Run final gather `number`. Return this peer's share `blob` and all fetched shares, in member order."""
         names, own = self._members.names, self._transport.peer_id
         others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
         share = await self._sign(number, blob)
@@ -101,7 +101,7 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait, for at most `wait_s`, for members that still fetch from this peer. Ignore those silent for STALL_S."""
+        """Wait up to `wait_s` for members that are still fetching from this peer. Ignore those silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():

@@ -20,7 +20,7 @@ class PairingTimeout:
     """Computes the pairing timeout from the last INNER_TIMES inner times, all in seconds.
 
     Raises:
-        UserError: if the fraction is negative, or the limits are out of order.
+        UserError: if the fraction is negative, or not 0 < min_s <= max_s.
     """
 
     def __init__(self, fraction: float, *, min_s: float, max_s: float) -> None:

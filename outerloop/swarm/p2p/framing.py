@@ -106,7 +106,7 @@ class Stream:
                 of_piece -= len(piece)
                 yield piece
         if await self._read(len(END_MARK), self._stall_s) != END_MARK:
-            raise BrokenStream("the message does not end where it should")
+            raise BrokenStream("the end mark is missing after the message")
 
     async def send_object(self, value: dict[str, Any]) -> None:
         await self.send(msgpack.packb(value))

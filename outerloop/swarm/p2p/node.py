@@ -151,7 +151,7 @@ class Node:
         self.dht = await self._enter_dht(self._p2p)
 
     async def seen_at(self, peer_id: str) -> str:
-        """Return the address from which a connected peer is seen, or "" if there is no open connection to it."""
+        """Return the remote address of the connection to a peer, or "" if the peer is not connected."""
         assert self._p2p is not None
         async with limit(STOP_S):
             connected = await self._p2p.list_peers()

@@ -37,8 +37,8 @@ class Measured:
     """Result of a probe.
 
     `clock_ahead_s`: seconds by which the remote clock is ahead, plus or minus half of `round_trip_s`. `up`, `down`:
-    transfer rates in bytes/s, or None if the peer granted no transfer. `seen`: the address from which the peer sees
-    this peer connect, or "" if it is unknown.
+    transfer rates in bytes/s, or None if the peer granted no transfer. `seen`: this peer's address as seen by the
+    remote peer, or "" if it is unknown.
     """
 
     round_trip_s: float
@@ -49,7 +49,7 @@ class Measured:
 
 
 class Probes:
-    """Answers probes. `seen`: returns the address from which a remote peer is connected to this peer."""
+    """Answers probes. `seen`: returns a remote peer's address as seen by this peer."""
 
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport

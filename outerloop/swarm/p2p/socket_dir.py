@@ -18,7 +18,7 @@ from pathlib import Path
 TMP = Path("/tmp")
 PREFIX = "outerloop-swarm-"
 UNNAMED = "outerloop-new-"
-YOUNG_S = 60.0  # a folder without a final name that is younger than this may be about to be locked
+YOUNG_S = 60.0  # the owner of an unnamed folder younger than this may be about to lock it
 
 
 class SocketFolder:

@@ -108,7 +108,7 @@ class RpcService(ABC):
 
     @abstractmethod
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer the first message on a stream that the peer `remote` (its authenticated id) has opened.
+        """Answer `request`, the first message on a stream opened by the peer `remote` (its authenticated id).
 
         The stream is closed when this method returns. Implementations raise Unreadable if the request is malformed.
         """

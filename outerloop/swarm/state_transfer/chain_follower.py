@@ -41,7 +41,7 @@ class ChainFollower:
     async def newest_commit(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
         """Wait for the newest proven commit (proof.py), and return it. Log peers whose commits contradict it.
 
-        If neither the roster nor an allow-list is known, there are no voters. Then more than half of the peers asked
+        If neither the roster nor an allow-list is known, the voters are unknown. Then more than half of the peers asked
         must hold the commit or, if there is no such majority, more than half of the peers that answer.
         """
         while True:

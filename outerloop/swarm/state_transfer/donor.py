@@ -32,7 +32,7 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 FURTHEST_AHEAD = 2
 """Maximum number of commits that a requested commit may be ahead of the last commit landed at this donor."""
 COPY_EVERY = 4
-"""Of this many consecutive commits, at most two have their states copied: one is a multiple of COPY_EVERY."""
+"""Of this many consecutive commits, at most two have their states copied, one of which is a multiple of COPY_EVERY."""
 
 
 def next_common(number: int) -> int:
@@ -172,5 +172,5 @@ def protocol_of(run: str) -> str:
 
 
 def content_of(run: str) -> str:
-    """Return the name used as the run name in bulk transfers of manifests and chunks."""
+    """Return the run name to use for bulk transfers (bulk.py) of manifests and chunks."""
     return f"{run}/state"

@@ -201,7 +201,7 @@ def test_requests_beyond_the_budget_are_refused_and_a_member_s_are_not_spent_by_
         await wire.node(own, members=[id_of(B)])
         answered = [await refused(wire, number, find(KEY.to_bytes())) for number in (9, 10, 11) for _ in range(100)]
         assert answered.count("") == 2 * REQUESTS.burst
-        assert any("requests a second" in why for why in answered) and own.refusals.of_kind["requests"] > 0
+        assert any("requests per second" in why for why in answered) and own.refusals.of_kind["requests"] > 0
         assert not any([await refused(wire, B, find(KEY.to_bytes())) for _ in range(int(REQUESTS.burst))])
 
     asyncio.run(act())
@@ -216,8 +216,8 @@ def test_bytes_beyond_the_budget_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         for number in range(5):
             node.storage.store_subkey(KEY, f"{number}", bytes(8000), time.time() + 60)
         why = [await refused(wire, B, find(KEY.to_bytes())) for _ in range(5)]
-        assert why[:2] == ["", ""] and "bytes a second" in why[3], "40 kB each time"
-        assert "bytes a second" in await refused(wire, 3, find(bytes(200_000)))
+        assert why[:2] == ["", ""] and "bytes per second" in why[3], "40 kB each time"
+        assert "bytes per second" in await refused(wire, 3, find(bytes(200_000)))
 
     asyncio.run(act())
 

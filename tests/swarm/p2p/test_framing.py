@@ -69,7 +69,7 @@ def test_wrong_content_raises() -> None:
 
 
 def test_a_wrong_end_raises() -> None:
-    with pytest.raises(BrokenStream, match="end where"):
+    with pytest.raises(BrokenStream, match="end mark is missing"):
         run(receive(frame(bytes(100), end=b"more")))
 
 
