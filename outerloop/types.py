@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from torch import Tensor  # the command line prints its help without torch
+    from torch import Tensor  # so that the command line prints its help without importing torch
 
 Result = TypeVar("Result")
 
@@ -110,7 +110,7 @@ class Outvoted(ReplicasDiverged):
 
 @dataclass(frozen=True, order=True)
 class Round:
-    """One exchange of one fragment of the model."""
+    """One exchange of one model fragment, identified by its number and the index of the fragment."""
 
     number: int
     fragment: int = 0

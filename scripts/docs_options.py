@@ -21,8 +21,8 @@ Every option of `outerloop train`, with its default and meaning. `outerloop opti
 This page is written by `python scripts/docs_options.py` from the files in `configs/`.
 
 An option is set as `name=value`; a group as `group=choice`, which also sets the options below that choice. Precedence:
-command line, then recipe, then the choice's own file. `null` means no value; `???` must be set. Prefix an
-option of your own part with `+`.
+command line, then recipe, then the choice's own file. `null` means no value; `???` must be set. Prefix an option of
+your own part with `+`.
 """
 
 

@@ -67,7 +67,7 @@ def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np
 def decide(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
     """Return the time at which all peers have the decision and all included payloads, and a mask of the late peers.
 
-    The time is infinite if too few payloads for a majority arrive. The messages of late peers are left out.
+    The time is infinite if too few peers for a majority are present. The payloads of late peers are left out.
     """
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
@@ -126,6 +126,6 @@ def utilization(compute_s: float, exposed_s: float) -> float:
 def bandwidth_for(share: float, *, bits: float, compute_s: float, hidden_s: float) -> float:
     """Return the bits/s required for a utilization of `share`, if `bits` are exchanged per `compute_s` of inner steps.
 
-    `hidden_s` is the part of the exchange that overlaps inner steps.
+    `hidden_s` is the time for which the exchange overlaps inner steps.
     """
     return bits / (hidden_s + compute_s * (1 / share - 1))

@@ -128,7 +128,7 @@ class GossipSimulation:
             self.schedule_proposal(peer, now_s)
 
     def time_out(self, peer: int, now_s: float) -> None:
-        """End the peer's patience: propose to any ready peer; if there is none, take a solo step."""
+        """Handle the end of the peer's patience: propose to any ready peer, or take a solo step if there is none."""
         if self.peers[peer].ready and not self.propose(peer, self.known_ready_peers(peer, now_s), now_s):
             self.solo += 1
             self.leave_pool(peer)
