@@ -132,7 +132,7 @@ def check(received: Any, own: Tensors) -> None:
     """Check that `received` has the names, shapes and dtypes of `own`, and is finite. Raises ValueError if not."""
     if received.keys() != own.keys():
         raise ValueError(
-            f"of the received and the local state, only one has {', '.join(sorted(received.keys() ^ own.keys()))}"
+            f"the received and the local state differ: only one has {', '.join(sorted(received.keys() ^ own.keys()))}"
         )
     for name, x in own.items():
         theirs, kind = received[name], f"{x.dtype} {tuple(x.shape)}"
@@ -147,15 +147,15 @@ def check(received: Any, own: Tensors) -> None:
 def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
     """Check that the compressor can use the received agreed tensors. Raises ValueError or TypeError if it cannot."""
     if received.keys() != {"agreed"}:
-        raise ValueError("what was agreed on must be a map with the key agreed")
+        raise ValueError("the agreed tensors must be a map with the key agreed")
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):
-            raise ValueError(f"with the compressor of this peer, nothing is agreed on for {name}")
+            raise ValueError(f"with this peer's compressor, nothing is agreed on for {name}")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
-            raise ValueError(f"what was agreed on for {name} must be a round number and a tensor of positions")
+            raise ValueError(f"the agreed value for {name} must be a round number and a tensor of positions")
         try:
             codec.check_agreed(positions, slow[name].shape)
         except ValueError as error:
-            raise ValueError(f"what was agreed on for {name}: {error}") from error
+            raise ValueError(f"the agreed tensor for {name} is invalid: {error}") from error

@@ -33,7 +33,7 @@ ROOM = 56
 
 @intrinsic
 def trailing_zeros(typing, word):
-    """Return the number of zeros below the lowest set bit of a uint64; 64 if no bit is set."""
+    """Return the number of zeros below the lowest set bit of a uint64, or 64 if no bit is set."""
 
     def generate(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -128,14 +128,14 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap, with b low bits, and its length in bits. The code is valid only up to 64 bits."""
+    """Return the code of a gap, with b low bits, and its length in bits. A code longer than 64 bits is invalid."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Concatenate two (code, length in bits) pairs to one such pair. The code is valid only up to 64 bits."""
+    """Concatenate two (code, length in bits) pairs into one. A code longer than 64 bits is invalid."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 

@@ -104,7 +104,7 @@ def subtract_sent(residual, position, value):
 
 @compiled
 def subtract_rotated(residual, position, value, negative, start, own):
-    """Rotate the values that this peer sent back, and subtract them from the residual of one chunk. `own`: a buffer."""
+    """Undo the rotation of the values that this peer sent, then subtract them from the residual. `own`: a buffer."""
     own[:] = np.float32(0)
     for j in range(position.size):
         own[np.uint32(position[j])] = value[j]

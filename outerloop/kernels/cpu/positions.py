@@ -37,7 +37,7 @@ def run_all(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, row
 
 
 def checked_positions(position_M: Tensor, rows: Rows) -> np.ndarray:
-    """Return the positions as an array, after checking that they are int32 and have the number that loops rely on."""
+    """Return the positions as an array, after checking their number and dtype, which the loops rely on."""
     assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
     return position_M.contiguous().numpy()
 
