@@ -35,7 +35,7 @@ class EagerUpdates:
         replica.update_hashes(mean)
 
     def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:
-        """Replace this peer's contribution to the aggregate with its contribution to the next round."""
+        """Return the aggregate with this peer's contribution replaced by its contribution to the next round."""
         now = self.launcher.in_flight[Round(flight.round.number + 1, flight.round.fragment)].update
         then, peers = flight.update, len(aggregated.messages)
         mean = {name: x + (now[name] - then[name]) / peers for name, x in aggregated.mean.items()}

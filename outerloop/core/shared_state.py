@@ -158,4 +158,4 @@ def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> Non
         try:
             codec.check_agreed(positions, slow[name].shape)
         except ValueError as error:
-            raise ValueError(f"the agreed tensor for {name} is invalid: {error}") from error
+            raise ValueError(f"agreed tensor for {name}: {error}") from error

@@ -50,7 +50,7 @@ class Operator:
         return register
 
     def fake(self, function: Callable) -> Callable:
-        """Register the decorated function, which torch calls in tracing: it returns empty results of the right shapes.
+        """Register the decorated function, which returns empty results of the right shapes, for use in tracing.
 
         If the operator takes a NamedTuple, the function receives the tuple's numbers as separate arguments.
         """

@@ -57,7 +57,7 @@ def are_valid(position_M: Tensor, rows: Rows) -> Tensor:
 
 
 def check_valid(good: Tensor | bool) -> None:
-    """Raise ValueError if `good` is false, because an encoder received positions that no selection returns."""
+    """Raise ValueError if `good` is false, which means that an encoder received invalid positions."""
     if not good:
         raise ValueError("positions must ascend strictly inside their chunk")
 
