@@ -136,7 +136,7 @@ def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
             r"inner\.lr does not apply to your own training loop: your program's training loop",
         ),
         ("muloco", {"rounds": 7}, "rounds does not apply .* determines when training ends"),
-        ("sparseloco", {"model": "nano"}, "model does not apply .* the model is an argument"),
+        ("sparseloco", {"model": "nano"}, "model does not apply .* the model is passed as an argument"),
         ("sparseloco", {"recipe": "diloco"}, "recipe does not apply .* the recipe is the first argument"),
         ("sparseloco", {"log_every": 3}, "log_every does not apply .* it is an option of outerloop train"),
     ],
