@@ -57,7 +57,7 @@ def test_a_sweep_of_unequal_work_is_told_the_next_equal_budget():
 
     assert warning("steps=300") is None
     assert "train for 90 or 100 steps" in warning("steps=100") and "set steps=300," in warning("steps=100")
-    assert "train for 900 or 1000 steps" in warning() and "set steps=1200," in warning(), "recipes have their own rounds"
+    assert "train for 900 or 1000 steps" in warning() and "set steps=1200," in warning(), "each recipe has its rounds"
     assert warning("schedule=adaptive") is None, "its H is not known before the run"
     per_step = 4 * 8 * 128
     assert f"set tokens={300 * per_step}," in warning(f"tokens={100 * per_step}")
