@@ -5,10 +5,12 @@
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
-grid is extended. Then, if the case has an outer optimizer to tune, its pairs of outer learning rate and momentum are
-tried. Finally, all combinations of H, number of workers and seed are trained with the best values. A seed determines
-the initial weights and the sample streams, so rows with the same seed and number of workers are paired. All workers
-together process --sequences sequences per step.
+grid is extended. If the case uses Muon, its momenta are tried next, and then half and twice the learning rate with the
+best momentum. If the case has an outer optimizer to tune, its pairs of outer learning rate and momentum follow.
+Finally, all combinations of H, number of workers and seed are trained with the best values. A seed determines the
+initial weights and the sample streams, so rows with the same seed and number of workers are paired. All workers
+together process --sequences sequences per step. Data-parallel training is run as one worker that trains on the whole
+batch; its initial weights are those of the other rows, and it draws its samples in another order.
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
@@ -21,22 +23,29 @@ import itertools
 import json
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench_recipes import numbers, words
+from show_table import ALONE, EVERY_STEP
 
 from outerloop.config import load
 from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
-ADAMW, MUON = (5e-4, 1e-3, 2e-3, 4e-3), (1e-3, 2e-3, 4e-3, 8e-3)
+ADAMW, MUON = (5e-4, 1e-3, 2e-3, 4e-3), (2e-3, 4e-3, 8e-3, 16e-3)
+MOMENTUM = (0.9, 0.8, 0.85, 0.95)
+"""Momenta of Muon to try. The learning rates are first tried with the first one."""
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum."""
+
+
+TUNED = ("lr", "inner_momentum", "outer_lr", "momentum")
 
 
 @dataclass(frozen=True)
@@ -45,26 +54,25 @@ class Case:
 
     lr: inner learning rates.
     outer: pairs of outer learning rate and momentum; empty to keep the recipe's own values.
-    alone: whether a single worker trains on the whole batch.
+    inner_momentum: momenta of Muon; empty for AdamW.
     """
 
     overrides: tuple[str, ...]
     lr: tuple[float, ...]
     outer: tuple[tuple[float, float], ...] = ()
-    alone: bool = False
+    inner_momentum: tuple[float, ...] = ()
 
 
 CASES = {
-    "ddp_adamw": Case(("recipe=ddp",), ADAMW),
-    "ddp_muon": Case(("recipe=ddp", "inner=muon"), MUON),
-    "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV, alone=True),
-    "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, alone=True),
+    "ddp_adamw": Case(("recipe=localsgd",), ADAMW),
+    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM),
+    "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV),
+    "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "diloco": Case(("recipe=diloco",), ADAMW, NESTEROV),
-    "muloco": Case(("recipe=muloco",), MUON, NESTEROV),
+    "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
-    "outerloop_v1": Case(("recipe=outerloop",), MUON),
-    "rotated_.85": Case(("recipe=outerloop", "compress=rotated"), MUON),
-    "rotated_.7": Case(("recipe=outerloop", "compress=rotated", "feedback.beta=0.7"), MUON),
+    "outerloop_v1": Case(("recipe=outerloop",), MUON, (), MOMENTUM),
+    "rotated": Case(("recipe=outerloop", "compress=rotated"), MUON, (), MOMENTUM),
 }
 
 
@@ -73,6 +81,7 @@ class Run:
     """One run of the benchmark. Its fields are the first fields of its record.
 
     outer_lr, momentum: settings of the outer optimizer; None to keep the recipe's own values.
+    inner_momentum: momentum of Muon; None for AdamW.
     """
 
     case: str
@@ -83,13 +92,14 @@ class Run:
     lr: float
     outer_lr: float | None = None
     momentum: float | None = None
+    inner_momentum: float | None = None
 
 
 def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) -> Row:
     """Train one run in a new folder, which is removed afterwards. Return its record."""
-    case, place = CASES[run.case], folder / "-".join(f"{value}" for value in asdict(run).values())
+    place = folder / "-".join(f"{value}" for value in asdict(run).values())
     overrides = [
-        *case.overrides,
+        *CASES[run.case].overrides,
         "exchange=inprocess",
         *(
             f"steps={run.steps}",
@@ -98,14 +108,15 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
             f"seed={run.seed}",
         ),
         *(f"inner.lr={run.lr}", f"run_dir={place}", "checkpoint.every=0", "eval.every=0"),
+        f"schedule.sync_every={run.steps if run.case in EVERY_STEP else run.sync_every}",
     ]
-    if run.sync_every > 1:
-        overrides.append(f"schedule.sync_every={run.sync_every}")
+    if run.inner_momentum is not None:
+        overrides.append(f"inner.optimizer.momentum={run.inner_momentum}")
     if run.outer_lr is not None:
         overrides += [f"method.optimizer.lr={run.outer_lr}", f"method.optimizer.momentum={run.momentum}"]
     summary = train(load.load([*overrides, *options]))
     shutil.rmtree(place)
-    bits = 0.0 if case.alone else summary["bits_per_param_per_round"]
+    bits = bits_per_round(run, summary)
     return asdict(run) | {
         "sequences": sequences,
         "options": sorted(options),
@@ -114,16 +125,26 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         "nats": summary["val_loss"],
         "bits_per_param_per_round": bits,
         "bits_per_param_per_step": bits / run.sync_every,
-        "bytes_per_token": 0.0 if case.alone else summary["bytes_sent_per_worker"] / summary["tokens"],
+        "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
         "wall_s": summary["wall_s"],
     }
 
 
-class Bench:
-    """A benchmark that trains the runs that are missing in FILE, and adds their records to it."""
+def bits_per_round(run: Run, summary: dict[str, Any]) -> float:
+    """Return the bits per parameter that each worker sends per round; for data-parallel training, float32 gradients."""
+    if run.case in EVERY_STEP:
+        return 32.0
+    return 0.0 if run.case in ALONE else float(summary["bits_per_param_per_round"])
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+
+class Bench:
+    """A benchmark that trains the runs that are missing in FILE, and adds their records to it.
+
+    pool: the processes that train, one run each.
+    """
+
+    def __init__(self, args: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
+        self.args, self.pool, self.lock = args, pool, threading.Lock()
         self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
 
     def row(self, run: Run) -> Row | None:
@@ -138,43 +159,57 @@ class Bench:
         return float(row["nats"])
 
     def train(self, runs: Iterable[Run]) -> None:
-        """Train the runs that have no record yet, `jobs` at a time, each in its own process."""
+        """Train the runs that have no record yet, each in its own process."""
         todo = [run for run in dict.fromkeys(runs) if self.row(run) is None]
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self.args.jobs, mp_context=context, max_tasks_per_child=1) as pool:
-            shared = self.args.runs, self.args.sequences, self.args.options
-            futures = [pool.submit(train_one, run, *shared) for run in todo]
-            errors = []
-            for future in as_completed(futures):
-                if future.cancelled():
-                    continue
-                if error := future.exception():  # let the started runs finish and record them, but start no others
-                    errors.append(error)
-                    for other in futures:
-                        other.cancel()
-                    continue
+        futures = [self.pool.submit(train_one, run, *self.shared()) for run in todo]
+        errors = []
+        for future in as_completed(futures):
+            if future.cancelled():
+                continue
+            if error := future.exception():  # let the started runs finish and record them, but start no others
+                errors.append(error)
+                for other in futures:
+                    other.cancel()
+                continue
+            with self.lock:
                 self.rows.append(future.result())
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
         if errors:
             raise errors[0]
 
+    def shared(self) -> tuple[Path, int, list[str]]:
+        """Return the arguments of `train_one` that are the same for all runs."""
+        return self.args.runs, self.args.sequences, self.args.options
+
     def first(self, case: str) -> Run:
-        """Return the first tuning run of a case, with the first learning rate of its grid."""
-        args = self.args
-        sync_every = 1 if case in ("ddp_adamw", "ddp_muon") else args.sync_every[0]
-        workers = 1 if CASES[case].alone else args.workers[0]
-        return Run(case, args.steps, sync_every, workers, args.seeds[0], CASES[case].lr[0])
+        """Return the first tuning run of a case, with the first values of its grids."""
+        args, values = self.args, CASES[case]
+        sync_every = 1 if case in EVERY_STEP else args.sync_every[0]
+        workers = 1 if case in ALONE else args.workers[0]
+        momentum = values.inner_momentum[0] if values.inner_momentum else None
+        return Run(case, args.steps, sync_every, workers, args.seeds[0], values.lr[0], inner_momentum=momentum)
 
     def tune(self, case: str) -> Run:
         """Train the tuning runs of a case, and return the best one."""
-        first, rates = self.first(case), sorted(CASES[case].lr)
+        values = CASES[case]
+        best = self.tune_lr(self.first(case), values.lr)
+        if values.inner_momentum:
+            tried = [replace(best, inner_momentum=momentum) for momentum in values.inner_momentum]
+            self.train(tried)
+            best = self.best(tried)
+            best = self.tune_lr(best, (best.lr / 2, best.lr, best.lr * 2))
+        outer = [replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in values.outer]
+        self.train(outer)
+        return self.best([best, *outer])
+
+    def tune_lr(self, first: Run, grid: Sequence[float]) -> Run:
+        """Try the learning rates of a grid, which is extended while the best one is at an end. Return the best run."""
+        rates = sorted(grid)
         self.train(replace(first, lr=lr) for lr in rates)
         while (best := self.best(replace(first, lr=lr) for lr in rates)).lr in (rates[0], rates[-1]):
             rates = sorted([*rates, best.lr / 2 if best.lr == rates[0] else best.lr * 2])
             self.train(replace(first, lr=lr) for lr in rates)
-        outer = [replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in CASES[case].outer]
-        self.train(outer)
-        return self.best([best, *outer])
+        return best
 
     def best(self, runs: Iterable[Run]) -> Run:
         """Return the run with the lowest loss."""
@@ -183,17 +218,24 @@ class Bench:
     def published(self, case: str, tuned: Run) -> list[Run]:
         """Return the runs of a case for the table, with the tuned values."""
         args = self.args
-        every = [1] if tuned.sync_every == 1 else args.sync_every
-        product = itertools.product(every, [1] if CASES[case].alone else args.workers, args.seeds)
-        return [replace(tuned, sync_every=h, workers=workers, seed=seed) for h, workers, seed in product]
+        every = [1] if case in EVERY_STEP else args.sync_every
+        product = itertools.product(args.seeds, every, [1] if case in ALONE else args.workers)
+        return [replace(tuned, sync_every=h, workers=workers, seed=seed) for seed, h, workers in product]
+
+    def run(self, case: str) -> None:
+        """Tune a case, print its best values, and train its runs in the table."""
+        tuned = self.tune(case)
+        found = {key: value for key, value in asdict(tuned).items() if key in TUNED and value is not None}
+        print(f"{case}: {', '.join(f'{key} {value:g}' for key, value in found.items())}", flush=True)
+        self.train(self.published(case, tuned))
 
 
-def parser(description: str | None, listed: Callable[[str], list[str]]) -> argparse.ArgumentParser:
-    """Return the command-line parser. `listed` parses the value of --cases."""
-    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     result.add_argument("--json", type=Path, required=True, metavar="FILE")
-    result.add_argument("--cases", type=listed, default=list(CASES), help=f"comma-separated list of {', '.join(CASES)}")
+    result.add_argument("--cases", type=words, default=list(CASES), help=f"comma-separated list of {', '.join(CASES)}")
     result.add_argument("--steps", type=int, default=3000, help="inner steps per worker")
     result.add_argument("--sync-every", type=numbers, default=[15, 30, 100])
     result.add_argument("--workers", type=numbers, default=[4, 8])
@@ -205,13 +247,14 @@ def parser(description: str | None, listed: Callable[[str], list[str]]) -> argpa
 
 
 def main() -> None:
-    """Tune every case, then train all of its runs in the table."""
-    args = parser(__doc__, words).parse_intermixed_args()
-    bench = Bench(args)
-    for case in args.cases:
-        tuned = bench.tune(case)
-        print(f"{case}: lr {tuned.lr:g}, outer lr {tuned.outer_lr}, momentum {tuned.momentum}", flush=True)
-        bench.train(bench.published(case, tuned))
+    """Tune and train all cases, in one pool of processes."""
+    args = parser().parse_intermixed_args()
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(args.jobs, mp_context=context, max_tasks_per_child=1) as pool,
+        ThreadPoolExecutor(len(args.cases)) as cases,
+    ):
+        list(cases.map(Bench(args, pool).run, args.cases))
 
 
 if __name__ == "__main__":

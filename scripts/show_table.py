@@ -27,7 +27,7 @@ Group = tuple[int, int, int, int]
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
-EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw_nesterov", "ddp_muon_nesterov")
+EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw", "ddp_muon", "ddp_adamw_nesterov", "ddp_muon_nesterov")
 """Cases that exchange in every step (listed for every H), and cases with one worker (listed for every worker count)."""
 ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
@@ -65,8 +65,8 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
     def place(row: Row) -> tuple[int, int, int]:
         return row["sync_every"], row["workers"], row["seed"]
 
-    def values(row: Row) -> tuple[float, float | None, float | None]:
-        return row["lr"], row["outer_lr"], row["momentum"]
+    def values(row: Row) -> list[float | None]:
+        return [row[key] for key in ("lr", "inner_momentum", "outer_lr", "momentum")]
 
     tried: dict[tuple[int, int, int], list[Row]] = {}
     for row in rows:
@@ -113,9 +113,17 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
     """Print one group as a Markdown table, best case first."""
     params, steps, workers, h = group
     print(f"\n{params / 1e6:.2f}M parameters, {steps} steps, {workers} workers, H {h}\n")
-    columns = ["case", "lr", "outer lr, momentum", "nats", "behind DDP, same inner", "behind dense, same inner"]
+    columns = [
+        "case",
+        "lr",
+        "momentum",
+        "outer lr, momentum",
+        "nats",
+        "behind DDP, same inner",
+        "behind dense, same inner",
+    ]
     print("|", " | ".join([*columns, "bits a round", "bits a step", "seeds"]), "|")
-    print("|", *["--- |"] * 9)
+    print("|", *["--- |"] * 10)
     for case, rows in sorted(cases.items(), key=lambda item: mean(row["nats"] for row in item[1])):
         adamw, first = case in ADAMW, rows[0]
         ddp = cases.get("ddp_adamw" if adamw else "ddp_muon", [])
@@ -123,10 +131,9 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
         outer = "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}"
         bits = f"{first['bits_per_param_per_round']:.3f} | {first['bits_per_param_per_step']:.4f}"
         nats = f"{mean(row['nats'] for row in rows):.4f}"
-        print(
-            f"| {case} | {first['lr']:g} | {outer} | {nats} | {gap_text(rows, ddp)} | {gap_text(rows, dense)} | {bits}"
-            f" | {len(rows)} |"
-        )
+        tuned_values = f"{first['lr']:g} | {first['inner_momentum'] or ''} | {outer}"
+        gaps = f"{gap_text(rows, ddp)} | {gap_text(rows, dense)}"
+        print(f"| {case} | {tuned_values} | {nats} | {gaps} | {bits} | {len(rows)} |")
 
 
 def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:

@@ -1,9 +1,14 @@
 """The table of paired gaps: by hand, from records that were written for it."""
 
+from dataclasses import asdict
+from math import log2
+
 import pytest
+from bench_table import Bench, parser
 from show_table import gap_text, interval, paired_gaps, table, tuned
 
 ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
+ROW["inner_momentum"] = None
 
 
 def rows(case, *nats, **other):
@@ -16,6 +21,28 @@ def test_gaps_are_paired_by_seed():
     assert interval([0.1, 0.1]) == (pytest.approx(0.1), pytest.approx(0.0))
     middle, half = interval([0.01, 0.03])
     assert middle == pytest.approx(0.02) and half == pytest.approx(6.314 * 0.01), "t(0.95, 1) · s / √2, s = 0.0141"
+
+
+def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path):
+    """The loss is a parabola in log lr and in the momentum, and 0.1 lower with the outer values (0.9, 0.6)."""
+    best = {"lr": 32e-3, "inner_momentum": 0.85}
+
+    class Counted(Bench):
+        def train(self, runs):
+            for run in runs:
+                loss = 1 + abs(log2(run.lr / best["lr"])) + abs(run.inner_momentum - best["inner_momentum"])
+                self.rows.append(
+                    asdict(run) | {"nats": loss - 0.1 * (run.outer_lr == 0.9), "sequences": 16, "options": []}
+                )
+
+    args = parser().parse_intermixed_args(["--runs", f"{tmp_path}", "--json", f"{tmp_path}/rows.json", "--steps", "30"])
+    bench = Counted(args, pool=None)
+    tuned = bench.tune("muloco")
+    assert (tuned.lr, tuned.inner_momentum, tuned.outer_lr, tuned.momentum) == (32e-3, 0.85, 0.9, 0.6)
+    assert {row["lr"] for row in bench.rows} >= {16e-3, 32e-3, 64e-3}, "one more on either side of the best"
+    table_runs = bench.published("muloco", tuned)
+    assert len(set(table_runs)) == 4 * 3 * 2, "seeds, H, numbers of workers"
+    assert {(run.sync_every, run.workers) for run in bench.published("ddp_muon", bench.first("ddp_muon"))} == {(1, 1)}
 
 
 def test_what_a_cell_says():
@@ -33,7 +60,7 @@ def test_only_the_values_that_were_best_where_they_were_tuned_are_in_the_table()
 
 
 def test_data_parallel_training_belongs_to_every_h_and_one_worker_to_every_number():
-    ddp = rows("ddp_muon", 1.0, sync_every=1) + rows("ddp_muon", 1.1, sync_every=1, workers=8)
+    ddp = rows("ddp_muon", 1.1, sync_every=1, workers=1)
     alone = rows("ddp_muon_nesterov", 1.0, workers=1)
     found = table([*ddp, *alone, *rows("a", 2.0), *rows("a", 2.0, workers=8, sync_every=30)])
     assert len(interval([0.01] * 12)) == 2, "more seeds than quantiles"
