@@ -46,7 +46,10 @@ class Network:
         return self._wan("address", str(host)).strip()
 
     def enter(self, host: int) -> None:
-        """Move this thread, and all that it starts from now on, to a host. Raises OSError if that fails."""
+        """Move the calling thread, and everything it starts afterwards, into the network namespace of a host.
+
+        Raises OSError if this fails.
+        """
         with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"cannot enter host {host} of {self.name}")

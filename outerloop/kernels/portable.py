@@ -30,7 +30,10 @@ COSINE_TERMS = 12
 
 
 def divide(x: Tensor, by: float) -> Tensor:
-    """Return x / by, rounded once, in the dtype of x. A GPU would multiply x by the reciprocal of a Python number."""
+    """Return x / by in the dtype of x, correctly rounded.
+
+    If the divisor is a Python number, CUDA multiplies by its reciprocal instead, which rounds twice.
+    """
     return x / x.new_full((), by)
 
 

@@ -31,7 +31,9 @@ class EveryH:
         if sync_every < 1:
             raise UserError(f"schedule.sync_every={sync_every} must be at least 1: set schedule.sync_every=15")
         if not 0 <= delay <= sync_every:
-            raise UserError(f"schedule.delay={delay} must be 0 .. sync_every={sync_every}: set schedule.delay=0")
+            raise UserError(
+                f"schedule.delay={delay} must be between 0 and sync_every={sync_every}: set schedule.delay=0"
+            )
         if early and not 0 < delay < sync_every:
             fits = f"schedule.delay={sync_every // 2}, or " if sync_every > 1 else ""
             raise UserError(

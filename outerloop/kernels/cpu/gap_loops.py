@@ -128,14 +128,14 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the code of a gap, with b low bits, and its length in bits. A code longer than 64 bits is invalid."""
+    """Return the Rice code of a gap (b: number of low bits) and its length in bits; above 64, do not use the code."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Concatenate two (code, length in bits) pairs into one. A code longer than 64 bits is invalid."""
+    """Concatenate two (code, length in bits) pairs into one. If the length exceeds 64, do not use the code."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 

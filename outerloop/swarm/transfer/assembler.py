@@ -71,7 +71,7 @@ class ContentAssembler:
         return self._seen.digest() == self.sha
 
     def reject(self) -> str | None:
-        """Discard the received bytes, which are wrong. Return their source, or None if several sources sent them."""
+        """Discard the received bytes as invalid. Return the source that sent them, or None if there were several."""
         contributors = self._contributors() or {self._parts[-1].source}
         if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
