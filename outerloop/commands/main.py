@@ -7,8 +7,10 @@ by Ctrl-C, 143 stopped by SIGTERM.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from textwrap import fill
 
 import outerloop.launcher.passive_threads  # before anything that loads torch
 
@@ -34,19 +36,13 @@ outerloop {version}: train one model on machines that are far apart.
 Each command has its own --help.
 
 Most used options (outerloop options lists all)
-  recipe=      {recipe}   the method of a paper, as one setting
   workers=4    workers on this machine               rounds=60     outer rounds
-  model=       {model}
-  data=        {data}
-  exchange=    {exchange}
   run_dir=DIR  where results go; the same DIR again resumes the run
-  seed=0       log=console | wandb
-
-Single axes (a recipe sets all of these)
-  method=      {method}
-  compress=    {compress}
-  feedback=    {feedback}      aggregate=  {aggregate}
+  steps=       one budget for all recipes            seed=0
   schedule.sync_every=15   inner steps between two rounds
+
+Groups (a recipe, the method of a paper, sets several of them)
+{groups}
 
 On a cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed. Each process is one worker. With
 island=replicated | sharded | gathered and island.ranks=2, every two processes form one worker.
@@ -58,10 +54,21 @@ A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers
 """
 
 
+MOST_USED = ("recipe", "model", "data", "exchange", "log")
+"""Groups that the help text lists first."""
+
+
 def help_text() -> str:
     """Return the help text, which lists the choices found in the config folder."""
-    choices = {group: " | ".join(names) for group, names in choices_in([config_dir()]).items()}
-    return HELP.format(version=outerloop.__version__, **choices)
+    choices = choices_in([config_dir()])
+    groups = [*MOST_USED, *(group for group in choices if "/" not in group and group not in MOST_USED)]
+    lines = [wrapped_choices(group, choices[group]) for group in groups]
+    return HELP.format(version=outerloop.__version__, groups="\n".join(lines))
+
+
+def wrapped_choices(group: str, names: Iterable[str]) -> str:
+    """Return 'group=  a | b | ...' in lines of at most 100 characters."""
+    return fill(" | ".join(names), 100, initial_indent=f"  {group + '=':13}", subsequent_indent=" " * 15)
 
 
 MODULES = {

@@ -66,6 +66,13 @@ def test_no_flag_is_needed(typed):
     assert flags.overrides == typed and not flags.cfg and not flags.multirun
 
 
+def test_the_help_lists_every_choice_of_every_group_in_lines_that_fit(outerloop):
+    code, out, _ = outerloop("train --help")
+    assert code == 0 and max(map(len, out.splitlines())) <= 120
+    for group, names in load.groups().items():
+        assert f"  {group}=" in out and {*names} <= {*out.split()}
+
+
 @pytest.mark.parametrize("flag", ["--cfg", "-c job"])
 def test_cfg_shows_a_configuration_wherever_it_stands(outerloop, flag):
     for line in (f"train {flag} recipe=diloco rounds=3", f"train recipe=diloco {flag} rounds=3"):
