@@ -85,6 +85,8 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one per worker: set eval.sequences={config.workers}"
         )
+    if "://" in (config.run_dir or ""):
+        raise UserError(f"run_dir={config.run_dir} is a URL, but a run is stored in a folder: set run_dir= to a folder")
     check_optimizers(config)
 
 

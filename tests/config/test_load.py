@@ -45,6 +45,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("schedule.sync_evry=3", "schedule has sync_every, delay, early: set schedule.sync_every"),
         ("inner.optimizer.betta=[0.9,0.9]", "inner.optimizer has lr, betas"),
         ("workers=0", "workers=0 must be greater than or equal to 1: set workers=4"),
+        ("run_dir=s3://bucket/run", "run_dir=s3://bucket/run is a URL"),
         ("rounds=-1", "rounds=-1 must be greater than or equal to 1"),
         ("rounds=many", "rounds=many must be a valid integer: set rounds=60"),
         ("rounds=2.5", "rounds=2.5 must be a valid integer: set rounds=60"),
