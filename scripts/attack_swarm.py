@@ -123,7 +123,7 @@ class Memory:
         self.most: dict[tuple[str, int], float] = {}
 
     def look(self, machines: list[Machine]) -> None:
-        """Measure the memory of all processes of these machines."""
+        """Measure the memory usage of all processes on these machines."""
         for pid in {pid for machine in machines for pid in machine.processes()}:
             with suppress(OSError, AttributeError):  # the process has ended
                 found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())

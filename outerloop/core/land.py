@@ -97,7 +97,7 @@ class RoundLander:
         return self.shared_state.observe(flight.round, verified, flight.update)
 
     def publish(self, flight: InFlight, verified: VerifiedRound) -> None:
-        """Report the landing and the unusable messages to the exchange."""
+        """Report to the exchange that the round has been applied, and which messages were unusable."""
         report_landed(self.exchange, flight.round, self.shared_state.serialize)
         report_refused(self.exchange, flight.round, verified.refused)
 

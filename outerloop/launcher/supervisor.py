@@ -207,7 +207,7 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
 
     def print_address(self, addresses: Sequence[str]) -> None:
-        """Print the options with which other machines join, if the run still needs peers or admits late joiners."""
+        """Print the options that other machines need to join, if the run still needs peers or admits late joiners."""
         peers = self.config.exchange.peers
         if peers <= self.config.workers and not build.capabilities(self.config).replicated:
             return

@@ -1,1 +1,1 @@
-"""Forecast a run on a hypothetical network, from links to transfers to rounds. The code does no I/O."""
+"""Forecast a run on a hypothetical network: model the links, the transfers over them, and the rounds. Do no I/O."""

@@ -35,7 +35,7 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """A reader that uses the checked index of a folder. Raises UserError if the index is missing or invalid."""
+    """Reads data from a folder through its validated index. Raises UserError if the index is missing or invalid."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

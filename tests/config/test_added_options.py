@@ -141,7 +141,7 @@ def test_a_worker_started_by_hand_is_told_what_it_is(arguments, monkeypatch, cap
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["recipe=diloco,sparseloco"], "recipe=diloco,sparseloco is a sweep, .*: run outerloop train -m"),
+        (["recipe=diloco,sparseloco"], "recipe=diloco,sparseloco is a sweep with .*: run outerloop train -m"),
         (["seed=range(3)"], r"seed=range\(3\) is a sweep"),
         (["model=module"], "model._target_ is not set, and needs the dotted path of a class or function: set model."),
     ],

@@ -42,7 +42,10 @@ def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
 
 
 def stored(x: Tensor | None) -> Tensor | None:
-    """Return a float32 tensor unchanged, and a bfloat16 tensor as its int16 bits, so that only `store_float` rounds."""
+    """Return a float32 tensor unchanged, and a bfloat16 tensor viewed as int16, so that only `store_float` rounds.
+
+    Return None for None.
+    """
     return x.view(torch.int16) if x is not None and x.dtype == torch.bfloat16 else x
 
 

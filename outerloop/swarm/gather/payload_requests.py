@@ -69,8 +69,8 @@ class PayloadRpc(RpcService):
         try:
             return Participant.from_list([peer, *answer["payload"]]) if answer else None
         except (MalformedMessage, KeyError, TypeError) as error:
-            self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
-            raise Unreadable(f"an answer without a payload: {error}") from error
+            self._transport.trust.refusals.note("payloads", peer, f"the response has no payload: {error}")
+            raise Unreadable(f"the response has no payload: {error}") from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")

@@ -70,10 +70,10 @@ class Pairing:
         self._draw = draw
         self._new_token = new_token
         self._ready: dict[str, Round] = {}
-        self._heard: dict[str, int] = {}  # peer -> this peer's round number when its last notice arrived
+        self._heard: dict[str, int] = {}  # peer -> the local round number when that peer's last notice arrived
         self._rounds = 0
         self._strikes: Counter[str] = Counter()
-        self._excluded_until: dict[str, int] = {}  # peer -> this peer's round number at which the exclusion ends
+        self._excluded_until: dict[str, int] = {}  # peer -> the local round number at which its exclusion ends
         self._timed_out = False
 
     @property

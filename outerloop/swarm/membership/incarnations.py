@@ -147,7 +147,7 @@ class Incarnations(RpcService):
         await self._heed(answer, stream)
 
     def seen(self, packed: object) -> None:
-        """Warn the user if another process wrote this peer's roster record, unless its start count is lower.
+        """Warn the user if another process wrote this peer's roster record and has not started earlier than this one.
 
         `packed`: the incarnation in the record.
         """

@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Callable[[Liar, Swarm], Said], str, int]] = {
     "another each time": (another_each_time, "round 0 is not signed by its owner for this round", 0),
     "1 TiB claimed": (one_tebibyte, "a payload of 1099511627776 bytes; at most 1048640 are allowed", 0),
     "larger than allowed": (too_large, "a payload of 1048641 bytes; at most 1048640 are allowed", 0),
-    "no payload at all": (garbled, "an answer without a payload", 0),
+    "no payload at all": (garbled, "the response has no payload", 0),
 }
 """What it says, what it is refused for, in which round first."""
 REFUSED_BY_SIZE = ("1 TiB claimed", "larger than allowed", "no payload at all")
