@@ -69,10 +69,10 @@ def rice_bits(rows: Rows) -> int:
     """Return b, the number of low bits in a Rice code.
 
     It is the smallest b with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1). Gaps between random
-    positions average (chunk - k) / (k + 1), as in a geometric distribution with ratio r. For this distribution, another low bit
-    shortens the codes if and only if r^(2^b) > (√5 - 1) / 2 (Kiely 2004). The computation uses only one division and
-    multiplications, so all machines get the same b: 5 if 64 of 4096 positions are kept, 4 if 128 of 4096 are kept, 0 if
-    38 % or more are kept; never above 14.
+    positions average (chunk - k) / (k + 1), as in a geometric distribution with ratio r. For this distribution, another
+    low bit shortens the codes if and only if r^(2^b) > (√5 - 1) / 2 (Kiely 2004). The computation uses only one
+    division and multiplications, so all machines get the same b: 5 if 64 of 4096 positions are kept, 4 if 128 of 4096
+    are kept, 0 if 38 % or more are kept; never above 14.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
