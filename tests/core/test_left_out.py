@@ -276,8 +276,8 @@ def of_another_peer(draft):
         (not_finite, "finite"),
         (another_model, "has another model: its schema"),
         (beyond_the_end, "tensor"),
-        (of_round_before, "sends a message of"),
-        (of_another_peer, "sends a message of"),
+        (of_round_before, "sent a message for"),
+        (of_another_peer, "sent a message for"),
     ],
 )
 def test_a_payload_that_cannot_be_landed_is_left_out_by_name_and_training_goes_on(change, why):
