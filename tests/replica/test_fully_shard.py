@@ -96,7 +96,7 @@ def refused(mesh, group):
     with pytest.raises(UserError) as said:
         net = sharded_islands.shard(Net(**EVEN), mesh["ranks"])
         outerloop.from_recipe("diloco", net, exchange=Distributed(group=group, timeout_s=30.0))
-    with pytest.raises(UserError, match="cut into 2 shards"):
+    with pytest.raises(UserError, match="split into 2 shards"):
         outerloop.from_recipe("diloco", net, "exchange=distributed")
     return str(said.value)
 
