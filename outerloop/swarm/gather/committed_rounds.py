@@ -151,10 +151,12 @@ class CommittedRounds:
             self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
 
     def lacks(self, number: int) -> str:
-        """Return a one-line message about a decided round's missing payloads, or "" if the round is not decided."""
+        """Return one line with the payloads that a decided round still lacks, or "" if the round is not decided."""
         if number not in self._commits:
             return ""
         missing = [participant.peer for participant in self._missing(self._commits[number])]
+        if not missing:
+            return f"round {number}: decided, all payloads have arrived"
         return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
 
     def _is_current(self, commit: Commit) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
 from outerloop.swarm.gather.round_store import RoundStore
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.virtual_clock import virtual
@@ -47,3 +49,34 @@ async def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
     outcomes.add(kept)
     assert [peer for peer, _ in await taking] == ["001-b"]
     assert outcomes.digest(0) == kept.digest and not outcomes.needs_state
+
+
+@virtual
+async def test_what_a_decided_round_waits_for_is_told_with_and_without_missing_payloads() -> None:
+    store = RoundStore(MemoryDisk())
+    outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
+    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
+    outcomes.begin(first)
+    payloads = tuple(Participant.of(peer, peer.encode()) for peer in ROSTER)
+    assert outcomes.lacks(0) == ""
+    outcomes.add(Commit(0, first.head.digest, 0, payloads, ROSTER))
+    assert outcomes.lacks(0) == "round 0: decided, payloads of 000-a, 001-b have not arrived yet"
+    for payload in payloads:
+        await store.put(0, payload, payload.peer.encode())
+    assert outcomes.lacks(0) == "round 0: decided, all payloads have arrived"
+
+
+@virtual
+async def test_a_wait_for_a_round_that_is_skipped_ends() -> None:
+    """Nobody need cancel the rounds in flight of a peer that takes over the others' state."""
+    store = RoundStore(MemoryDisk())
+    outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
+    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
+    outcomes.begin(first)
+    outcomes.add(Commit(0, first.head.digest, 0, (Participant.of("001-b", b"001-b"),), ROSTER))
+    decided, open_round = (asyncio.create_task(outcomes.take(number)) for number in (0, 1))
+    await asyncio.sleep(5)
+    outcomes.skip_to(7)
+    for skipped in (decided, open_round):
+        with pytest.raises(LogTruncated):
+            await skipped
