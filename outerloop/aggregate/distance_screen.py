@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from outerloop.aggregate.median_clip import factors_of
-from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, median
+from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, describe_limit, median
 
 GROWTH = 4.0
 """Clipping limit, as a multiple of r. After equal work, a partner is about √2 r away. It is farther away if the
@@ -126,7 +126,7 @@ def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:
     """Return the reason for each partner that is too far away, by partner. `usual`: the expected distance."""
     bound = REFUSED * usual if usual else LONGEST
     return {
-        who: f"its weights are {d:.3g} away from this peer's, more than {REFUSED:.0f} times the usual {usual:.3g}"
+        who: f"its weights are {d:.3g} away from this peer's, more than {describe_limit(REFUSED, usual)}"
         for who, d in distances.items()
         if not d <= min(LONGEST, bound)
     }

@@ -100,7 +100,7 @@ class NormScreen:
             if n > MAX_SAMPLES:
                 found[index] = f"it reports {n} samples, more than {MAX_SAMPLES}"
             elif not norm <= min(LONGEST, REFUSED * usual):
-                found[index] = f"its norm is {norm:.3g}, more than {REFUSED:.0f} times the usual {usual:.3g}"
+                found[index] = f"its norm is {norm:.3g}, more than {describe_limit(REFUSED, usual)}"
         return found
 
     def factors(self, round: Measured) -> list[float]:
@@ -149,6 +149,11 @@ class NormScreen:
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
             raise ValueError("a stored norm of a landed round is not positive and finite")
         self.landed = {fragment: norms[-REMEMBERED:] for fragment, norms in landed.items()}
+
+
+def describe_limit(times: float, usual: float) -> str:
+    """Return the refusal limit in words: a multiple of the usual value, or LONGEST if that is lower or all there is."""
+    return f"{times:.0f} times the usual {usual:.3g}" if 0 < times * usual <= LONGEST else f"the maximum {LONGEST:.3g}"
 
 
 def median(values: Iterable[Any]) -> Any:

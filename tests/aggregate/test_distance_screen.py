@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from outerloop import wire
-from outerloop.aggregate.distance_screen import DRIFT, GROWTH, REFUSED, DistanceScreen
+from outerloop.aggregate.distance_screen import DRIFT, GROWTH, REFUSED, DistanceScreen, too_far
 from outerloop.aggregate.norm_screen import LONGEST, REMEMBERED, Measured
 from outerloop.aggregate.screen import screen_of
 from outerloop.exchange.inprocess_gossip import InProcessGossip
@@ -57,6 +57,19 @@ def test_a_partner_is_shortened_to_four_times_the_usual(met, own, partner, facto
 def test_a_partner_far_beyond_the_usual_does_not_count(met, own, partner, refused):
     found = having_met(*met).refusals(pair(own, partner))
     assert bool(found) == refused and set(found) <= {1}
+
+
+@pytest.mark.parametrize(
+    ("usual", "d", "said"),
+    [
+        (2.0, 65.0, "its weights are 65 away from this peer's, more than 32 times the usual 2"),
+        (0.0, 2 * LONGEST, "its weights are 2.31e+18 away from this peer's, more than the maximum 1.15e+18"),
+        (LONGEST / 4, 2 * LONGEST, "its weights are 2.31e+18 away from this peer's, more than the maximum 1.15e+18"),
+        (math.inf, 2 * LONGEST, "its weights are 2.31e+18 away from this peer's, more than the maximum 1.15e+18"),
+    ],
+)
+def test_a_refusal_names_the_limit_that_applied(usual, d, said):
+    assert too_far({"001": d, "002": 1.0}, usual) == {"001": said}
 
 
 def test_only_partners_that_counted_are_remembered_each_fragment_by_itself():

@@ -58,6 +58,19 @@ def test_a_norm_above_five_times_the_usual_is_refused(norms, before, refused):
     assert list(knowing(*before).refusals(of(*norms))) == refused
 
 
+@pytest.mark.parametrize(
+    ("norms", "before", "said"),
+    [
+        ([1, 1.1, 5.6], [], "its norm is 5.6, more than 5 times the usual 1.1"),
+        ([1, 1.1, 2 * LONGEST], [], "its norm is 2.31e+18, more than 5 times the usual 1.1"),
+        ([LONGEST / 2, LONGEST / 2, 2 * LONGEST], [], "its norm is 2.31e+18, more than the maximum 1.15e+18"),
+        ([2 * LONGEST], [], "its norm is 2.31e+18, more than the maximum 1.15e+18"),
+    ],
+)
+def test_a_refusal_names_the_limit_that_applied(norms, before, said):
+    assert list(knowing(*before).refusals(of(*norms)).values()) == [said]
+
+
 def test_of_two_peers_the_outlier_of_the_first_round_is_refused_whatever_its_size():
     assert list(NormScreen(on=True).refusals(of(1, 1e39))) == [1]
 
