@@ -87,6 +87,21 @@ def test_bad_input_is_answered_in_one_line(override, said):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["exchange=folder", "exchange.folder=/tmp/x", "inner.lrr=1"], "inner.lrr: no such option; .*: set inner.lr=1"),
+        (["exchange=folder", "exchange.folder=/tmp/x", "inner.lr=${nope}"], "Interpolation key 'nope' not found"),
+        (["model=module", "model._target_=a.B", "inner.lrr=1"], "inner.lrr: no such option; .*: set inner.lr=1"),
+        (["exchange=folder", "+exchange.folder=/tmp/x", "inner.lrr=1"], "inner.lrr: no such option"),
+        (["exchange=folder", "exchange.folders=/tmp/x"], "exchange.folders: no such option; .*: set exchange.folder="),
+    ],
+)
+def test_an_option_that_must_be_set_is_not_taken_for_an_unknown_one(given, said):
+    with pytest.raises(UserError, match=f"^{said}"):
+        load.load(given)
+
+
 def test_an_option_that_a_file_of_ones_own_has_forgotten_is_named(tmp_path, monkeypatch):
     """The optimizer is complete; what the trainer reads is not."""
     monkeypatch.chdir(tmp_path)

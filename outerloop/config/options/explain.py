@@ -34,12 +34,12 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
     except (HydraException, OmegaConfBaseException):
         return first_line
     for override in parse_overrides(overrides):
-        key, exists = override.key_or_group, has_key(base, override.key_or_group)
+        key = override.key_or_group
         if key in choices or added_options.is_about_hydra(override):
             continue
-        if override.is_add() and exists:
+        if override.is_add() and OmegaConf.select(base, key) is not None:
             return f"+{key}: the option already exists: set {key}={shown_value(override)}"
-        if not (exists or override.is_add() or override.is_force_add()):
+        if not (has_key(base, key) or override.is_add() or override.is_force_add()):
             return unknown_option(base, override)
     return first_line
 
@@ -68,7 +68,11 @@ def existing_parent(base: DictConfig, key: str) -> str:
 
 
 def has_key(base: DictConfig, key: str) -> bool:
-    """Return whether an option exists in `base`, even if its value is null."""
+    """Return whether an option exists in `base`, even if its value is null or must still be set (`???`)."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    if OmegaConf.is_dict(node):
+        return name in map(str, node)  # `name in node` is False for an option that must still be set
     absent = object()
     return OmegaConf.select(base, key, default=absent) is not absent
 
