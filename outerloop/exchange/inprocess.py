@@ -125,7 +125,7 @@ class InProcess:
         """Gather one message from each worker outside of rounds. The bytes do not count as training traffic."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
-        return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
+        return [Contribution(name_of(rank), Round(number), blob) for rank, blob in messages.items()]
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
         """Release the turn until these workers have submitted messages under `key`. Return rank -> message."""
