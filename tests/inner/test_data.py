@@ -316,6 +316,16 @@ def test_shards_join_without_a_seam(tmp_path: Path) -> None:
         assert bytes(corpus.train.view(slice(3, None))[start:stop].astype(np.uint8)) == data[start + 3 : stop + 3]
 
 
+def test_an_empty_slice_of_shards_has_no_tokens_and_empty_shards_are_skipped(tmp_path: Path) -> None:
+    for name, tokens in [("0", [1, 2]), ("1", []), ("2", []), ("3", [3]), ("4", [])]:
+        write_shard(tmp_path / f"{name}.bin", np.array(tokens, dtype=np.uint16))
+    tokens = TokenShards(files=[f"{tmp_path}/*.bin"], val_files=[f"{tmp_path}/1.bin"], vocab_size=4, tokenizer=None)
+    assert tokens.train[0:3].tolist() == [1, 2, 3] and tokens.train[1:3].tolist() == [2, 3]
+    for nothing in (tokens.train[1:1], tokens.train[2:1], tokens.train[3:9], tokens.val[0:5]):
+        assert nothing.tolist() == [] and nothing.dtype == np.uint16
+    assert len(tokens.train.view(slice(1, 1))) == 0 and tokens.train.view(slice(1, 1))[:].tolist() == []
+
+
 def test_a_large_shard_is_never_loaded_whole(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "large.bin", np.zeros(0, dtype=np.uint16))
     tokens = 100_000_000

@@ -75,19 +75,22 @@ class Shards:
         return int(self.ends[-1]) if self.shards else 0
 
     def __getitem__(self, window: slice) -> np.ndarray:
-        return np.concatenate([self._read_checked(shard) for shard in self._pieces(window)])
+        pieces = [self._read_checked(shard) for shard in self._pieces(window)]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint16)
 
     def view(self, window: slice) -> Shards:
         """Return a part of the tokens as `Shards`, without reading the files."""
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
+        """Yield the overlap of each shard with the window, in order. Shards without tokens are skipped."""
         start, stop, _ = window.indices(len(self))
         index = int(np.searchsorted(self.ends, start, side="right"))
         while start < stop:
             shard, begin = self.shards[index], int(self.ends[index]) - len(self.shards[index])
             end = min(stop, begin + len(shard))
-            yield replace(shard, start=shard.start + start - begin, stop=shard.start + end - begin)
+            if start < end:
+                yield replace(shard, start=shard.start + start - begin, stop=shard.start + end - begin)
             start, index = end, index + 1
 
     def _read_checked(self, shard: Shard) -> np.ndarray:
