@@ -25,7 +25,7 @@ def screen_of(clip: str, *, method: OuterMethod, exchange: Capabilities, eager: 
     if clip == "median" and not alike:
         raise UserError(
             "clip=median needs peers that take the same outer step, but with this method, this exchange or eager=true"
-            " each peer takes a different one: set clip=none"
+            " each peer takes a different one: set clip=auto"
         )
     on = clip == "auto" and not exchange.waits_for_all
     if method.sends != "differences":

@@ -142,7 +142,7 @@ def test_it_is_on_by_itself_where_peers_are_not_waited_for():
     assert not on("auto", InProcess, Sign) and not on("none", Elsewhere, Sign)
     assert not on("auto", Elsewhere, Sign, eager=True), "each takes a step of its own"
     for parts in ((InProcess, Average, False), (InProcess, Sign, True)):
-        with pytest.raises(UserError, match="set clip=none"):
+        with pytest.raises(UserError, match="each peer takes a different one: set clip=auto"):
             on("median", *parts)
     with pytest.raises(UserError, match="clip=mean is not one of auto, median, none: set clip=auto"):
         on("mean", InProcess, Sign)
