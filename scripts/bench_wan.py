@@ -40,6 +40,8 @@ SCRIPTS = Path(__file__).absolute().parent
 SKIPPED = 2
 """Number of initial rounds that are not counted, because they include compilation and connection setup."""
 LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
+DELAY, MERGE_LOCAL = 4, "carry"
+"""Values of --delay and --merge-local if they are not given."""
 RECIPES = {
     "sparseloco": ["recipe=sparseloco"],
     "sparseloco-delay": ["recipe=sparseloco", *LATE],
@@ -194,8 +196,8 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sync-every", type=int, default=30)
-    parser.add_argument("--delay", type=int, default=4, help="inner steps until the landing, for delayed recipes")
-    parser.add_argument("--merge-local", default="carry", help="value of merge_local for delayed recipes")
+    parser.add_argument("--delay", type=int, help="inner steps until the landing, for delayed recipes; default: 4")
+    parser.add_argument("--merge-local", help="value of merge_local for delayed recipes; default: carry")
     parser.add_argument("--step-s", type=float, default=0.2, help="emulated duration of an inner step in seconds")
     parser.add_argument("--goodput", action="store_true", help="transfer one payload between two hosts; do not train")
     parser.add_argument("--seconds", type=float, default=10.0, help="approximate duration of a transfer")
@@ -203,12 +205,27 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--most-megabytes", type=float, default=500.0)
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
+    if unused := unused_option(args):
+        parser.error(unused)
+    args.delay = DELAY if args.delay is None else args.delay
+    args.merge_local = args.merge_local or MERGE_LOCAL
     try:
         list(map(mbit, args.rates))
         args.link_delay = parse_seconds(args.link_delay, "--link-delay")
     except UserError as error:
         parser.error(str(error))
     return args
+
+
+def unused_option(args: argparse.Namespace) -> str:
+    """Return one line about an option that was given although no chosen recipe uses it, or "" if there is none."""
+    for name in ("delay", "merge_local"):
+        using = [recipe for recipe, options in RECIPES.items() if f"{{{name}}}" in "".join(options)]
+        if getattr(args, name) is not None and (args.goodput or not set(using) & set(args.recipes)):
+            chosen = "--goodput" if args.goodput else f"--recipes {' '.join(args.recipes)}"
+            option = f"--{name.replace('_', '-')}"
+            return f"{option} has no effect with {chosen}: omit it, or choose one of --recipes {' '.join(using)}"
+    return ""
 
 
 def main() -> None:

@@ -64,6 +64,41 @@ def test_an_invalid_delay_or_rate_is_refused_before_anything_runs(monkeypatch, c
     assert f"{typed[0]} {typed[-1]!r} is not a" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            ["--recipes", "sparseloco", "noloco", "--delay", "0"],
+            "--delay has no effect with --recipes sparseloco noloco: omit it, or choose one of --recipes"
+            " sparseloco-delay diloco-fp16-delay streaming",
+        ),
+        (
+            ["--recipes", "streaming", "--merge-local", "0.0"],
+            "--merge-local has no effect with --recipes streaming: omit it, or choose one of --recipes"
+            " sparseloco-delay diloco-fp16-delay",
+        ),
+        (["--goodput", "--delay", "2"], "--delay has no effect with --goodput: omit it"),
+    ],
+)
+def test_an_option_that_no_chosen_recipe_uses_is_refused(monkeypatch, capsys, typed, said):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", *typed])
+    with pytest.raises(SystemExit):
+        bench_wan.parsed()
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "delay", "merge_local"),
+    [([], 4, "carry"), (["--delay", "0"], 0, "carry"), (["--merge-local", "0.5", "--delay", "2"], 2, "0.5")],
+)
+def test_the_delay_and_the_merge_that_are_typed_are_those_of_the_delayed_recipes(
+    monkeypatch, typed, delay, merge_local
+):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", *typed])
+    options = bench_wan.options_of("sparseloco-delay", bench_wan.parsed())
+    assert f"schedule.delay={delay}" in options and f"merge_local={merge_local}" in options
+
+
 @pytest.mark.parametrize("recipe", bench_wan.RECIPES)
 def test_every_recipe_is_one_that_can_be_typed(recipe):
     settings = load.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
