@@ -112,7 +112,9 @@ class RoundLoop:
     def land(self, round: Round) -> None:
         """Wait for a round, then apply all of it, or nothing if it failed. Store the round's report.
 
-        If this raises StateTransferRequired or ReplicasDiverged, the replica is unchanged.
+        If this raises QuorumLost, StateTransferRequired or ReplicasDiverged, the replica is unchanged, and the round is
+        no longer in flight, as after a failed round: its landing would never be due again, and the next Δ contains its
+        progress.
         """
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:
@@ -125,7 +127,11 @@ class RoundLoop:
         self.reports.append(report)
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Load `content`, the other peers' shared state after `round`, and continue as if that round had landed."""
+        """Load `content`, the other peers' shared state after `round`, and continue as if that round had landed.
+
+        The rounds in flight are dropped. Their exchanges need not be cancelled: the exchange ends the ones that the
+        state includes, and a message that the other peers already have cannot be withdrawn.
+        """
         self.launcher.wait()
         self.lander.shared_state.restore(content)
         self.launcher.in_flight.clear()

@@ -21,7 +21,7 @@ from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.state import canonical
-from outerloop.types import Contribution, ReplicasDiverged, Round, StateTransferRequired, UserError
+from outerloop.types import Contribution, QuorumLost, ReplicasDiverged, Round, StateTransferRequired, UserError
 from tests.support import toy
 from tests.support.decided_rounds import Decided, Pending, loop_of
 
@@ -205,6 +205,27 @@ def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_afte
     for _ in range(3):
         resumed.after_inner_step(2)
     assert own == [(Round(1), 12)] and not resumed.in_flight
+
+
+def test_the_update_of_a_round_that_was_not_decided_in_time_leaves_with_the_first_round_after_the_resume():
+    """The round itself is not saved as in flight: its landing would never be due again."""
+
+    class Undecided(Pending):
+        def wait(self, timeout_s):
+            raise QuorumLost("no round was decided for 600 s")
+
+    alone = loop_of("sparse")
+    alone.exchange.start = lambda blob, round: Undecided([])
+    before = alone.slow_hash
+    with pytest.raises(QuorumLost):
+        [alone.after_inner_step(2) for _ in range(3)]
+    assert alone.slow_hash == before and not alone.in_flight and not alone.feedback.state_dict()["residual"]
+    resumed, own = loop_of("sparse", seed=5), []
+    resumed.load_state_dict(alone.evolved())
+    resumed.exchange.start = lambda blob, round: own.append((round, wire.read(blob)[0].samples)) or Pending([])
+    for _ in range(3):
+        resumed.after_inner_step(2)
+    assert own == [(Round(1), 12)]
 
 
 def test_a_replica_that_differs_heals_at_its_next_landing():
