@@ -105,10 +105,8 @@ def open_run(config: DictConfig) -> RunDir:
     """
     path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
-    earlier = config if not resumed else earlier_length(path, config)
-    if resumed:
-        refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
-    elif path.exists() and not (path.is_dir() and all(map(may_precede_run, path.rglob("*")))):
+    earlier = refuse_other_run(path, config) if resumed else config
+    if not resumed and path.exists() and not (path.is_dir() and all(map(may_precede_run, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists but does not contain a run: set run_dir= to a new folder")
     make_folder(path)
     lock = lock_directory(path)
@@ -140,6 +138,13 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     if damaged and step is None:
         notes.append("no complete checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
+
+
+def refuse_other_run(path: Path, config: DictConfig) -> DictConfig:
+    """Return the settings from `earlier_length`. Raises UserError if they differ from those of the run there."""
+    earlier = earlier_length(path, config)
+    refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
+    return earlier
 
 
 def earlier_length(path: Path, config: DictConfig) -> DictConfig:

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hydra
@@ -14,8 +15,9 @@ from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from outerloop.config import budget, load
+from outerloop.config import budget, load, run_directory
 from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.search_path import config_dir
@@ -30,6 +32,8 @@ from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 SWEEP_DIR = "hydra.sweep.dir="
+NO_SUBFOLDER = "hydra.output_subdir=null"
+"""Keeps hydra from writing to a job's folder, which may contain a run of another configuration."""
 
 
 def multirun(overrides: list[str]) -> int:
@@ -50,7 +54,7 @@ def multirun(overrides: list[str]) -> int:
     if not swept & {"rounds", *budget.BUDGETS} and (warning := budget.unequal_work(configs)):
         print(f"outerloop: {warning}", file=sys.stderr)
     folder = sweep_folder(overrides)
-    sys.argv = [sys.argv[0], "--multirun", *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
+    sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
         print_report(folder)
@@ -92,11 +96,26 @@ def quoted(folder: Path) -> str:
 def failed_runs(folder: Path) -> list[Run]:
     """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
 
-    A job also fails if its folder contains a finished run whose configuration differs from the job's.
+    A job also fails if its folder contains a run of another configuration.
     """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
-    failed = [path for path in numbered if runs.read_results(path) is None or (path / DIED).exists()]
-    return [runs.read(path) for path in sorted(failed, key=lambda path: int(path.name))]
+    failed = [
+        path
+        for path in numbered
+        if runs.read_results(path) is None or (path / DIED).exists() or refusal_file(path).exists()
+    ]
+    return [run_of_job(path) for path in sorted(failed, key=lambda path: int(path.name))]
+
+
+def run_of_job(folder: Path) -> Run:
+    """Read the run in a job's folder. If the job was refused because of another run there, state that as the reason."""
+    run, refusal = runs.read(folder), runs.read_record(refusal_file(folder))
+    return replace(run, why=refusal["why"]) if "why" in refusal else run
+
+
+def refusal_file(folder: Path) -> Path:
+    """Return the file, next to a job's folder, that records that the folder contains a run of another configuration."""
+    return folder.with_name(f"{folder.name}.{DIED}")
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
@@ -128,6 +147,7 @@ def run_job(settings: DictConfig) -> float:
     with open_dict(settings):
         settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
     print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
+    forget_failure(settings)
     try:
         budget.apply(settings)
         OmegaConf.resolve(settings)
@@ -145,8 +165,29 @@ def typed_overrides(job: OverridesConf) -> list[str]:
 
 
 def record_failure(settings: DictConfig, error: Exception) -> None:
-    """Write the reason for a run's failure to its folder, where the sweep and `outerloop report` read it."""
+    """Write the reason for a job's failure to its folder, where the sweep and `outerloop report` read it.
+
+    If the folder contains a run of another configuration, write it next to the folder instead, where only the sweep
+    reads it.
+    """
     folder, lines = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
     folder.mkdir(parents=True, exist_ok=True)
     record = {"why": lines[-1], "settings": OmegaConf.to_container(settings)}
-    checkpoint.write_atomically(folder / DIED, json.dumps(record).encode())
+    file = refusal_file(folder) if contains_other_run(folder, settings) else folder / DIED
+    checkpoint.write_atomically(file, json.dumps(record).encode())
+
+
+def contains_other_run(folder: Path, settings: DictConfig) -> bool:
+    """Return whether a folder contains a run of another configuration, or one that `settings` cannot be compared to."""
+    if not (folder / "config.yaml").exists():
+        return False
+    try:
+        run_directory.refuse_other_run(folder, settings)
+    except (UserError, OmegaConfBaseException):
+        return True
+    return False
+
+
+def forget_failure(settings: DictConfig) -> None:
+    """Remove the record that an earlier job with this folder was refused, before the job starts."""
+    refusal_file(Path(settings.run_dir)).unlink(missing_ok=True)

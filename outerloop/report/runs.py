@@ -191,8 +191,13 @@ def read_settings(path: Path) -> Row:
 
 def read_died(path: Path) -> Row:
     """Return the contents of `DIED`, or an empty dictionary if the file is missing or damaged."""
+    return read_record(path / DIED)
+
+
+def read_record(file: Path) -> Row:
+    """Return the contents of a record of a failed job, or an empty dictionary if the file is missing or damaged."""
     try:
-        record = json.loads((path / DIED).read_text())
+        record = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -112,6 +112,24 @@ def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, 
     json.loads((tmp_path / "1/summary.json").read_text())
 
 
+def contents(folder):
+    """File -> content, for all files in and under a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_job_in_the_folder_of_a_run_of_another_configuration_has_failed_and_leaves_the_folder_alone(tmp_path):
+    """The first sweep leaves one run; the jobs of the second one meet it, and a third one, as the first, is done."""
+    assert sweep(tmp_path, "seed=3")[0] == 0
+    before = contents(tmp_path / "sweep/0")
+    code, said = sweep(tmp_path, "seed=4,5")
+    assert code == 1 and f"outerloop: {tmp_path}/sweep/0 died: run_dir={tmp_path}/sweep/0 belongs to another" in said
+    assert f"{tmp_path}/sweep/1 died" not in said
+    assert contents(tmp_path / "sweep/0") == before
+    assert [run.why for run in map(runs.read, runs.find([tmp_path / "sweep"]))] == ["", ""]
+    code, said = sweep(tmp_path, "seed=3")
+    assert code == 0 and "died" not in said and contents(tmp_path / "sweep/0") == before
+
+
 def test_a_job_in_the_folder_of_a_finished_run_of_another_configuration_has_failed(tmp_path):
     options = [*SMALL.split(), f"run_dir={tmp_path}/0"]
     finished, other = load.load(options), load.load([*options, "seed=1"])
@@ -122,7 +140,9 @@ def test_a_job_in_the_folder_of_a_finished_run_of_another_configuration_has_fail
     multirun.record_failure(other, error.value)
     [failed] = multirun.failed_runs(tmp_path)
     assert failed.path.name == "0" and "belongs to another configuration" in failed.why and failed.results
-    run_directory.open_run(finished).close()
+    assert not (tmp_path / "0/died.json").exists() and runs.read(tmp_path / "0").why == ""
+    assert runs.find([tmp_path]) == [tmp_path / "0"]
+    multirun.forget_failure(finished)
     assert multirun.failed_runs(tmp_path) == []
 
 
