@@ -13,7 +13,7 @@ RAISED = {"UserError", "NotAllowed", "QuorumLost", "RoundFailed", "ReplicasDiver
 CALLED = {"warning", "error", "on_status", "_on_status"}
 DESCRIBED = {  # functions whose lines become messages
     "describe_missing", "describe_rejection", "_describe_started", "without", "_nothing_common", "lacks_majority",
-    "_as_leader", "_as_follower", "waiting_for",
+    "_as_leader", "_as_follower", "waiting_for", "lacks",
 }  # fmt: skip
 EDGES = " ,;:.()"
 SHORTEST = 12
