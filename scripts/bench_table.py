@@ -1,16 +1,19 @@
 """Tune and train recipes for the table of loss gaps to data-parallel training with the same inner optimizer.
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
-        [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [option=value ...]
+        [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [--no-tuning]
+        [option=value ...]
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
 grid is extended. If the case uses Muon, its momenta are tried next, and then half and twice the learning rate with the
-best momentum. If the case has an outer optimizer to tune, its pairs of outer learning rate and momentum follow.
-Finally, all combinations of H, number of workers and seed are trained with the best values. A seed determines the
-initial weights and the sample streams, so rows with the same seed and number of workers are paired. All workers
-together process --sequences sequences per step. Data-parallel training is run as one worker that trains on the whole
-batch; its initial weights are those of the other rows, and it draws its samples in another order.
+best momentum. Its weight decays follow, and then, if the case has an outer optimizer to tune, its pairs of outer
+learning rate and momentum. Finally, all combinations of H, number of workers and seed are trained with the best values.
+A seed determines the initial weights and the sample streams, so rows with the same seed and number of workers are
+paired. All workers together process --sequences sequences per step. Data-parallel training is run as one worker that
+trains on the whole batch; its initial weights are those of the other rows, and it draws its samples in another order.
+
+With --no-tuning, every case is trained with the first value of each grid.
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
@@ -38,14 +41,13 @@ from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
-ADAMW, MUON = (5e-4, 1e-3, 2e-3, 4e-3), (2e-3, 4e-3, 8e-3, 16e-3)
+ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 8e-3, 16e-3)
 MOMENTUM = (0.9, 0.8, 0.85, 0.95)
-"""Momenta of Muon to try. The learning rates are first tried with the first one."""
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum."""
 
 
-TUNED = ("lr", "inner_momentum", "outer_lr", "momentum")
+TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,26 @@ class Case:
     lr: inner learning rates.
     outer: pairs of outer learning rate and momentum; empty to keep the recipe's own values.
     inner_momentum: momenta of Muon; empty for AdamW.
+    weight_decay: weight decays of the inner optimizer.
     """
 
     overrides: tuple[str, ...]
     lr: tuple[float, ...]
     outer: tuple[tuple[float, float], ...] = ()
     inner_momentum: tuple[float, ...] = ()
+    weight_decay: tuple[float, ...] = (0.025, 0.1)
 
 
 CASES = {
-    "ddp_adamw": Case(("recipe=localsgd",), ADAMW),
-    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM),
-    "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV),
-    "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
+    "ddp_adamw": Case(("recipe=localsgd",), ADAMW, weight_decay=(0.1, 0.025)),
+    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM, (0.1, 0.025)),
+    "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV, weight_decay=(0.1, 0.025)),
+    "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM, (0.1, 0.025)),
     "diloco": Case(("recipe=diloco",), ADAMW, NESTEROV),
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
-    "outerloop_v1": Case(("recipe=outerloop",), MUON, (), MOMENTUM),
-    "rotated": Case(("recipe=outerloop", "compress=rotated"), MUON, (), MOMENTUM),
+    "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.8, 0.85, 0.9), (0.1, 0.025)),
+    "outerloop": Case(("recipe=outerloop",), MUON, (), MOMENTUM),
 }
 
 
@@ -82,6 +86,7 @@ class Run:
 
     outer_lr, momentum: settings of the outer optimizer; None to keep the recipe's own values.
     inner_momentum: momentum of Muon; None for AdamW.
+    weight_decay: of the inner optimizer.
     """
 
     case: str
@@ -93,6 +98,7 @@ class Run:
     outer_lr: float | None = None
     momentum: float | None = None
     inner_momentum: float | None = None
+    weight_decay: float = 0.1
 
 
 def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) -> Row:
@@ -108,6 +114,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
             f"seed={run.seed}",
         ),
         *(f"inner.lr={run.lr}", f"run_dir={place}", "checkpoint.every=0", "eval.every=0"),
+        f"inner.optimizer.weight_decay={run.weight_decay}",
         f"schedule.sync_every={run.steps if run.case in EVERY_STEP else run.sync_every}",
     ]
     if run.inner_momentum is not None:
@@ -187,7 +194,8 @@ class Bench:
         sync_every = 1 if case in EVERY_STEP else args.sync_every[0]
         workers = 1 if case in ALONE else args.workers[0]
         momentum = values.inner_momentum[0] if values.inner_momentum else None
-        return Run(case, args.steps, sync_every, workers, args.seeds[0], values.lr[0], inner_momentum=momentum)
+        place = case, args.steps, sync_every, workers, args.seeds[0]
+        return Run(*place, values.lr[0], inner_momentum=momentum, weight_decay=values.weight_decay[0])
 
     def tune(self, case: str) -> Run:
         """Train the tuning runs of a case, and return the best one."""
@@ -198,6 +206,9 @@ class Bench:
             self.train(tried)
             best = self.best(tried)
             best = self.tune_lr(best, (best.lr / 2, best.lr, best.lr * 2))
+        tried = [replace(best, weight_decay=decay) for decay in values.weight_decay]
+        self.train(tried)
+        best = self.best(tried)
         outer = [replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in values.outer]
         self.train(outer)
         return self.best([best, *outer])
@@ -224,7 +235,7 @@ class Bench:
 
     def run(self, case: str) -> None:
         """Tune a case, print its best values, and train its runs in the table."""
-        tuned = self.tune(case)
+        tuned = self.tune(case) if self.args.tuning else self.first(case)
         found = {key: value for key, value in asdict(tuned).items() if key in TUNED and value is not None}
         print(f"{case}: {', '.join(f'{key} {value:g}' for key, value in found.items())}", flush=True)
         self.train(self.published(case, tuned))
@@ -241,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workers", type=numbers, default=[4, 8])
     result.add_argument("--seeds", type=numbers, default=[0, 1, 2, 3])
     result.add_argument("--sequences", type=int, default=16, help="sequences per inner step, over all workers")
+    result.add_argument("--no-tuning", dest="tuning", action="store_false", help="use the first value of each grid")
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")
     return result

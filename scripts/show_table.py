@@ -66,7 +66,7 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
         return row["sync_every"], row["workers"], row["seed"]
 
     def values(row: Row) -> list[float | None]:
-        return [row[key] for key in ("lr", "inner_momentum", "outer_lr", "momentum")]
+        return [row[key] for key in ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")]
 
     tried: dict[tuple[int, int, int], list[Row]] = {}
     for row in rows:
@@ -117,13 +117,14 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
         "case",
         "lr",
         "momentum",
+        "weight decay",
         "outer lr, momentum",
         "nats",
         "behind DDP, same inner",
         "behind dense, same inner",
     ]
     print("|", " | ".join([*columns, "bits a round", "bits a step", "seeds"]), "|")
-    print("|", *["--- |"] * 10)
+    print("|", *["--- |"] * 11)
     for case, rows in sorted(cases.items(), key=lambda item: mean(row["nats"] for row in item[1])):
         adamw, first = case in ADAMW, rows[0]
         ddp = cases.get("ddp_adamw" if adamw else "ddp_muon", [])
@@ -131,7 +132,7 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
         outer = "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}"
         bits = f"{first['bits_per_param_per_round']:.3f} | {first['bits_per_param_per_step']:.4f}"
         nats = f"{mean(row['nats'] for row in rows):.4f}"
-        tuned_values = f"{first['lr']:g} | {first['inner_momentum'] or ''} | {outer}"
+        tuned_values = f"{first['lr']:g} | {first['inner_momentum'] or ''} | {first['weight_decay']:g} | {outer}"
         gaps = f"{gap_text(rows, ddp)} | {gap_text(rows, dense)}"
         print(f"| {case} | {tuned_values} | {nats} | {gaps} | {bits} | {len(rows)} |")
 

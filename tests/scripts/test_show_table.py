@@ -8,7 +8,7 @@ from bench_table import Bench, parser
 from show_table import gap_text, interval, paired_gaps, table, tuned
 
 ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
-ROW["inner_momentum"] = None
+ROW |= {"inner_momentum": None, "weight_decay": 0.1}
 
 
 def rows(case, *nats, **other):
@@ -30,7 +30,12 @@ def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path)
     class Counted(Bench):
         def train(self, runs):
             for run in runs:
-                loss = 1 + abs(log2(run.lr / best["lr"])) + abs(run.inner_momentum - best["inner_momentum"])
+                loss = (
+                    1
+                    + abs(log2(run.lr / best["lr"]))
+                    + abs(run.inner_momentum - best["inner_momentum"])
+                    + run.weight_decay
+                )
                 self.rows.append(
                     asdict(run) | {"nats": loss - 0.1 * (run.outer_lr == 0.9), "sequences": 16, "options": []}
                 )
@@ -38,7 +43,8 @@ def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path)
     args = parser().parse_intermixed_args(["--runs", f"{tmp_path}", "--json", f"{tmp_path}/rows.json", "--steps", "30"])
     bench = Counted(args, pool=None)
     tuned = bench.tune("muloco")
-    assert (tuned.lr, tuned.inner_momentum, tuned.outer_lr, tuned.momentum) == (32e-3, 0.85, 0.9, 0.6)
+    assert (tuned.lr, tuned.inner_momentum, tuned.weight_decay) == (32e-3, 0.85, 0.025)
+    assert (tuned.outer_lr, tuned.momentum) == (0.9, 0.6)
     assert {row["lr"] for row in bench.rows} >= {16e-3, 32e-3, 64e-3}, "one more on either side of the best"
     table_runs = bench.published("muloco", tuned)
     assert len(set(table_runs)) == 4 * 3 * 2, "seeds, H, numbers of workers"
