@@ -52,11 +52,11 @@ CASES = {
     "sparseloco_local": ["recipe=sparseloco", INPROCESS, "feedback=local"],
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],
-    "outerloop": ["recipe=outerloop", INPROCESS],
-    "rotated_.7": ["recipe=outerloop", INPROCESS, "compress=rotated", "feedback.beta=0.7"],
-    "rotated_.85": ["recipe=outerloop", INPROCESS, "compress=rotated"],
+    "outerloop": ["recipe=outerloop_v1", INPROCESS],  # the version of the records in scripts/results/recipes
+    "rotated_.7": ["recipe=outerloop_v1", INPROCESS, "compress=rotated", "feedback.beta=0.7"],
+    "rotated_.85": ["recipe=outerloop_v1", INPROCESS, "compress=rotated"],
     "rotated_mean_x4": [
-        *("recipe=outerloop", INPROCESS, "compress=rotated", "aggregate=mean", "method.optimizer.lr=4.0"),
+        *("recipe=outerloop_v1", INPROCESS, "compress=rotated", "aggregate=mean", "method.optimizer.lr=4.0"),
         "feedback.beta=0.7",
     ],
     "ddp_muon": ["recipe=ddp", INPROCESS, "inner=muon"],

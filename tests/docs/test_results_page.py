@@ -17,7 +17,7 @@ CASES = {  # row of a table -> case in rows-long.json
     "muloco": "muloco",
     "ddp, every step": "ddp",
     "ddp (every step)": "ddp",
-    "outerloop": "outerloop",
+    "outerloop_v1": "outerloop",
     "sparseloco": "sparseloco",
     "sparseloco, dense at first": "sparseloco_warm",
     "sparseloco, k 64": "sparseloco_k64",
