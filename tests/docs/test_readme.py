@@ -2,6 +2,7 @@
 
 import json
 import re
+from statistics import mean
 
 import pytest
 
@@ -23,9 +24,16 @@ def test_every_recipe_has_its_row():
 
 def test_the_losses_and_bits_of_the_recipes_are_those_of_the_published_runs():
     published = (ROOT / "scripts/results/recipes/COMMAND.md").read_text()
-    names = {"streaming_diloco": "streaming", "loco": "loco_int4", "diloco": "diloco_.7_.6"}
+    names = {
+        "streaming_diloco": "streaming",
+        "loco": "loco_int4",
+        "diloco": "diloco_.7_.6",
+        "outerloop_v1": "outerloop",
+    }
     for name, round_bits, step_bits, loss in re.findall(
-        r"^\| (\w+)[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+)", README, flags=re.MULTILINE
+        r"^\| (?!outerloop \||ddp, Muon)(\w+)[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+)",
+        README,
+        flags=re.MULTILINE,
     ):
         shown = re.escape(names.get(name, name))
         row = re.search(rf"^\| {shown}(?:,[^|]*)? \|[^|]*\| ([\d.]+) \| ([\d.]+)", published, re.MULTILINE)
@@ -33,6 +41,21 @@ def test_the_losses_and_bits_of_the_recipes_are_those_of_the_published_runs():
         assert float(round_bits) == pytest.approx(float(row[1]), rel=5e-3), name
         every = 1 if name in ("ddp", "demo", "sparta") else 15
         assert float(step_bits) == pytest.approx(float(round_bits) / every, rel=5e-3), name
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("ddp, Muon", {"case": "ddp_muon"}), ("outerloop", {"case": "outerloop", "workers": 4, "sync_every": 15})],
+)
+def test_losses_and_bits_of_the_table_are_those_of_its_records(name, run):
+    rows = json.loads((ROOT / "scripts/results/table/rows.json").read_text())
+    [cells] = re.findall(rf"^\| {name} \|[^|]*\| (.*) \|$", README, flags=re.MULTILINE)
+    round_bits, step_bits, *shown = map(float, cells.split(" | "))
+    for steps, loss in zip((600, 3000), shown, strict=True):
+        found = [row for row in rows if row.items() >= (run | {"steps": steps}).items() and row["seed"] < 2]
+        assert len(found) == 2 and round(mean(row["nats"] for row in found), 3) == loss
+        assert found[0]["bits_per_param_per_round"] == pytest.approx(round_bits, rel=5e-3)
+        assert found[0]["bits_per_param_per_step"] == pytest.approx(step_bits, rel=5e-3)
 
 
 def test_the_numbers_are_those_of_the_published_run():

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+import show_table
 
 from outerloop.config import load
 
@@ -52,6 +53,23 @@ def test_losses_are_those_of_the_recorded_runs(page):
     for name, _, *shown in rows:
         case = CASES[name.replace("`", "")]
         assert shown == [losses(case, sync_every) for sync_every in (15, 30, 100)], name
+
+
+def test_gaps_to_data_parallel_training_are_those_of_the_records():
+    groups = show_table.table(json.loads((ROOT / "scripts/results/table/rows.json").read_text()))
+    shown = re.findall(
+        r"^\| ([\d,]+), (\d), (\d+) \| *([\d.]*) *\| ([\d.]+) \| \**(.*?)\** \((\d)", RESULTS, re.MULTILINE
+    )
+    assert len(shown) == 6
+    for steps, workers, h, ddp, loss, gap, seeds in shown:
+        cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
+        assert f"{mean(row['nats'] for row in cases['outerloop']):.4f}" == loss and len(cases["outerloop"]) == int(
+            seeds
+        )
+        assert ddp in ("", f"{mean(row['nats'] for row in cases['ddp_muon']):.4f}")
+        assert gap == show_table.gap_text(cases["outerloop"], cases["ddp_muon"])
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"recipe=outerloop is by {shown[0][5][1:]} after 3,000 steps and {shown[1][5][1:]} after 600" in text
 
 
 def test_the_default_job_is_the_recorded_one():
