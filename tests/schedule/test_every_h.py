@@ -25,7 +25,7 @@ def test_every_h_by_hand():
 def test_h_must_be_positive_and_a_delay_at_most_h():
     with pytest.raises(UserError, match="sync_every"):
         EveryH(sync_every=0)
-    with pytest.raises(UserError, match=r"delay=5 must be 0 \.\. sync_every=4"):
+    with pytest.raises(UserError, match=r"delay=5 must be between 0 and sync_every=4"):
         EveryH(sync_every=4, delay=5)
 
 
