@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_recipes import numbers, words
-from show_table import ALONE, EVERY_STEP
+from show_table import ALONE, EVERY_STEP, TUNED
 
 from outerloop.config import load
 from outerloop.launcher.train import train
@@ -45,9 +45,6 @@ ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 8e-3, 16e-3)
 MOMENTUM = (0.9, 0.8, 0.85, 0.95)
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum."""
-
-
-TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,9 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
     place = folder / "-".join(f"{value}" for value in asdict(run).values())
     overrides = [
         *CASES[run.case].overrides,
-        "exchange=inprocess",
-        *(
-            f"steps={run.steps}",
-            f"workers={run.workers}",
-            f"inner.batch={sequences // run.workers}",
-            f"seed={run.seed}",
-        ),
-        *(f"inner.lr={run.lr}", f"run_dir={place}", "checkpoint.every=0", "eval.every=0"),
+        *("exchange=inprocess", f"run_dir={place}", "checkpoint.every=0", "eval.every=0"),
+        *(f"steps={run.steps}", f"workers={run.workers}", f"inner.batch={sequences // run.workers}"),
+        *(f"seed={run.seed}", f"inner.lr={run.lr}"),
         f"inner.optimizer.weight_decay={run.weight_decay}",
         f"schedule.sync_every={run.steps if run.case in EVERY_STEP else run.sync_every}",
     ]
@@ -168,7 +160,8 @@ class Bench:
     def train(self, runs: Iterable[Run]) -> None:
         """Train the runs that have no record yet, each in its own process."""
         todo = [run for run in dict.fromkeys(runs) if self.row(run) is None]
-        futures = [self.pool.submit(train_one, run, *self.shared()) for run in todo]
+        shared = self.args.runs, self.args.sequences, self.args.options
+        futures = [self.pool.submit(train_one, run, *shared) for run in todo]
         errors = []
         for future in as_completed(futures):
             if future.cancelled():
@@ -184,10 +177,6 @@ class Bench:
         if errors:
             raise errors[0]
 
-    def shared(self) -> tuple[Path, int, list[str]]:
-        """Return the arguments of `train_one` that are the same for all runs."""
-        return self.args.runs, self.args.sequences, self.args.options
-
     def first(self, case: str) -> Run:
         """Return the first tuning run of a case, with the first values of its grids."""
         args, values = self.args, CASES[case]
@@ -202,28 +191,22 @@ class Bench:
         values = CASES[case]
         best = self.tune_lr(self.first(case), values.lr)
         if values.inner_momentum:
-            tried = [replace(best, inner_momentum=momentum) for momentum in values.inner_momentum]
-            self.train(tried)
-            best = self.best(tried)
+            best = self.best(replace(best, inner_momentum=momentum) for momentum in values.inner_momentum)
             best = self.tune_lr(best, (best.lr / 2, best.lr, best.lr * 2))
-        tried = [replace(best, weight_decay=decay) for decay in values.weight_decay]
-        self.train(tried)
-        best = self.best(tried)
-        outer = [replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in values.outer]
-        self.train(outer)
-        return self.best([best, *outer])
+        best = self.best(replace(best, weight_decay=decay) for decay in values.weight_decay)
+        return self.best([best, *(replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in values.outer)])
 
     def tune_lr(self, first: Run, grid: Sequence[float]) -> Run:
         """Try the learning rates of a grid, which is extended while the best one is at an end. Return the best run."""
         rates = sorted(grid)
-        self.train(replace(first, lr=lr) for lr in rates)
         while (best := self.best(replace(first, lr=lr) for lr in rates)).lr in (rates[0], rates[-1]):
             rates = sorted([*rates, best.lr / 2 if best.lr == rates[0] else best.lr * 2])
-            self.train(replace(first, lr=lr) for lr in rates)
         return best
 
     def best(self, runs: Iterable[Run]) -> Run:
-        """Return the run with the lowest loss."""
+        """Train the runs, and return the one with the lowest loss."""
+        runs = list(runs)
+        self.train(runs)
         return min(runs, key=self.nats)
 
     def published(self, case: str, tuned: Run) -> list[Run]:

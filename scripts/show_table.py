@@ -27,8 +27,12 @@ Group = tuple[int, int, int, int]
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
-EVERY_STEP, ALONE = ("ddp_adamw", "ddp_muon"), ("ddp_adamw", "ddp_muon", "ddp_adamw_nesterov", "ddp_muon_nesterov")
-"""Cases that exchange in every step (listed for every H), and cases with one worker (listed for every worker count)."""
+EVERY_STEP = ("ddp_adamw", "ddp_muon")
+"""Cases that exchange gradients in every step. They are listed for every H."""
+ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
+"""Cases that are trained by one worker. They are listed for every number of workers."""
+TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
+"""Fields of a record that are tuned for each case."""
 ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
@@ -66,7 +70,7 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
         return row["sync_every"], row["workers"], row["seed"]
 
     def values(row: Row) -> list[float | None]:
-        return [row[key] for key in ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")]
+        return [row[key] for key in TUNED]
 
     tried: dict[tuple[int, int, int], list[Row]] = {}
     for row in rows:

@@ -90,7 +90,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """Return the key file of the worker in `run_dir` with this peer id. Raises UserError if there is none."""
+    """Return the key file of the worker in `run_dir` with this peer id. Raises UserError if no worker has it."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key

@@ -30,7 +30,7 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class ScaleCom(RandomK):
-    """Compressor that keeps the positions announced by the previous round's leader, or random ones if there are none.
+    """Compressor that keeps the positions announced by the previous round's leader, or random ones if none were.
 
     Args:
         chunk: values in a chunk, 2 .. 65536.

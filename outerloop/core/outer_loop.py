@@ -58,8 +58,8 @@ class OuterLoop:
         slow: the slow weights by parameter name.
         shared: whether the slow weights are equal on all peers.
         warnings: one line for each setting that is allowed but probably unintended.
-        recipe: name of the recipe from which the parts were built, or "" if there is none.
-        inner_optimizer: dotted path of the recipe's inner optimizer, or "" if there is none.
+        recipe: name of the recipe from which the parts were built, or "" without a recipe.
+        inner_optimizer: dotted path of the recipe's inner optimizer, or "" without a recipe.
 
     At the end of a `with` block, the peer leaves the run: through `close`, or immediately if the block raises.
 

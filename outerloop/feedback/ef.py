@@ -59,7 +59,7 @@ class ErrorFeedback:
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> StoredResidual:
-        """Return the same as `at_launch`, after creating a residual of zeros, shaped like `like`, if there is none."""
+        """Create a residual of zeros with the shape of `like` if none exists yet. Return what `at_launch` returns."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)
         return self.at_launch(name)

@@ -26,7 +26,7 @@ class Float32:
         self.stored: Tensors = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name, or None if there is none."""
+        """Return the last tensor stored under this name, or None if nothing is stored."""
         return self.stored.get(name)
 
     def put(self, name: str, x: Tensor) -> None:
@@ -63,7 +63,7 @@ class EightBit:
         self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """Return the last tensor stored under this name, dequantized, or None if there is none."""
+        """Return the last tensor stored under this name, dequantized, or None if nothing is stored."""
         if name not in self.stored:
             return None
         return from_eight_bit(*self.stored[name])

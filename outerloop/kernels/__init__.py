@@ -1,7 +1,7 @@
 """Arithmetic of the hot path: torch operators, each with a reference implementation in plain torch and fast kernels.
 
-Torch's dispatcher calls the kernel that is registered for the device (cpu/, triton/). If there is none, it falls back
-to the reference implementation.
+Torch's dispatcher calls the kernel that is registered for the device (cpu/, triton/), or the
+reference implementation if no kernel is.
 """
 
 import logging

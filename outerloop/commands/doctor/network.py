@@ -84,8 +84,8 @@ def dial_failure(address: str) -> str:
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding about the dialed addresses. `failures`: address -> reason, or "" if dialing succeeded.
 
-    If addresses are announced, a failure leaves the finding undecided, because many routers do not let a host dial the
-    public address of its own network.
+    If addresses are announced, a failure leaves the finding undecided, because many routers do not forward
+    connections from their own network to its public address.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:

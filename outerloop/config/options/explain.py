@@ -60,7 +60,7 @@ def unknown_option(base: DictConfig, override: Override) -> str:
 
 
 def existing_parent(base: DictConfig, key: str) -> str:
-    """Return the longest prefix of a dotted key that is a dictionary in `base`, or an empty string if there is none."""
+    """Return the longest prefix of a dotted key that is a dictionary in `base`, or "" if no prefix is."""
     parent = key.rpartition(".")[0]
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
         parent = parent.rpartition(".")[0]

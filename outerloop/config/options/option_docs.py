@@ -36,7 +36,7 @@ class Option:
 class Choice:
     """One yaml file: a choice of a group such as schedule=every_h, or train.yaml, whose group is empty.
 
-    `target`: dotted path of the class or function that the file configures, or an empty string if there is none.
+    `target`: dotted path of the class or function that the file configures, or "" if it configures no part.
     `selects`: group -> the choice that the file's defaults list selects. Only train.yaml and recipes select choices.
     """
 

@@ -61,7 +61,7 @@ def encoding(tokenizer: str | None) -> Encoding:
 
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer saved in `folder`, without network access. Raises UserError if there is none."""
+    """Load the tokenizer saved in `folder`, without network access. Raises UserError if it contains none."""
     from transformers import AutoTokenizer  # imported late: the import takes a second, and bytes need no tokenizer
 
     path = Path(folder).expanduser()

@@ -34,14 +34,20 @@ class SlowPulls:
         return asyncio.create_task(pull())
 
 
-@virtual
-async def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
+def begun() -> tuple[RoundStore, CommittedRounds, bytes]:
+    """Empty: the store, the rounds of peer 000-a, and the digest of the commit that they begin with."""
     store = RoundStore(MemoryDisk())
     outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
     first = HardState.first(run="r", peer="000-a", roster=ROSTER)
     outcomes.begin(first)
+    return store, outcomes, first.head.digest
+
+
+@virtual
+async def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
+    _, outcomes, head = begun()
     outcomes.skip_to(-1)
-    left, kept = (Commit(0, first.head.digest, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER)
+    left, kept = (Commit(0, head, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER)
     outcomes.add(left)
     taking = asyncio.create_task(outcomes.take(0))
     await asyncio.sleep(5)
@@ -53,13 +59,10 @@ async def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
 
 @virtual
 async def test_what_a_decided_round_waits_for_is_told_with_and_without_missing_payloads() -> None:
-    store = RoundStore(MemoryDisk())
-    outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
-    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
-    outcomes.begin(first)
+    store, outcomes, head = begun()
     payloads = tuple(Participant.of(peer, peer.encode()) for peer in ROSTER)
     assert outcomes.lacks(0) == ""
-    outcomes.add(Commit(0, first.head.digest, 0, payloads, ROSTER))
+    outcomes.add(Commit(0, head, 0, payloads, ROSTER))
     assert outcomes.lacks(0) == "round 0: decided, payloads of 000-a, 001-b have not arrived yet"
     for payload in payloads:
         await store.put(0, payload, payload.peer.encode())
@@ -69,11 +72,8 @@ async def test_what_a_decided_round_waits_for_is_told_with_and_without_missing_p
 @virtual
 async def test_a_wait_for_a_round_that_is_skipped_ends() -> None:
     """Nobody need cancel the rounds in flight of a peer that takes over the others' state."""
-    store = RoundStore(MemoryDisk())
-    outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
-    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
-    outcomes.begin(first)
-    outcomes.add(Commit(0, first.head.digest, 0, (Participant.of("001-b", b"001-b"),), ROSTER))
+    _, outcomes, head = begun()
+    outcomes.add(Commit(0, head, 0, (Participant.of("001-b", b"001-b"),), ROSTER))
     decided, open_round = (asyncio.create_task(outcomes.take(number)) for number in (0, 1))
     await asyncio.sleep(5)
     outcomes.skip_to(7)
