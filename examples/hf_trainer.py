@@ -2,7 +2,8 @@
 
 Run: `python examples/hf_trainer.py`. Then, in a second terminal, `python examples/hf_trainer.py ADDRESS` with the
 address printed by the first program. For several processes per peer: `torchrun --standalone --nproc-per-node 2 ...`.
-See: values named `outer/...` in the log after every 20 steps.
+See: values named `outer/...` in the log after every 20 steps. At the end, both programs print the same hash of the
+agreed weights.
 """
 
 import random
@@ -15,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 import outerloop
 
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
-SHARE = len(ADDRESS)
+SHARE = len(ADDRESS)  # 0 for the first peer, 1 for the second
 PEER_DIR = f"runs/hf-trainer-{SHARE}/peer"  # folder with this peer's key
 
 torch.set_num_threads(1)  # two peers share the cores of this machine
@@ -36,7 +37,9 @@ arguments = TrainingArguments(
     report_to=[],  # loggers such as "wandb" or "tensorboard" would also receive the values of every round
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
-trainer.add_callback(
-    outerloop.HFCallback("sparseloco", trainer=trainer, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=PEER_DIR)
+callback = outerloop.HFCallback(
+    "sparseloco", trainer=trainer, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=PEER_DIR
 )
+trainer.add_callback(callback)
 trainer.train()  # with resume_from_checkpoint=True, the outer loop resumes as well
+print(f"hash of the agreed weights {callback.outer.slow_hash:016x}")

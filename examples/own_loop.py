@@ -17,7 +17,7 @@ import outerloop
 
 STEPS, SYNC_EVERY = 180, 30
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
-SHARE = len(ADDRESS)
+SHARE = len(ADDRESS)  # 0 for the first peer, 1 for the second
 
 # Windows of 16 bytes from the source of Python's `random`, plus the next byte as the target. Each peer takes one half.
 text = torch.tensor(list(Path(random.__file__).read_bytes()))

@@ -64,12 +64,13 @@ def test_two_peers_of_the_own_loop_end_with_equal_weights(tmp_path, monkeypatch,
     assert len(hashes) == 2 and len(set(hashes)) == 1
 
 
-def test_the_hf_trainer_logs_its_rounds(tmp_path, monkeypatch):
+def test_the_hf_trainer_logs_its_rounds_and_ends_with_the_hash_of_the_weights(tmp_path, monkeypatch, capsys):
     changes = ALONE | {"sync_every=20": "sync_every=1", "max_steps=60": "max_steps=2"}
     left = run("hf_trainer.py", tmp_path, monkeypatch, changes)
     rounds = [row for row in left["trainer"].state.log_history if "outer/delta_norm" in row]
     assert [row["step"] for row in rounds] == [1, 2]
     assert (tmp_path / "runs/hf-trainer-0/checkpoint-2/outerloop.pt").exists()
+    assert f"{left['callback'].outer.slow_hash:016x}" in capsys.readouterr().out
 
 
 def test_lightning_ends_with_the_hash_of_the_weights(tmp_path, monkeypatch, capsys):
