@@ -6,7 +6,7 @@
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
-grid is extended. If the case uses Muon, its momenta are tried next, and then half and twice the learning rate with the
+grid is extended. If the case uses Muon, its momenta are tried next, and then 2/3 and 3/2 of the learning rate with the
 best momentum. Its weight decays follow, and then, if the case has an outer optimizer to tune, its pairs of outer
 learning rate and momentum. Finally, all combinations of H, number of workers and seed are trained with the best values.
 A seed determines the initial weights and the sample streams, so rows with the same seed and number of workers are
@@ -41,7 +41,7 @@ from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
-ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 8e-3, 16e-3)
+ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 3e-3, 6e-3)
 MOMENTUM = (0.9, 0.8, 0.85, 0.95)
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum."""
@@ -66,14 +66,14 @@ class Case:
 
 CASES = {
     "ddp_adamw": Case(("recipe=localsgd",), ADAMW, weight_decay=(0.1, 0.025)),
-    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM, (0.025, 0.1)),
+    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM, (0.025, 0.0125, 0.1)),
     "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV, weight_decay=(0.1, 0.025)),
     "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM, (0.1, 0.025)),
     "diloco": Case(("recipe=diloco",), ADAMW, NESTEROV),
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
     "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop": Case(("recipe=outerloop",), MUON, (), MOMENTUM),
+    "outerloop": Case(("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), MOMENTUM, (0.0125, 0.025)),
 }
 
 
@@ -192,7 +192,7 @@ class Bench:
         best = self.tune_lr(self.first(case), values.lr)
         if values.inner_momentum:
             best = self.best(replace(best, inner_momentum=momentum) for momentum in values.inner_momentum)
-            best = self.tune_lr(best, (best.lr / 2, best.lr, best.lr * 2))
+            best = self.tune_lr(best, (best.lr / 1.5, best.lr, best.lr * 1.5))
         best = self.best(replace(best, weight_decay=decay) for decay in values.weight_decay)
         return self.best([best, *(replace(best, outer_lr=lr, momentum=momentum) for lr, momentum in values.outer)])
 
@@ -200,7 +200,7 @@ class Bench:
         """Try the learning rates of a grid, which is extended while the best one is at an end. Return the best run."""
         rates = sorted(grid)
         while (best := self.best(replace(first, lr=lr) for lr in rates)).lr in (rates[0], rates[-1]):
-            rates = sorted([*rates, best.lr / 2 if best.lr == rates[0] else best.lr * 2])
+            rates = sorted([*rates, best.lr / 1.5 if best.lr == rates[0] else best.lr * 1.5])
         return best
 
     def best(self, runs: Iterable[Run]) -> Run:

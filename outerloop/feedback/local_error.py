@@ -7,10 +7,18 @@ difference is where the inner steps start: `ef` resets the fast weights to φ an
 this feedback, a worker continues from its own progress. Fast weights differ between peers; slow weights stay equal.
 Use it with sparse codecs, with which most of a worker's progress waits for many rounds. Fast weights should be float32,
 because they contain the residual.
+
+The share 1 − β of the unsent values that a round discards may decrease during a run:
+
+    1 − β_n = (1 − β) / (1 + γ n (1 − β))          n: number of earlier rounds of this parameter,  γ: `growth`
+
+so 1 / (1 − β_n), the number of rounds for which values wait on average until they are discarded, increases by γ per
+round. Early in a run, old progress is soon outdated; late, when the learning rate is low, it stays useful.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,20 +32,31 @@ class LocalError:
     """Error feedback that stores x − x̂ only during a landing, in memory that each landing reuses.
 
     Args:
-        beta: share of the unsent values that stays in the fast weights, 0 .. 1; with 1, nothing is lost.
+        beta: β, share of the unsent values that stays in the fast weights, 0 .. 1; with 1, nothing is lost.
+        growth: γ, at least 0; with 0, β is constant. A peer that joins late starts at β.
 
     Raises:
-        UserError: if `beta` is outside 0 .. 1.
+        UserError: if a setting is out of range.
     """
 
     remembers = True
 
-    def __init__(self, *, beta: float) -> None:
+    def __init__(self, *, beta: float, growth: float = 0.0) -> None:
         if not 0 <= beta <= 1:
             raise UserError(f"feedback.beta={beta} must be 0 .. 1: set feedback.beta=0.95")
-        self.beta = beta
+        if not 0 <= growth < math.inf:
+            raise UserError(f"feedback.growth={growth} must be at least 0: set feedback.growth=0 for a constant beta")
+        self.beta, self.growth = beta, growth
         self.unsent: Tensors = {}
         self.space: Tensors = {}
+        self.landed: dict[str, int] = {}
+
+    def beta_at(self, landed: int) -> float:
+        """Return β_n, given n, the number of rounds of the same parameter that landed before."""
+        if self.growth == 0:
+            return self.beta
+        discarded = 1 - self.beta
+        return 1 - discarded / (1 + self.growth * landed * discarded)
 
     def add(self, name: str, delta: Tensor) -> Tensor:
         """Return `delta` unchanged: it already includes the values that were not sent."""
@@ -48,8 +67,12 @@ class LocalError:
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return slow − β (x − x̂), computed in place in the stored x − x̂, to avoid an allocation."""
-        return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
+        """Return slow − β_n (x − x̂), computed in place in the stored x − x̂, to avoid an allocation."""
+        if name not in self.unsent:
+            return slow
+        landed = self.landed.get(name, 0)
+        self.landed[name] = landed + 1
+        return self.unsent.pop(name).mul_(-self.beta_at(landed)).add_(slow)
 
     def residual_spec(self) -> ResidualSpec:
         """Return the description for the kernels: they read no residual, but write the unsent values for `begin`."""
@@ -67,8 +90,9 @@ class LocalError:
         return self.unsent[name], None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state, because between landings the fast weights contain the unsent values."""
-        return {}
+        """Return the numbers of landed rounds, by parameter name. The fast weights contain the unsent values."""
+        return {"landed": dict(self.landed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing: there is no state."""
+        """Load a state returned by `state_dict`. Older states, of runs with a constant β, are empty."""
+        self.landed = dict(state.get("landed", {}))

@@ -61,13 +61,33 @@ def test_local_error_sends_what_error_feedback_would_for_equal_inner_steps():
             feedback.keep("w", x, sent)
         slow = slow - sent
         fast = in_weights.begin("w", slow)
-    assert in_weights.begin("w", slow) is slow and not in_weights.state_dict()
+    assert in_weights.begin("w", slow) is slow and in_weights.state_dict() == {"landed": {"w": 5}}
+
+
+def test_beta_of_local_error_grows_and_resumes():
+    """From β = 0.5 and growth 2, values are kept for 2, 4, 6, 8 rounds: β is 1/2, 3/4, 5/6, 7/8."""
+    feedback, slow = LocalError(beta=0.5, growth=2), torch.tensor([0.0])
+    begun = []
+    for _ in range(4):
+        feedback.keep("w", torch.tensor([25.0]), torch.tensor([1.0]))
+        begun.append(-feedback.begin("w", slow).item())
+        state, feedback = feedback.state_dict(), LocalError(beta=0.5, growth=2)
+        feedback.load_state_dict(state)
+    assert begun == [12, 18, 20, 21]
+
+
+def test_beta_of_local_error_stays_constant_without_growth_and_at_1():
+    assert [LocalError(beta=0.75).beta_at(n) for n in (0, 9)] == [0.75, 0.75]
+    assert LocalError(beta=1, growth=5).beta_at(9) == 1
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda: ErrorFeedback(beta=0.5, bits=4), "not one of 8, 32"),
+        (lambda: LocalError(beta=1.5), "beta=1.5"),
+        (lambda: LocalError(beta=0.5, growth=-1), "growth=-1"),
+        (lambda: LocalError(beta=0.5, growth=float("nan")), "growth=nan"),
         (lambda: LoCo(beta=1.0, reset_every=1), "below 1"),
         (lambda: LoCo(beta=0.5, reset_every=0), "reset_every=0"),
     ],
