@@ -1,8 +1,8 @@
 """Tune and train recipes for the table of loss gaps to data-parallel training with the same inner optimizer.
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
-        [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [--no-tuning]
-        [option=value ...]
+        [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [--no-tuning
+        [--lr 4e-3]] [option=value ...]
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
@@ -13,7 +13,8 @@ A seed determines the initial weights and the sample streams, so rows with the s
 paired. All workers together process --sequences sequences per step. Data-parallel training is run as one worker that
 trains on the whole batch; its initial weights are those of the other rows, and it draws its samples in another order.
 
-With --no-tuning, every case is trained with the first value of each grid.
+With --no-tuning, every case is trained with the first value of each grid, and with --lr as its learning rate if it is
+given.
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
@@ -184,7 +185,7 @@ class Bench:
         workers = 1 if case in ALONE else args.workers[0]
         momentum = values.inner_momentum[0] if values.inner_momentum else None
         place = case, args.steps, sync_every, workers, args.seeds[0]
-        return Run(*place, values.lr[0], inner_momentum=momentum, weight_decay=values.weight_decay[0])
+        return Run(*place, args.lr or values.lr[0], inner_momentum=momentum, weight_decay=values.weight_decay[0])
 
     def tune(self, case: str) -> Run:
         """Train the tuning runs of a case, and return the best one."""
@@ -236,6 +237,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--seeds", type=numbers, default=[0, 1, 2, 3])
     result.add_argument("--sequences", type=int, default=16, help="sequences per inner step, over all workers")
     result.add_argument("--no-tuning", dest="tuning", action="store_false", help="use the first value of each grid")
+    result.add_argument(
+        "--lr", type=float, help="with --no-tuning: inner learning rate instead of the first of the grid"
+    )
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")
     return result

@@ -8,6 +8,10 @@ The first gap is relative to data-parallel training, the second to the dense rec
 optimizer, number of workers and seed as the case. "equal" marks a gap whose interval is within ±0.5 % (two one-sided
 tests at 5 %). The learning rates and momentum of a case are those with the lowest loss at the seed, H (inner steps per
 round) and number of workers at which the case was tuned.
+
+A case that was also run with other options, such as schedule.delay=2, has one row for each set of options. The column
+"against the plain case" then shows the gap to the same case without them. The picture connects such rows, in order of
+the bits that they send.
 """
 
 from __future__ import annotations
@@ -80,25 +84,31 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if values(row) == values(best)]
 
 
+def labelled(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with a "label": the case, followed by the options that not all rows have."""
+    common = set.intersection(*(set(row["options"]) for row in rows))
+    return [row | {"label": " ".join([row["case"], *sorted({*row["options"]} - common)])} for row in rows]
+
+
 def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
-    """Return the runs in the table as a map from group to case to runs.
+    """Return the runs in the table as a map from group to label to runs.
 
     Data-parallel training is listed for every H, and a case with one worker for every number of workers.
     """
+    rows = labelled(rows)
     sizes = sorted({(row["params"], row["steps"]) for row in rows})
     groups: dict[Group, dict[str, list[Row]]] = {}
     for size in sizes:
         of_size = [row for row in rows if (row["params"], row["steps"]) == size]
-        kept = [
-            row for case in {row["case"] for row in of_size} for row in tuned([r for r in of_size if r["case"] == case])
-        ]
+        labels = {row["label"] for row in of_size}
+        kept = [row for label in labels for row in tuned([r for r in of_size if r["label"] == label])]
         every = sorted({row["sync_every"] for row in kept if row["case"] not in EVERY_STEP}) or [1]
         for workers in sorted({row["workers"] for row in kept if row["case"] not in ALONE}) or [1]:
             for h in every:
                 cases: dict[str, list[Row]] = {}
                 for row in kept:
                     if row["workers"] == workers_of(row, workers) and row["sync_every"] == h_of(row, h):
-                        cases.setdefault(row["case"], []).append(row)
+                        cases.setdefault(row["label"], []).append(row)
                 groups[*size, workers, h] = cases
     return groups
 
@@ -126,30 +136,50 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
         "nats",
         "behind DDP, same inner",
         "behind dense, same inner",
+        "against the plain case",
+        "bits a round",
+        "bits a step",
+        "seeds",
     ]
-    print("|", " | ".join([*columns, "bits a round", "bits a step", "seeds"]), "|")
-    print("|", *["--- |"] * 11)
-    for case, rows in sorted(cases.items(), key=lambda item: mean(row["nats"] for row in item[1])):
-        adamw, first = case in ADAMW, rows[0]
-        ddp = cases.get("ddp_adamw" if adamw else "ddp_muon", [])
-        dense = cases.get("diloco" if adamw else "muloco", [])
-        outer = "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}"
-        bits = f"{first['bits_per_param_per_round']:.3f} | {first['bits_per_param_per_step']:.4f}"
-        nats = f"{mean(row['nats'] for row in rows):.4f}"
-        tuned_values = f"{first['lr']:g} | {first['inner_momentum'] or ''} | {first['weight_decay']:g} | {outer}"
-        gaps = f"{gap_text(rows, ddp)} | {gap_text(rows, dense)}"
-        print(f"| {case} | {tuned_values} | {nats} | {gaps} | {bits} | {len(rows)} |")
+    print("|", " | ".join(columns), "|")
+    print("|", *["--- |"] * len(columns))
+    for label, rows in sorted(cases.items(), key=lambda item: mean_loss(item[1])):
+        print("|", " | ".join([label, *cells(rows, cases)]), "|")
+
+
+def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
+    """Return the cells of one line of the table, after the label. `cases`: all rows of the group, by label."""
+    adamw, first = rows[0]["case"] in ADAMW, rows[0]
+    references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", first["case"]
+    return [
+        f"{first['lr']:g}",
+        f"{first['inner_momentum'] or ''}",
+        f"{first['weight_decay']:g}",
+        "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}",
+        f"{mean_loss(rows):.4f}",
+        *(gap_text(rows, cases.get(reference, [])) for reference in references),
+        f"{first['bits_per_param_per_round']:.3f}",
+        f"{first['bits_per_param_per_step']:.4f}",
+        f"{len(rows)}",
+    ]
+
+
+def mean_loss(rows: Sequence[Row]) -> float:
+    """Return the mean loss of some rows, in nats."""
+    return mean(row["nats"] for row in rows)
 
 
 def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
-    """Plot loss against bits per parameter and step, with one panel per group."""
+    """Plot loss against bits per parameter and step, with one panel per group and one line per case."""
     figure, panels = plt.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
     for panel, ((_, steps, workers, h), cases) in zip(panels[0], groups.items(), strict=True):
-        for case, rows in sorted(cases.items()):
-            losses = [row["nats"] for row in rows]
-            bits = max(rows[0]["bits_per_param_per_step"], 1e-4)
-            spread = [[mean(losses) - min(losses)], [max(losses) - mean(losses)]]
-            panel.errorbar([bits], [mean(losses)], yerr=spread, marker="o", label=case)
+        for case in sorted({rows[0]["case"] for rows in cases.values()}):
+            of_case = [rows for rows in cases.values() if rows[0]["case"] == case]
+            of_case.sort(key=lambda rows: rows[0]["bits_per_param_per_step"])
+            losses = [[row["nats"] for row in rows] for rows in of_case]
+            bits = [max(rows[0]["bits_per_param_per_step"], 1e-4) for rows in of_case]
+            below, above = [mean(x) - min(x) for x in losses], [max(x) - mean(x) for x in losses]
+            panel.errorbar(bits, [mean(x) for x in losses], yerr=[below, above], marker="o", label=case)
         panel.set(xscale="log", xlabel="bits per parameter and step", title=f"{workers} workers, H {h}, {steps} steps")
         panel.legend(fontsize=6)
     panels[0][0].set_ylabel("validation loss, nats per byte")

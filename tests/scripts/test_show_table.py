@@ -5,10 +5,10 @@ from math import log2
 
 import pytest
 from bench_table import Bench, parser
-from show_table import gap_text, interval, paired_gaps, table, tuned
+from show_table import cells, gap_text, interval, paired_gaps, table, tuned
 
 ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
-ROW |= {"inner_momentum": None, "weight_decay": 0.1}
+ROW |= {"inner_momentum": None, "weight_decay": 0.1, "options": ["threads=1"]}
 
 
 def rows(case, *nats, **other):
@@ -25,7 +25,7 @@ def test_gaps_are_paired_by_seed():
 
 def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path):
     """The loss is a parabola in log lr and in the momentum, and 0.1 lower with the outer values (0.9, 0.6)."""
-    best = {"lr": 32e-3, "inner_momentum": 0.85}
+    best = {"lr": 13.5e-3, "inner_momentum": 0.85}
 
     class Counted(Bench):
         def train(self, runs):
@@ -43,9 +43,11 @@ def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path)
     args = parser().parse_intermixed_args(["--runs", f"{tmp_path}", "--json", f"{tmp_path}/rows.json", "--steps", "30"])
     bench = Counted(args, pool=None)
     tuned = bench.tune("muloco")
-    assert (tuned.lr, tuned.inner_momentum, tuned.weight_decay) == (32e-3, 0.85, 0.025)
+    assert (tuned.inner_momentum, tuned.weight_decay) == (0.85, 0.025)
     assert (tuned.outer_lr, tuned.momentum) == (0.9, 0.6)
-    assert {row["lr"] for row in bench.rows} >= {16e-3, 32e-3, 64e-3}, "one more on either side of the best"
+    rates = sorted({row["lr"] for row in bench.rows})
+    place = rates.index(tuned.lr)
+    assert tuned.lr == pytest.approx(13.5e-3) and 0 < place < len(rates) - 1, "one more on either side of the best"
     table_runs = bench.published("muloco", tuned)
     assert len(set(table_runs)) == 4 * 3 * 2, "seeds, H, numbers of workers"
     assert {(run.sync_every, run.workers) for run in bench.published("ddp_muon", bench.first("ddp_muon"))} == {(1, 1)}
@@ -73,3 +75,12 @@ def test_data_parallel_training_belongs_to_every_h_and_one_worker_to_every_numbe
     assert set(found) == {(1000, 30, 4, 15), (1000, 30, 4, 30), (1000, 30, 8, 15), (1000, 30, 8, 30)}
     assert [row["nats"] for row in found[1000, 30, 8, 30]["ddp_muon"]] == [1.1]
     assert set(found[1000, 30, 4, 15]) == {"ddp_muon", "ddp_muon_nesterov", "a"}
+
+
+def test_a_case_with_other_options_has_a_row_of_its_own_and_a_gap_to_the_plain_case():
+    bits = {"bits_per_param_per_round": 1.0, "bits_per_param_per_step": 0.1}
+    late = rows("a", 2.2, 3.3, options=["threads=1", "schedule.delay=2"], **bits)
+    [found] = table([*rows("a", 2.0, 3.0, **bits), *late]).values()
+    assert {label: len(runs) for label, runs in found.items()} == {"a": 2, "a schedule.delay=2": 2}
+    assert cells(found["a schedule.delay=2"], found)[7] == "+10.0 ± 0.0 %"
+    assert cells(found["a"], found)[7] == "–"
