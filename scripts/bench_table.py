@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [--no-tuning
-        [--lr 4e-3]] [option=value ...]
+        [--lr 4e-3] [--momentum 0.85]] [option=value ...]
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
@@ -13,8 +13,7 @@ A seed determines the initial weights and the sample streams, so rows with the s
 paired. All workers together process --sequences sequences per step. Data-parallel training is run as one worker that
 trains on the whole batch; its initial weights are those of the other rows, and it draws its samples in another order.
 
-With --no-tuning, every case is trained with the first value of each grid, and with --lr as its learning rate if it is
-given.
+With --no-tuning, every case is trained with the first value of each grid, or with --lr and --momentum instead.
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
 table. Options are those of `outerloop train`.
@@ -183,7 +182,7 @@ class Bench:
         args, values = self.args, CASES[case]
         sync_every = 1 if case in EVERY_STEP else args.sync_every[0]
         workers = 1 if case in ALONE else args.workers[0]
-        momentum = values.inner_momentum[0] if values.inner_momentum else None
+        momentum = (args.momentum or values.inner_momentum[0]) if values.inner_momentum else None
         place = case, args.steps, sync_every, workers, args.seeds[0]
         return Run(*place, args.lr or values.lr[0], inner_momentum=momentum, weight_decay=values.weight_decay[0])
 
@@ -240,6 +239,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--lr", type=float, help="with --no-tuning: inner learning rate instead of the first of the grid"
     )
+    result.add_argument("--momentum", type=float, help="with --no-tuning: momentum of Muon, in the same way")
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")
     return result
