@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from outerloop.aggregate.exact_norms import PIECE
 from outerloop.kernels.portable import divide
 from outerloop.kernels.specs import AggregateRule
 
@@ -36,3 +38,19 @@ def total(sent: Sequence[Tensor]) -> Tensor:
     for x in sent[1:]:
         out += x
     return out
+
+
+def weighted_sum(sent: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return Σ_p w_p x_p as a new tensor of the shape and dtype of the tensors.
+
+    Products and sums are computed in float64, added in order, PIECE values at a time, and the result is rounded once. A
+    tensor of weight 0 is skipped, so that its values have no effect, however large they are.
+    """
+    counted = [(x.reshape(-1).split(PIECE), weight) for x, weight in zip(sent, weights, strict=True) if weight]
+    summed = []
+    for i, first in enumerate(sent[0].reshape(-1).split(PIECE)):
+        total_N = torch.zeros_like(first, dtype=torch.float64)
+        for pieces, weight in counted:
+            total_N += pieces[i].double() * weight
+        summed.append(total_N.to(first.dtype))
+    return torch.cat(summed).view(sent[0].shape)

@@ -9,12 +9,11 @@ that all machines get the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.aggregate.exact_norms import norm
 from outerloop.aggregate.mean import total
 from outerloop.kernels.portable import divide, exact_sum
 
@@ -31,8 +30,3 @@ class RDA:
         short = norm(mean)
         factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0
         return (mean.double() * factor).to(mean.dtype)
-
-
-def norm(x: Tensor) -> float:
-    """Return the L2 norm of a tensor, with the same bits on all machines."""
-    return math.sqrt(sum_of_squares(x, of=x.numel()))

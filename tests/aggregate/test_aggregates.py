@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.aggregate.exact_norms import sum_of_products, sum_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
@@ -55,6 +55,25 @@ def test_a_sum_of_squares_is_right_and_the_same_in_any_order(count, scale):
     found = sum_of_squares(x, of=count)
     assert found == sum_of_squares(shuffled, of=count) == sum_of_squares(padded, of=count)
     assert found == pytest.approx(float(x.double().square().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1.0, 1e37])
+@pytest.mark.parametrize("count", [1, 1000, (1 << 20) + 1])
+def test_a_sum_of_products_is_right_and_the_same_in_any_order(count, scale):
+    draw = torch.Generator().manual_seed(count)
+    x, y = torch.randn(count, generator=draw) * scale, torch.randn(count, generator=draw)
+    order = torch.randperm(count)
+    found = sum_of_products(x, y, of=count)
+    assert found == sum_of_products(x[order], y[order], of=count) == sum_of_products(y, x, of=count)
+    norms = float(x.double().norm()) * float(y.double().norm())
+    assert found == pytest.approx(float((x.double() * y.double()).sum()), abs=1e-6 * norms)
+
+
+def test_sums_of_products_at_the_edges():
+    assert sum_of_products(torch.zeros(3), torch.ones(3), of=3) == sum_of_products(torch.ones(0), torch.ones(0), of=0)
+    assert sum_of_products(torch.tensor([3.0, -4.0]), torch.tensor([2.0, 1.0]), of=2) == 2.0
+    huge = torch.tensor([1e300], dtype=torch.float64)
+    assert sum_of_products(huge, -huge, of=1) == -math.inf
 
 
 def test_sums_of_squares_at_the_edges():

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from outerloop.aggregate.centered_clip import CenteredClip
+from outerloop.aggregate.geometric_median import GeometricMedian
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median import Median
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.senders import Senders
 from outerloop.aggregate.trimmed_mean import TrimmedMean
+from outerloop.aggregate.trust import Trust
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.rotated import Rotated
@@ -81,8 +84,11 @@ def test_other_lengths_are_refused(chunk):
 
 @pytest.mark.parametrize(
     "aggregate",
-    [Mean(), Senders(), Median(), TrimmedMean(trim=0.25), MedianClip(of=Median())],
-    ids=["mean", "senders", "median", "trimmed", "clipped"],
+    [
+        *[Mean(), Senders(), Median(), TrimmedMean(trim=0.25), MedianClip(of=Median())],
+        *[CenteredClip(iterations=3), GeometricMedian(iterations=4), Trust()],
+    ],
+    ids=lambda aggregate: type(aggregate).__name__,
 )
 def test_decoded_payloads_are_dense_so_any_aggregate_takes_them(aggregate):
     """Four workers train a toy model and agree bit for bit, whatever combines the payloads."""

@@ -80,7 +80,10 @@ def test_a_refused_point_would_not_compute_its_definition(change, clock, monkeyp
         holds(point, clock)
 
 
-@pytest.mark.parametrize("change", [{}, EAGER], ids=axis_product.shown)
+ROBUST = [{"aggregate": name} for name in ("centered_clip", "geometric_median", "trust")]
+
+
+@pytest.mark.parametrize("change", [{}, EAGER, *ROBUST], ids=axis_product.shown)
 def test_each_changed_point_computes_its_definition(change, clock):
     holds(BASE | change, clock)
 

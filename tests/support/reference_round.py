@@ -72,11 +72,12 @@ def aggregated(aggregate, sent, samples):
     if kind == "Senders":
         return {name: x.sum(0) / (x != 0).sum(0).clamp(min=1) for name, x in stacks.items()}
     if kind == "Median":
-        sorted_up = {name: x.sort(0).values for name, x in stacks.items()}
-        return {name: (x[(peers - 1) // 2] + x[peers // 2]) / 2 for name, x in sorted_up.items()}
+        return {name: coordinate_median(x) for name, x in stacks.items()}
     if kind == "TrimmedMean":
         drop = math.floor(aggregate.trim * peers)
         return {name: x.sort(0).values[drop : peers - drop].mean(0) for name, x in stacks.items()}
+    if kind in ROBUST:
+        return {name: ROBUST[kind](aggregate, x.flatten(1)).view(x.shape[1:]) for name, x in stacks.items()}
     if kind == "Weighted":
         shares = torch.tensor(samples, dtype=torch.float64) / sum(samples)
         return {name: torch.tensordot(shares, x, 1) for name, x in stacks.items()}
@@ -84,6 +85,44 @@ def aggregated(aggregate, sent, samples):
     means = {name: x.mean(0) for name, x in stacks.items()}
     lengths = {name: sum(float(one.norm()) for one in x) / peers for name, x in stacks.items()}
     return {name: m * (lengths[name] / float(m.norm()) if m.any() else 0.0) for name, m in means.items()}
+
+
+def coordinate_median(x_PN):
+    up, peers = x_PN.sort(0).values, len(x_PN)
+    return (up[(peers - 1) // 2] + up[peers // 2]) / 2
+
+
+def centered_clip(aggregate, x_PN):
+    centre = coordinate_median(x_PN)
+    for _ in range(aggregate.iterations):
+        apart_P = (x_PN - centre).norm(dim=1)
+        share_P = (apart_P.median() / apart_P.clamp(min=1e-300)).clamp(max=1)
+        centre = centre + ((x_PN - centre) * share_P[:, None]).mean(0)
+    return centre
+
+
+def geometric_median(aggregate, x_PN):
+    centre = coordinate_median(x_PN)
+    for _ in range(aggregate.iterations):
+        apart_P = (x_PN - centre).norm(dim=1)
+        if not apart_P.median():
+            return centre
+        weight_P = 1 / apart_P.clamp(min=1e-3 * float(apart_P.median()))
+        centre = weight_P @ x_PN / weight_P.sum()
+    return centre
+
+
+def trust(aggregate, x_PN):
+    centre = coordinate_median(x_PN)
+    weight_P = torch.cosine_similarity(x_PN, centre[None], eps=1e-300).clamp(min=0)
+    norm_P = x_PN.norm(dim=1)
+    if not weight_P.any():
+        return centre
+    return (weight_P / norm_P.clamp(min=1e-300) * norm_P[norm_P > 0].median()) @ x_PN / weight_P.sum()
+
+
+ROBUST = {"CenteredClip": centered_clip, "GeometricMedian": geometric_median, "Trust": trust}
+"""By tensors of P peers as rows; torch's median of P norms is the lower one."""
 
 
 # --- method: what evolves is in `state`, by name; NaN where float64 cannot tell what float32 does ---
