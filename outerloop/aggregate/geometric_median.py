@@ -51,7 +51,7 @@ class GeometricMedian:
     linear = False
     combines_values = True
     requires = needs_aligned(
-        "so liars are no farther away than others: set aggregate=median_clip, or compress=int8 or rotated"
+        "so honest contributions are as far apart as wrong ones: set aggregate=median_clip, or compress=int8 or rotated"
     )
 
     def __init__(self, *, iterations: int) -> None:
