@@ -22,6 +22,7 @@ HELP = """\
 outerloop {version}: train one model on machines that are far apart.
 
   outerloop train [option=value ...]       train; the default job has four local workers
+  outerloop join ADDRESS                   join a running run: its settings come from the peer at this address
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
   outerloop train --cfg [option=value ...] print the full configuration without training
   outerloop train --config RUN/config.yaml train again with the options of an earlier run
@@ -73,6 +74,7 @@ def wrapped_choices(group: str, names: Iterable[str]) -> str:
 
 MODULES = {
     "train": "outerloop.commands.train",
+    "join": "outerloop.commands.join",
     "options": "outerloop.commands.options",
     "report": "outerloop.commands.report",
     "inspect": "outerloop.commands.inspect",

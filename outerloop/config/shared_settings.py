@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from outerloop.config.instantiate import make
+from outerloop.config.machine_options import is_in
 from outerloop.config.peer_check import format_setting
 from outerloop.config.run_directory import comparable
 from outerloop.kernels import arithmetic_platform
@@ -39,13 +40,13 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
-    Paths, data, evaluation, checkpoints and the numbers of local workers and ranks may differ, so they are omitted. The
-    hardware is included if the outer method gives bitwise equal results only on equal hardware.
+    Paths, data, evaluation, checkpoints, the device and the numbers of local workers and ranks may differ, so they are
+    omitted. The hardware is included if the outer method gives bitwise equal results only on equal hardware.
 
     `lanes`: number of shards in each message of an island.
     """
-    local = ("workers", "island", "data", "eval", "checkpoint")
-    shared = {key: value for key, value in training_settings(config).items() if key.split(".")[0] not in local}
+    local = ("workers", "island", "data", "eval", "checkpoint", "inner.device", "inner.compile")
+    shared = {key: value for key, value in training_settings(config).items() if not is_in(key, local)}
     shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
     shared |= {"lanes": lanes} if lanes > 1 else {}
     return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})

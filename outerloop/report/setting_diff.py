@@ -36,6 +36,7 @@ NOT_TRAINED = [
     "exchange.fragments",
     "exchange.fingerprint",
     "exchange.settings",
+    "exchange.manifest",
     "exchange.on_status",
     "exchange.reform",
     "exchange.max_blob_bytes",

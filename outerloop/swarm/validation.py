@@ -13,6 +13,7 @@ MAX_PEERS = 1024
 MAX_NUMBER = 1 << 40  # largest round number
 MAX_VIEW = 1 << 31
 MAX_AMOUNT = 1 << 62  # maximum number of bytes, e.g. of a payload
+MAX_MANIFEST_BYTES = 16 << 10  # maximum size of the JSON of a run manifest
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # maximum number of characters of an invalid value that an error message quotes

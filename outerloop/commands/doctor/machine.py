@@ -87,14 +87,23 @@ def disk(free: float) -> Finding:
     return Finding("disk", enough, result, advice)
 
 
-def memory(file: Path) -> Finding:
-    """Check the memory available to a new process, as reported by the kernel in `file` (/proc/meminfo)."""
+def memory(
+    file: Path,
+    *,
+    needed: float = MIN_MEMORY_BYTES,
+    advice: str = "close other programs, or set workers=1 model=nano",
+) -> Finding:
+    """Check the memory available to a new process, as reported by the kernel in `file` (/proc/meminfo).
+
+    `needed`: number of bytes that must be free. `advice`: what to do if they are not.
+    """
     match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
     if match is None:
         return Finding("memory", None, "this system does not report its free memory")
     free = 1024 * int(match[1])
-    advice = "" if free >= MIN_MEMORY_BYTES else "close other programs, or set workers=1 model=nano"
-    return Finding("memory", free >= MIN_MEMORY_BYTES, f"{format_bytes(free)} free", advice)
+    if free >= needed:
+        return Finding("memory", True, f"{format_bytes(free)} free")
+    return Finding("memory", False, f"{format_bytes(free)} free, but {format_bytes(needed)} are needed", advice)
 
 
 def open_files(limit: int) -> Finding:

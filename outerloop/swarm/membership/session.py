@@ -14,6 +14,7 @@ from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, peer_name
+from outerloop.swarm.membership.run_manifest import ManifestService
 from outerloop.swarm.membership.run_settings import RunSettings
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.node import Node
@@ -41,6 +42,7 @@ class NodeOptions:
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
+    manifest          the settings of the run, for machines that run `outerloop join`; None: it has its own program
     max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
     max_mbit          upload rate limit for payloads and state, in Mbit/s; None: no limit
     on_status         called with each one-line status message, e.g. what this peer waits for; None: log the line
@@ -59,6 +61,7 @@ class NodeOptions:
     join_timeout_s: float = 120.0
     fingerprint: str = ""
     settings: RunSettings | None = None
+    manifest: str | None = None
     max_blob_bytes: int | None = None
     max_mbit: float | None = None
     on_status: Callable[[str], None] | None = None
@@ -92,6 +95,7 @@ class PeerSession:
             allow=allow,
         )
         self.name = peer_name(options.worker, self.node.peer_id)
+        self._manifest = ManifestService(self.node, run=str(run), content=options.manifest or "")
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
         self._join_timeout_s = options.join_timeout_s
         settings = options.settings or RunSettings()
@@ -128,6 +132,7 @@ class PeerSession:
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()
+        await self._manifest.serve()
         await self.roster.publish()
 
     def form(self) -> None:

@@ -1,0 +1,102 @@
+"""`outerloop join`: join a running training run with no more than the address of one of its peers."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import signal
+import sys
+from collections.abc import Sequence
+
+from outerloop.commands.arguments import Parser
+from outerloop.commands.join.checks import refuse_failed_checks
+from outerloop.commands.join.offer import ask_peer
+from outerloop.commands.join.settings import chosen_overrides, load_settings
+from outerloop.commands.join.summary import summary
+from outerloop.commands.train import train
+from outerloop.config import part_checks
+from outerloop.config.machine_options import refuse_shared
+from outerloop.swarm.p2p.daemon import check_addresses
+from outerloop.types import UserError, raise_terminated
+
+DESCRIPTION = """\
+Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: the names of a
+recipe and a model that outerloop contains, and numbers. They contain no code and no paths; settings that do are
+refused. This command shows the run, asks whether to join, checks this machine, downloads the current state of the run
+and trains. Ctrl-C leaves the run at any time. The same command joins again and continues, also after a crash."""
+
+EXAMPLES = """\
+examples
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           the address that a peer of the run printed
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --yes     do not ask, for example in a service
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --port 4242
+                       listen on a port that is open in your firewall
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... exchange.open_internet=true
+                       behind a router that forwards no port: use relays and hole punching
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... run_dir=/data/summer threads=4 exchange.max_mbit=20
+
+options of this machine
+  Only options of this machine may follow the address: run_dir, workers, threads, inner.device, exchange.max_mbit, and
+  everything of data, eval, checkpoint, samples and log. All other options are those of the run. run_dir is
+  runs/join-NAME by default, where NAME is the name of the run; it contains the key of this machine, so keep it.
+
+what it does
+  It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.
+  If the settings that this machine derives from it have another fingerprint than those of the run, it stops: the
+  two machines then have different versions of outerloop. The checks are those of outerloop doctor. Training is that of
+  outerloop train."""
+
+
+def parser() -> Parser:
+    """Return the option parser."""
+    out = Parser("join", example="outerloop join ADDRESS", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("address", metavar="ADDRESS", help="address of any running peer of the run")
+    out.add_argument("options", nargs="*", metavar="option=value", help="options of this machine, such as run_dir=DIR")
+    out.add_argument("--yes", action="store_true", help="join without asking")
+    out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
+    out.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: 0, any free port)")
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return the exit code.
+
+    Raises UserError if an argument is invalid, if the run cannot be joined, or if a check of this machine fails.
+    """
+    options = parser().parse_intermixed_args(arguments)
+    check(options)
+    signal.signal(signal.SIGTERM, raise_terminated)
+    offer = ask_peer(options.address)
+    overrides = chosen_overrides(
+        offer.manifest, options.options, address=options.address, host=options.host, port=options.port
+    )
+    config = load_settings(offer.manifest, overrides)
+    model = part_checks.check_parts(config)
+    print("\n".join(summary(offer, config, sum(x.numel() for x in model.parameters()))))
+    if not options.yes and not is_confirmed():
+        return 0
+    refuse_failed_checks(config, sum(x.numel() for x in model.parameters()))
+    return train(overrides)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check the arguments. Raises UserError if one is invalid."""
+    check_addresses("join", [options.address], must_name="p2p")
+    refuse_shared(options.options)
+    try:
+        ipaddress.ip_address(options.host)
+    except ValueError as error:
+        raise UserError(f"--host {options.host} is not an IP address: pass --host 0.0.0.0 for any") from error
+    if not 0 <= options.port <= 65535:
+        raise UserError(f"--port {options.port} is not a port: pass one from 1 to 65535, or 0 for any")
+    if not options.yes and not sys.stdin.isatty():
+        raise UserError("join asks before it joins, but standard input is not a terminal: pass --yes to join anyway")
+
+
+def is_confirmed() -> bool:
+    """Ask whether to join, and return the answer. Any answer other than y or yes means no."""
+    try:
+        answer = input("Join? [y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")

@@ -1,0 +1,43 @@
+"""Run those checks of `outerloop doctor` whose failure would end the training on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from outerloop.commands.doctor import machine, network
+from outerloop.commands.doctor.finding import Finding
+from outerloop.config.profile import memory_per_param
+from outerloop.inner.trainer import pick_device
+from outerloop.types import UserError
+
+MATTERS = ("versions", "files", "daemon", "port")
+"""Names of the findings that matter, besides the memory. Whether others can dial this machine is not tested here."""
+
+
+def refuse_failed_checks(config: DictConfig, params: int) -> None:
+    """Run the checks. Raises UserError, with the result and what to do, if one fails. `params`: size of the model."""
+    for finding in findings(config, params):
+        if finding.passed is False:
+            raise UserError(f"{finding.name}: {finding.result}: {finding.advice}")
+
+
+def findings(config: DictConfig, params: int) -> Iterator[Finding]:
+    """Yield the findings on versions, open files, memory and the port."""
+    yield memory(config, params)
+    host, port, announce = (config.exchange[name] for name in ("host", "port", "announce"))
+    with closing(network.findings(host=host, port=port, announce=list(announce), peers=())) as of_network:
+        yield from (finding for finding in chain(machine.findings(), of_network) if finding.name in MATTERS)
+
+
+def memory(config: DictConfig, params: int) -> Finding:
+    """Check that the free memory suffices for the workers: their libraries and, without a GPU, weights and state."""
+    needed = machine.MIN_MEMORY_BYTES
+    if pick_device(config.inner.device, 0).type == "cpu":
+        needed += config.workers * params * sum(memory_per_param(config, peers=config.exchange.peers).values())
+    advice = "close other programs, or join from a machine with more memory"
+    return machine.memory(Path("/proc/meminfo"), needed=needed, advice=advice)

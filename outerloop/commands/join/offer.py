@@ -1,0 +1,76 @@
+"""Ask a peer for the manifest of its run, as a visitor that takes no part in the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import outerloop
+from outerloop.commands.observe import SeenPeers, roster_from_dht
+from outerloop.config.run_manifest import RunManifest, parse
+from outerloop.swarm.membership.run_manifest import fetch
+from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
+from outerloop.swarm.p2p.greeting import NotAllowed
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.timeouts import OPEN_S
+from outerloop.swarm.validation import MalformedMessage
+from outerloop.types import UserError
+
+LISTED = (
+    "this run has an exchange.allow, and its peers answer only each other: ask its operator for the options, and run"
+    " outerloop train"
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a peer states about its run.
+
+    manifest   the settings of the run, signed by the peer
+    peer_id    id of the peer
+    seen       records of the peers that are in the run now
+    """
+
+    manifest: RunManifest
+    peer_id: str
+    seen: SeenPeers
+
+
+def ask_peer(address: str) -> Offer:
+    """Fetch the manifest from the peer at a full multiaddr, and the records of all peers of its run.
+
+    Raises UserError if the peer cannot be reached, or if its run cannot be joined in this way.
+    """
+    peer_id = address.rpartition("/p2p/")[2]
+    try:
+        with visit(initial_peers=[address]) as node:
+            content = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
+            manifest = checked_manifest(content)
+            return Offer(manifest, peer_id, roster_from_dht(node, str(manifest.run))())
+    except (NotAllowed, TurnedAway) as error:
+        raise UserError(LISTED) from error
+    except (Unreachable, BrokenStream, TimeoutError) as error:
+        reason = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")
+        raise UserError(
+            f"the peer at {address} sent no settings of its run ({reason}): check that it runs outerloop"
+            f" {outerloop.__version__}, or run outerloop doctor --peer with its address"
+        ) from error
+
+
+def checked_manifest(content: bytes) -> RunManifest:
+    """Return the manifest with this content. Raises UserError if it is malformed, or if it states a reason instead."""
+    if not content:
+        raise UserError(
+            "this run has its own training program, so outerloop join cannot join it: start the same program on this"
+            " machine, with this address as initial_peers"
+        )
+    try:
+        manifest = parse(content)
+    except MalformedMessage as error:
+        raise UserError(f"{error}: install the version of outerloop that the run uses") from error
+    if manifest.reason:
+        raise UserError(
+            f"this run cannot be joined with outerloop join, because {manifest.reason}: ask its operator for the"
+            " options, and run outerloop train"
+        )
+    return manifest

@@ -1,0 +1,74 @@
+"""Complete the settings of a run with those of this machine, and compare their fingerprint with the run's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+import outerloop
+from outerloop.config import load
+from outerloop.config.manifest_options import checked_overrides
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.run_manifest import RunManifest
+from outerloop.config.shared_settings import fingerprint, shared_settings
+from outerloop.types import UserError
+
+DATA = "data"
+
+
+def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
+    """Return the overrides with which this machine trains: those of the run, its own, and those that the user typed.
+
+    If the user typed another choice of data, the run's options of its data are left out. Raises UserError if the
+    manifest contains an option that it may not contain, or if the user must set an option of this machine.
+    """
+    keys = [override.key_or_group for override in load.parse_overrides(typed)]
+    shared = dict(manifest.options)
+    if DATA in keys:
+        shared = {key: value for key, value in shared.items() if key.split(".")[0] != DATA}
+    elif missing := [key for key in manifest.needs if key not in keys]:
+        raise UserError(
+            f"the run uses {missing[0]}, which is a path on each machine: add {missing[0]}=... after the address"
+        )
+    own = {
+        "exchange.run": manifest.run,
+        "workers": 1,
+        "run_dir": f"runs/join-{manifest.run}",
+        "exchange.initial_peers": [address],
+        "exchange.host": host,
+        "exchange.port": port,
+    }
+    return [*checked_overrides(shared), *to_overrides({k: v for k, v in own.items() if k not in keys}), *typed]
+
+
+def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig:
+    """Return the settings of this machine. Raises UserError if those that all machines share differ from the run's."""
+    try:
+        config = load.load(overrides)
+    except UserError as error:
+        if manifest.version == outerloop.__version__:
+            raise
+        raise UserError(f"{error}; {advice(manifest)}") from error
+    if fingerprint(config) != manifest.fingerprint:
+        raise UserError(describe_difference(manifest, config))
+    return config
+
+
+def describe_difference(manifest: RunManifest, config: DictConfig) -> str:
+    """Return why this machine derives other settings from the manifest than the run has, and what to do."""
+    hardware = shared_settings(config).get("hardware")
+    if manifest.version == outerloop.__version__ and hardware:
+        return (
+            f"the outer method of this run needs equal hardware on all machines, and this machine has {hardware}: join"
+            " from a machine like those of the run, with the same commit of outerloop"
+        )
+    return f"this machine derives other settings from the manifest than the run has: {advice(manifest)}"
+
+
+def advice(manifest: RunManifest) -> str:
+    """Return which versions the run and this machine have, and what to install."""
+    own = outerloop.__version__
+    if manifest.version == own:
+        return f"the run and this machine both have outerloop {own}: install the same commit as the run's machines"
+    return f"the run has outerloop {manifest.version}, this machine {own}: install outerloop {manifest.version}"

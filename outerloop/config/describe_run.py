@@ -1,0 +1,190 @@
+"""Describe a run for machines that want to join it: a recipe, packaged choices and values, without code or paths.
+
+The description (the options of a run manifest) is the difference between the run's composed configuration and the
+packaged yaml files. It does not depend on how the options were typed. A run with code or a recipe of the user's own
+cannot be described in this way; its manifest then contains the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+import outerloop
+from outerloop.config.machine_options import is_machine_option
+from outerloop.config.manifest_options import EXCHANGES, OWN_CLASS, is_plain, objection
+from outerloop.config.options.compose import compose_config
+from outerloop.config.options.option_docs import read_choice
+from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.config.run_manifest import RunManifest
+from outerloop.config.shared_settings import fingerprint
+from outerloop.report.runs import flatten
+from outerloop.swarm.validation import MalformedMessage
+
+GROUPS = ("method", "compress", "feedback", "aggregate", "schedule", "inner", "model", "data")
+"""Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
+NEEDED = ("data.files", "data.data_files", "data.tokenizer")
+"""Paths that a machine must set itself if the run's other machines set them."""
+RUN = "exchange.run"
+TRIED = 4
+"""Maximum number of yaml files of a group to compose. Those of one class differ in the classes that they contain."""
+Settings = Mapping[str, Any]
+
+
+class NotDescribable(Exception):
+    """The run has a setting that a manifest cannot contain. The message is the reason."""
+
+
+def add_manifest(config: DictConfig) -> None:
+    """Set exchange.manifest to the manifest of this run, if its exchange serves one."""
+    if "manifest" in config.exchange:
+        config.exchange.manifest = describe(config)
+
+
+def describe(config: DictConfig) -> str:
+    """Return the manifest of a run as JSON. If the run cannot be described, the manifest contains the reason."""
+    run = config.exchange.get("run") or "default"
+    known = {"version": outerloop.__version__, "run": run, "fingerprint": fingerprint(config)}
+    try:
+        if not is_plain(RUN, str(run)):
+            raise NotDescribable(f"{RUN} contains other characters than letters, digits, spaces and _ . , : + -")
+        return RunManifest(**known, options=shared_options(config), needs=needed_options(config)).to_json()
+    except (NotDescribable, MalformedMessage) as reason:
+        return RunManifest(**known | {"run": "default"}, reason=str(reason)).to_json()
+
+
+def needed_options(config: DictConfig) -> tuple[str, ...]:
+    """Return the paths that a machine must set itself to join this run."""
+    return tuple(key for key in NEEDED if OmegaConf.select(config, key))
+
+
+def shared_options(config: DictConfig) -> dict[str, Any]:
+    """Return the options that a machine must set to join this run: option -> value.
+
+    Raises NotDescribable if the packaged choices and plain values do not suffice.
+    """
+    if config.island.kind == "sharded":
+        raise NotDescribable("each peer is an island of processes that hold shards of the model (island=sharded)")
+    choices = packaged_choices(config)
+    options = choices | changed_values(packaged(**choices), config)
+    packaged_groups = choices_in([config_dir()])
+    for key, value in options.items():
+        if objection(key, value, packaged_groups):
+            raise NotDescribable(f"{key} has a value that is not a number or a plain text")
+    return options
+
+
+def packaged_choices(config: DictConfig) -> dict[str, str]:
+    """Return group -> choice: the recipe, the exchange, and each group whose choice the recipe does not determine.
+
+    Raises NotDescribable if the recipe or the exchange is not one of outerloop's own.
+    """
+    if config.recipe not in choices_in([config_dir()])["recipe"]:
+        raise NotDescribable("its recipe is a file of its operator's own")
+    exchange = [
+        name for name in EXCHANGES if read_choice(config_dir(), "exchange", name).target == config.exchange._target_
+    ]
+    if not exchange:
+        raise NotDescribable("its exchange is not one of outerloop's swarms")
+    choices = {"recipe": config.recipe, "exchange": exchange[0]}
+    own, base = leaves(config), leaves(packaged(**choices))
+    for group in GROUPS:
+        ours, theirs = section(own, group), section(base, group)
+        if not same_structure(ours, theirs) or (group == "model" and num_differing(ours, theirs)):
+            choices[group] = closest_choice(group, ours, choices)
+    return choices
+
+
+@cache
+def packaged(**choices: str) -> DictConfig:
+    """Return the packaged configuration with these choices, for a machine with one worker. Do not modify it."""
+    return compose_config([*(f"{group}={choice}" for group, choice in choices.items()), "workers=1"])
+
+
+def leaves(config: DictConfig) -> dict[str, Any]:
+    """Return the settings that a manifest may describe, as dotted key -> value."""
+    values = flatten(OmegaConf.to_container(config, resolve=True))
+    return {key: value for key, value in values.items() if not is_machine_option(key) and key != RUN}
+
+
+def section(values: Settings, group: str) -> dict[str, Any]:
+    """Return the settings of one group."""
+    return {key: value for key, value in values.items() if key.split(".")[0] == group}
+
+
+def num_differing(ours: Settings, theirs: Settings) -> int:
+    """Return the number of settings that differ or that only one of the two sides has."""
+    return sum(not is_equal(ours, theirs, key) for key in ours.keys() | theirs.keys())
+
+
+def is_equal(ours: Settings, theirs: Settings, key: str) -> bool:
+    """Return whether both sides have a setting with the same value and type: 1 and 1.0 give different fingerprints."""
+    return key in ours and key in theirs and json.dumps(ours[key]) == json.dumps(theirs[key])
+
+
+def same_structure(ours: Settings, theirs: Settings) -> bool:
+    """Return whether both sides have the same options and classes. The values of the options may differ."""
+    return ours.keys() == theirs.keys() and all(is_equal(ours, theirs, key) for key in ours if is_hidden(key))
+
+
+def is_hidden(key: str) -> bool:
+    """Return whether hydra reads this key itself, such as `_target_`."""
+    return key.rpartition(".")[2].startswith("_")
+
+
+def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> str:
+    """Return the packaged choice that has the options and classes in `values`, and the most of their values.
+
+    The TRIED most similar yaml files are composed. `choices`: the choices of the other groups. Raises NotDescribable if
+    none of them has the same options and classes.
+    """
+    names = [name for name in choices_in([config_dir()])[group] if (group, name) != OWN_CLASS]
+    for name in sorted(names, key=lambda name: num_differing_from_file(group, name, values))[:TRIED]:
+        if same_structure(values, section(leaves(packaged(**choices | {group: name})), group)):
+            return name
+    raise NotDescribable(f"its {group} is not one of outerloop's own, or has options of its operator's own")
+
+
+def num_differing_from_file(group: str, name: str, values: Settings) -> int:
+    """Return the number of settings in a choice's yaml file that differ from `values`, or that only one side has.
+
+    Values that refer to other options are not compared, nor are the classes inside the part.
+    """
+    choice = read_choice(config_dir(), group, name)
+    defaults = {option.name: option.default for option in choice.options}
+    known = {
+        key: values.get(key) if "${" in text else yaml.safe_load(text)
+        for key, text in defaults.items()
+        if not is_machine_option(key)
+    }
+    own = {key: value for key, value in values.items() if not is_hidden(key)}
+    other_class = bool(choice.target) and choice.target != values.get(f"{group}._target_")
+    return num_differing(own, known) + len(values) * other_class
+
+
+def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
+    """Return the options of `config` that differ from the packaged configuration `base`: option -> value.
+
+    An option that follows from another one is not included: inner.optimizer.lr refers to inner.lr. So the options are
+    set one after the other, those with fewer dots first.
+
+    Raises NotDescribable if the two configurations do not have the same options and classes.
+    """
+    base, wanted, changed = base.copy(), leaves(config), dict[str, Any]()
+    while (key := first_difference(current := leaves(base), wanted)) is not None:
+        if key not in current or key not in wanted or is_hidden(key):
+            raise NotDescribable(f"{key} is not an option of outerloop's own, or names a class of its operator's own")
+        changed[key] = wanted[key]
+        OmegaConf.update(base, key, wanted[key])
+    return changed
+
+
+def first_difference(ours: Settings, theirs: Settings) -> str | None:
+    """Return the key of a differing setting with the fewest dots, in alphabetical order, or None if all are equal."""
+    differing = [key for key in ours.keys() | theirs.keys() if not is_equal(ours, theirs, key)]
+    return min(differing, key=lambda key: (key.count("."), key), default=None)

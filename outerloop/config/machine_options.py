@@ -1,0 +1,71 @@
+"""List the options that belong to one machine, and refuse to set shared options on a machine that joins a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outerloop.config.options.compose import parse_overrides
+from outerloop.types import UserError
+
+PROGRAM = (
+    "hydra",
+    "island",
+    "workers_as",
+    *(
+        f"exchange.{name}"
+        for name in ("worker", "identity_path", "initial_peers", "fingerprint", "settings", "manifest", "on_status")
+    ),
+    "exchange.allow",
+    "exchange.reform",
+)
+"""Options that the program sets on a machine that joins, or that do not apply there."""
+MACHINE = (
+    "run_dir",
+    "workers",
+    "threads",
+    "steps",
+    "tokens",
+    "init_from",
+    "log",
+    "log_every",
+    "keep_payload_rounds",
+    "state_device",
+    "max_failed_rounds",
+    "inner.device",
+    "inner.compile",
+    "eval",
+    "checkpoint",
+    "samples",
+    *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer")),
+    *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit")),
+)
+"""Options that each machine sets itself. They are not part of a run manifest.
+
+`steps` and `tokens` only determine `rounds`, which is shared.
+"""
+BUDGETS = ("steps", "tokens")
+SUGGESTED = ("data", "exchange.open_internet")
+"""Options that a run manifest may contain, but a machine may set otherwise."""
+
+
+def is_in(key: str, options: Sequence[str]) -> bool:
+    """Return whether an option, or a group that contains it, is listed in `options`."""
+    return any(f"{key}.".startswith(f"{option}.") for option in options)
+
+
+def is_machine_option(key: str) -> bool:
+    """Return whether an option is never part of a run manifest."""
+    return is_in(key, (*PROGRAM, *MACHINE))
+
+
+def refuse_shared(overrides: Sequence[str]) -> None:
+    """Raise UserError if an override sets an option that all machines of a run share, or that the program sets."""
+    for override in parse_overrides(overrides):
+        key = override.key_or_group
+        if is_in(key, PROGRAM):
+            raise UserError(f"{key} cannot be set when joining a run, which sets it itself: leave it out")
+        if not is_in(key, (*MACHINE, *SUGGESTED)) or key in BUDGETS:
+            raise UserError(
+                f"{key} is shared by all machines of the run: leave it out, or start a run of your own with"
+                " outerloop train"
+            )

@@ -1,0 +1,62 @@
+"""Check the options in a run manifest, so that none of them can name code, a file or anything of this machine.
+
+A manifest comes from another machine. It may select a packaged recipe, other packaged choices, and values. A value is a
+number, true, false, null, a short plain text, or a list of these. A plain text contains no `$` (hydra would interpolate
+it) and no `/` (it would be a path).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from outerloop.config.machine_options import is_machine_option
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.config.run_manifest import Value
+from outerloop.swarm.validation import quote
+from outerloop.types import UserError
+
+KEY = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+"""Form of an option's name. No part begins with an underscore, so `_target_` is excluded."""
+MAX_KEY = 64
+PLAIN_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .,:+-]{0,63}")
+DATASET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""Form of the name of a dataset on the Hugging Face Hub, the only text with a slash that is allowed."""
+MAX_LIST = 16
+EXCHANGES = ("swarm_gather", "swarm_gossip")
+OWN_CLASS = ("model", "module")
+"""The choice model=module, whose class the user sets."""
+
+
+def checked_overrides(options: Mapping[str, Value]) -> list[str]:
+    """Return the overrides for the options in a run manifest. Raises UserError, naming the first refused option."""
+    choices = choices_in([config_dir()])
+    for key, value in options.items():
+        if why := objection(key, value, choices):
+            raise UserError(f"the run manifest sets {quote(key)}, {why}: join another run, or ask its operator")
+    if "recipe" not in options:
+        raise UserError("the run manifest names no recipe: join another run, or ask its operator")
+    return to_overrides(options)
+
+
+def objection(key: str, value: Value, choices: Mapping[str, list[str]]) -> str:
+    """Return why a run manifest may not contain this option, or "" if it may. `choices`: the packaged choices."""
+    if len(key) > MAX_KEY or not KEY.fullmatch(key):
+        return "which is not the name of an option"
+    if is_machine_option(key):
+        return "which each machine sets itself"
+    if key in choices:
+        allowed = EXCHANGES if key == "exchange" else choices[key]
+        is_choice = isinstance(value, str) and value in allowed and (key, value) != OWN_CLASS
+        return "" if is_choice else f"to {quote(value)}, which is not one of outerloop's own choices"
+    members = value if isinstance(value, list) else [value]
+    if len(members) > MAX_LIST:
+        return f"to a list of {len(members)} values; at most {MAX_LIST} are allowed"
+    text = next((one for one in members if isinstance(one, str) and not is_plain(key, one)), None)
+    return "" if text is None else f"to {quote(text)}, which is not a plain text"
+
+
+def is_plain(key: str, text: str) -> bool:
+    """Return whether an option may have this text as its value. Only data.path may be the name of a dataset."""
+    return bool(PLAIN_TEXT.fullmatch(text)) or (key == "data.path" and bool(DATASET.fullmatch(text)))
