@@ -1,0 +1,211 @@
+"""`outerloop join`: what it refuses, what it shows and asks, and with which options it then trains."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+import outerloop
+from outerloop.commands import join, main
+from outerloop.commands.doctor.finding import Finding
+from outerloop.commands.join import checks, settings
+from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.join.settings import chosen_overrides, load_settings
+from outerloop.commands.join.summary import summary
+from outerloop.config.describe_run import describe, packaged
+from outerloop.config.run_manifest import RunManifest, parse
+from outerloop.types import UserError
+
+ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{ID}"
+CONFIG = packaged(recipe="sparseloco", exchange="swarm_gather", model="nano")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def manifest() -> RunManifest:
+    config = CONFIG.copy()
+    config.exchange.run = "summer"
+    return parse(describe(config).encode())
+
+
+def overrides(manifest: RunManifest, *typed: str) -> list[str]:
+    return chosen_overrides(manifest, typed, address=ADDRESS, host="0.0.0.0", port=0)
+
+
+def error_of(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr("sys.argv", ["outerloop", "join", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "run outerloop join ADDRESS"),
+        (["here", "--yes"], "not a full address like /ip4/"),
+        ([ADDRESS], "standard input is not a terminal: pass --yes"),
+        ([ADDRESS, "rounds=5", "--yes"], "rounds is shared by all machines of the run: leave it out"),
+        ([ADDRESS, "steps=5", "--yes"], "steps is shared"),
+        ([ADDRESS, "model=tiny", "--yes"], "model is shared"),
+        ([ADDRESS, "exchange.grace_s=1", "--yes"], "exchange.grace_s is shared"),
+        ([ADDRESS, "exchange.initial_peers=[]", "--yes"], "exchange.initial_peers cannot be set"),
+        ([ADDRESS, "hydra.searchpath=[x]", "--yes"], "hydra.searchpath cannot be set"),
+        ([ADDRESS, "island=sharded", "--yes"], "island cannot be set"),
+        ([ADDRESS, "run_dir", "--yes"], "is not an option"),
+        ([ADDRESS, "--yes", "--host", "home"], "--host home is not an IP address"),
+        ([ADDRESS, "--yes", "--port", "65536"], "--port 65536 is not a port"),
+        ([ADDRESS, "--maybe"], "--maybe"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert answer in error_of(arguments, monkeypatch, capsys)
+
+
+def test_the_machine_trains_with_the_options_of_the_run_and_its_own(manifest: RunManifest) -> None:
+    assert overrides(manifest) == [
+        "recipe='sparseloco'",
+        "exchange='swarm_gather'",
+        "model='nano'",
+        "exchange.run='summer'",
+        "workers=1",
+        "run_dir='runs/join-summer'",
+        f"exchange.initial_peers=['{ADDRESS}']",
+        "exchange.host='0.0.0.0'",
+        "exchange.port=0",
+    ]
+    typed = overrides(manifest, "run_dir=/data/x", "exchange.port=4711", "threads=2")
+    assert "run_dir='runs/join-summer'" not in typed and "exchange.port=0" not in typed
+    assert typed[-3:] == ["run_dir=/data/x", "exchange.port=4711", "threads=2"]
+
+
+def test_other_data_replaces_that_of_the_run_and_a_path_must_be_set(manifest: RunManifest) -> None:
+    options = {**manifest.options, "data": "text"}
+    of_text = replace(manifest, options=options, needs=("data.files",))
+    with pytest.raises(UserError, match=r"add data\.files=\.\.\. after the address"):
+        overrides(of_text)
+    assert "data='text'" in overrides(of_text, "data.files=[/x/*.txt]")
+    assert not any(text.startswith("data='text'") for text in overrides(of_text, "data=stdlib"))
+
+
+def test_a_hostile_manifest_is_refused(manifest: RunManifest) -> None:
+    with pytest.raises(UserError, match=r"sets .model\._target_."):
+        overrides(replace(manifest, options={**manifest.options, "model._target_": "os.system"}))
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [("9.9.9", "install outerloop 9.9.9"), (outerloop.__version__, "install the same commit")],
+)
+def test_another_fingerprint_names_the_versions(
+    version: str, advice: str, manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings.load, "load", lambda overrides: CONFIG)
+    assert load_settings(manifest, []) is CONFIG
+    with pytest.raises(UserError, match=advice):
+        load_settings(replace(manifest, version=version, fingerprint="ab" * 32), [])
+
+
+def test_an_option_that_this_version_does_not_have_names_the_versions(manifest: RunManifest) -> None:
+    newer = replace(manifest, version="9.9.9", options={**manifest.options, "inner.new": 3})
+    with pytest.raises(UserError, match=r"inner\.new: no such option.*install outerloop 9\.9\.9"):
+        load_settings(newer, overrides(newer))
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        (b"", "has its own training program"),
+        (b"{}", "install the version of outerloop that the run uses"),
+        (b'{"format": 2}', "format 2"),
+        (
+            json.dumps({**json.loads(describe(CONFIG)), "reason": "its recipe is a file"}).encode(),
+            "because its recipe is a file",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_joined_says_why(content: bytes, answer: str) -> None:
+    with pytest.raises(UserError, match=answer):
+        checked_manifest(content)
+
+
+def test_the_run_is_shown_in_about_ten_lines(manifest: RunManifest) -> None:
+    config = CONFIG.copy()
+    config.exchange.initial_peers, config.run_dir = [ADDRESS], "runs/join-summer"
+    hostile = replace(manifest, options={**manifest.options, "inner.lr_schedule": "\x1b[2J"})
+    lines = summary(Offer(hostile, ID, []), config, 530_000)
+    assert 8 <= len(lines) <= 12
+    text = "\n".join(lines)
+    assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text and "0.3" in text
+    assert "…vnc6iDEp" in text and "\x1b" not in text
+
+
+class Flow:
+    """`outerloop join` without a network: what it would train with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, manifest: RunManifest, finding: Finding) -> None:
+        self.trained: list[list[str]] = []
+        monkeypatch.setattr(join, "ask_peer", lambda address: Offer(manifest, ID, []))
+        monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: CONFIG)
+        monkeypatch.setattr(join, "summary", lambda *_: ["the run"])
+        monkeypatch.setattr(checks, "findings", lambda *_: iter([finding]))
+        monkeypatch.setattr(join, "train", self.train)
+        monkeypatch.setattr(join.signal, "signal", lambda *_: None)
+
+    def train(self, overrides: list[str]) -> int:
+        self.trained.append(overrides)
+        return 0
+
+
+PASSED = Finding("port", True, "open")
+
+
+@pytest.mark.parametrize(
+    ("answer", "trains"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False), ("", False)]
+)
+def test_it_asks_before_it_joins(
+    answer: str, trains: bool, manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(monkeypatch, manifest, PASSED)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    assert join.main([ADDRESS, "threads=2"]) == 0
+    assert bool(flow.trained) is trains
+    assert not trains or flow.trained[0][-1] == "threads=2"
+
+
+def test_yes_skips_the_question_and_a_failed_check_stops_with_one_line(
+    manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    flow = Flow(monkeypatch, manifest, PASSED)
+    assert join.main([ADDRESS, "--yes"]) == 0 and len(flow.trained) == 1
+    flow = Flow(monkeypatch, manifest, Finding("port", False, "cannot be dialed", "open TCP port 4711"))
+    with pytest.raises(UserError, match=r"^port: cannot be dialed: open TCP port 4711$"):
+        join.main([ADDRESS, "--yes"])
+    assert not flow.trained
+
+
+def test_too_little_memory_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.memory(CONFIG, 10).passed in (True, None)
+    finding = checks.memory(CONFIG, 10**13)
+    assert finding.passed is not True and "TB" in finding.result
+
+
+def test_the_help_teaches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["outerloop", "join", "--help"])
+    with pytest.raises(SystemExit):
+        main.main()
+    text = capsys.readouterr().out
+    assert "Ctrl-C leaves" in text and "outerloop join /ip4/" in text

@@ -1,0 +1,108 @@
+"""A run is described by a recipe, packaged choices and values: others derive the same settings from the description."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.config import load
+from outerloop.config.describe_run import add_manifest, describe, packaged
+from outerloop.config.manifest_options import checked_overrides
+from outerloop.config.options.compose import compose_config
+from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.config.run_manifest import RunManifest, parse
+from outerloop.config.shared_settings import fingerprint
+
+RECIPES = choices_in([config_dir()])["recipe"]
+
+
+def described(config: DictConfig) -> RunManifest:
+    return parse(describe(config).encode())
+
+
+def joined(manifest: RunManifest) -> DictConfig:
+    return compose_config([*checked_overrides(manifest.options), "workers=1"])
+
+
+def with_values(config: DictConfig, **changes: object) -> DictConfig:
+    config = config.copy()
+    for key, value in changes.items():
+        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
+    return config
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_others_derive_the_same_settings_from_the_description_of_every_recipe(recipe: str) -> None:
+    exchange = "swarm_gossip" if recipe == "noloco" else "swarm_gather"
+    own = packaged(recipe=recipe, exchange=exchange)
+    config = with_values(
+        own, workers=4, rounds=17, inner__batch=3, exchange__run=7, exchange__max_blob_bytes=12345, run_dir="/home/x"
+    )
+    manifest = described(config)
+    assert manifest.reason == "" and manifest.run == 7
+    expected = {"recipe": recipe, "exchange": exchange, "rounds": 17, "exchange.peers": 4, "inner.batch": 3}
+    assert manifest.options.items() >= expected.items()
+    assert manifest.options.keys() == expected.keys() | {"exchange.max_blob_bytes"}, "nothing that follows from these"
+    assert fingerprint(joined(manifest)) == manifest.fingerprint == fingerprint(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model=60m", "inner.lr=1"], {"model": "60m", "inner.lr": 1}),
+        (["compress=topk_sign", "inner=muon"], {"compress": "topk_sign", "inner": "muon"}),
+        (["schedule=streaming", "method=diloco"], {"schedule": "streaming", "method": "diloco"}),
+        (["steps=600", "round_timeout_s=99.0"], {"rounds": 40, "round_timeout_s": 99.0}),
+        (["data=hf", "data.path=HuggingFaceFW/fineweb"], {"data": "hf", "data.path": "HuggingFaceFW/fineweb"}),
+        (["log=wandb", "inner.device=cpu", "exchange.port=4711", "threads=3", "checkpoint.every=3"], {}),
+    ],
+)
+def test_what_was_typed_is_described_without_what_is_the_machines_own(
+    overrides: list[str], expected: dict[str, object]
+) -> None:
+    config = load.load(["recipe=sparseloco", "workers=1", *overrides])
+    manifest = described(config)
+    assert manifest.reason == ""
+    assert manifest.options == {"recipe": "sparseloco", "exchange": "swarm_gather"} | expected
+    assert fingerprint(joined(manifest)) == manifest.fingerprint
+
+
+def test_paths_are_not_described_but_named() -> None:
+    config = compose_config(["data=text", "data.files=[/home/me/*.txt]", "data.tokenizer=/home/me/tokenizer"])
+    manifest = described(config)
+    assert manifest.needs == ("data.files", "data.tokenizer") and "/home/me" not in manifest.to_json()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["model=module", "model._target_=mine.Net", "+model.width=3"], "its model is not one of outerloop's own"),
+        (["method.optimizer._target_=mine.SGD"], "its method is not one of outerloop's own"),
+        (["+inner.extra=3"], "its inner is not one of outerloop's own"),
+        (
+            ["recipe=sparseloco", "compress.large.index._target_=outerloop.compress.index.fixed.Fixed"],
+            "its compress is not one of outerloop's own",
+        ),
+        (["island=sharded", "island.ranks=2"], "island"),
+        (["exchange.run='a/b'"], "exchange.run contains other characters"),
+        (["exchange=inprocess"], "its exchange is not one of outerloop's swarms"),
+    ],
+)
+def test_a_run_with_code_or_paths_states_the_reason_instead(overrides: list[str], reason: str) -> None:
+    manifest = described(compose_config(overrides))
+    assert reason in manifest.reason and not manifest.options
+
+
+@pytest.mark.parametrize(("key", "value"), [("recipe", "mine"), ("data.non_iid", "a/b"), ("inner.lr", "/x")])
+def test_a_recipe_of_its_own_or_a_value_that_is_no_plain_text_is_a_reason(key: str, value: str) -> None:
+    config = packaged(recipe="sparseloco", exchange="swarm_gather").copy()
+    OmegaConf.update(config, key, value)
+    assert key in described(config).reason
+
+
+def test_only_exchanges_that_serve_it_get_a_manifest() -> None:
+    swarm, threads = compose_config([]), compose_config(["exchange=inprocess"])
+    add_manifest(swarm)
+    add_manifest(threads)
+    assert parse(swarm.exchange.manifest.encode()).options["recipe"] == "sparseloco"
+    assert "manifest" not in threads.exchange
