@@ -22,7 +22,7 @@ from outerloop.swarm.consensus.messages import FIELDS, Accept, Promise, Propose,
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
 from outerloop.swarm.dht import records
 from outerloop.swarm.gossip import signed_shares
-from outerloop.swarm.membership import incarnation_record, opening_statements
+from outerloop.swarm.membership import incarnation_record, opening_statements, run_manifest
 from outerloop.swarm.membership.member_list import session_of
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.p2p.transport import RpcService, protocol_name
@@ -69,6 +69,7 @@ def test_every_context_of_a_signature_is_specified():
         opening_statements.OPENING,
         incarnation_record.INCARNATION,
         incarnation_record.OBJECTION,
+        run_manifest.CONTEXT,
     }
     table = (PAGES / "transport.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \| (?:session|run|the DHT key)", table, re.MULTILINE)) == used
@@ -186,6 +187,12 @@ def test_records_and_incarnations_are_signed_over_the_bytes_of_the_pages(tmp_pat
     packed = statement.incarnation(Life(tmp_path, 3, bytes(16))).packed
     assert packed[:24] == (3).to_bytes(8, "big") + bytes(16)
     KEY.public_key().verify(packed[24:], PREFIX + msgpack.packb(["incarnation", "run", packed[:24]]))
+
+
+def test_a_run_manifest_is_signed_over_the_bytes_of_the_page():
+    answer = run_manifest.signed(Signatures(KEY), run="run", content=b"{}")
+    assert answer["peer"] == Signatures(KEY).peer_id and run_manifest.PROTOCOL == "outerloop/1/manifest"
+    KEY.public_key().verify(answer["signature"], PREFIX + msgpack.packb(["run_manifest", "run", b"{}"]))
 
 
 class Pipe:
