@@ -16,21 +16,25 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 import outerloop
+from outerloop.config.budget import BUDGETS
 from outerloop.config.machine_options import is_machine_option
 from outerloop.config.manifest_options import EXCHANGES, OWN_CLASS, is_plain, objection
 from outerloop.config.options.compose import compose_config
 from outerloop.config.options.option_docs import read_choice
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.config.run_manifest import RunManifest
+from outerloop.config.run_manifest import MAX_TEXT, RunManifest
 from outerloop.config.shared_settings import fingerprint
 from outerloop.report.runs import flatten
 from outerloop.swarm.validation import MalformedMessage
+from outerloop.types import printable
 
 GROUPS = ("method", "compress", "feedback", "aggregate", "schedule", "inner", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
 NEEDED = ("data.files", "data.data_files", "data.tokenizer")
 """Paths that a machine must set itself if the run's other machines set them."""
 RUN = "exchange.run"
+OMITTED = (RUN, *BUDGETS)
+"""Options that are described otherwise: by `run` in the manifest, and by the number of rounds."""
 TRIED = 4
 """Maximum number of yaml files of a group to compose. Those of one class differ in the classes that they contain."""
 Settings = Mapping[str, Any]
@@ -55,7 +59,7 @@ def describe(config: DictConfig) -> str:
             raise NotDescribable(f"{RUN} contains other characters than letters, digits, spaces and _ . , : + -")
         return RunManifest(**known, options=shared_options(config), needs=needed_options(config)).to_json()
     except (NotDescribable, MalformedMessage) as reason:
-        return RunManifest(**known | {"run": "default"}, reason=str(reason)).to_json()
+        return RunManifest(**known | {"run": "default"}, reason=printable(str(reason))[:MAX_TEXT]).to_json()
 
 
 def needed_options(config: DictConfig) -> tuple[str, ...]:
@@ -109,7 +113,7 @@ def packaged(**choices: str) -> DictConfig:
 def leaves(config: DictConfig) -> dict[str, Any]:
     """Return the settings that a manifest may describe, as dotted key -> value."""
     values = flatten(OmegaConf.to_container(config, resolve=True))
-    return {key: value for key, value in values.items() if not is_machine_option(key) and key != RUN}
+    return {key: value for key, value in values.items() if not is_machine_option(key) and key not in OMITTED}
 
 
 def section(values: Settings, group: str) -> dict[str, Any]:

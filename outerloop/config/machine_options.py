@@ -23,8 +23,6 @@ MACHINE = (
     "run_dir",
     "workers",
     "threads",
-    "steps",
-    "tokens",
     "init_from",
     "log",
     "log_every",
@@ -39,11 +37,7 @@ MACHINE = (
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer")),
     *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit")),
 )
-"""Options that each machine sets itself. They are not part of a run manifest.
-
-`steps` and `tokens` only determine `rounds`, which is shared.
-"""
-BUDGETS = ("steps", "tokens")
+"""Options that each machine sets itself. They are not part of a run manifest."""
 SUGGESTED = ("data", "exchange.open_internet")
 """Options that a run manifest may contain, but a machine may set otherwise."""
 
@@ -64,7 +58,7 @@ def refuse_shared(overrides: Sequence[str]) -> None:
         key = override.key_or_group
         if is_in(key, PROGRAM):
             raise UserError(f"{key} cannot be set when joining a run, which sets it itself: leave it out")
-        if not is_in(key, (*MACHINE, *SUGGESTED)) or key in BUDGETS:
+        if not is_in(key, (*MACHINE, *SUGGESTED)):
             raise UserError(
                 f"{key} is shared by all machines of the run: leave it out, or start a run of your own with"
                 " outerloop train"

@@ -54,6 +54,20 @@ class RunManifest:
 
 def parse(content: bytes) -> RunManifest:
     """Parse the content of a manifest from another peer. Raises MalformedMessage if its form is invalid."""
+    found = _decoded(content)
+    _check_texts(found)
+    return RunManifest(
+        version=found["version"],
+        run=found["run"],
+        fingerprint=found["fingerprint"],
+        options=_options(found["options"]),
+        needs=_needs(found["needs"]),
+        reason=found["reason"],
+    )
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """Return the JSON map in `content`, after checking its size, its format and its keys."""
     if len(content) > MAX_MANIFEST_BYTES:
         raise MalformedMessage(f"a run manifest has at most {MAX_MANIFEST_BYTES} bytes; got {len(content)}")
     try:
@@ -62,20 +76,25 @@ def parse(content: bytes) -> RunManifest:
         raise
     except (ValueError, RecursionError) as error:
         raise MalformedMessage(f"a run manifest must be JSON: {error}") from error
-    number = found.get("format") if isinstance(found, dict) else None
-    if type(number) is int and number != FORMAT:
-        raise MalformedMessage(f"the run manifest has format {number}, and this version of outerloop reads {FORMAT}")
-    fields(found, "a run manifest", ("format", *RunManifest.__dataclass_fields__))
-    if type(found["run"]) is not int and not (_is_line(found["run"]) and found["run"]):
-        raise MalformedMessage(f"the run id must be a short text or a whole number; got {quote(found['run'])}")
-    if type(found["version"]) is not str or not VERSION.fullmatch(found["version"]):
-        raise MalformedMessage(f"the version must look like 0.1.0; got {quote(found['version'])}")
-    if type(found["fingerprint"]) is not str or not FINGERPRINT.fullmatch(found["fingerprint"]):
-        raise MalformedMessage(f"the fingerprint must be a hash in hex; got {quote(found['fingerprint'])}")
-    if not _is_line(found["reason"]):
-        raise MalformedMessage(f"the reason must be a short line; got {quote(found['reason'])}")
-    del found["format"]
-    return RunManifest(**found | {"options": _options(found["options"]), "needs": _needs(found["needs"])})
+    number = found.get("format") if isinstance(found, dict) else FORMAT
+    if type(number) is not int or number != FORMAT:
+        raise MalformedMessage(
+            f"the run manifest has format {quote(number)}, and this version of outerloop reads {FORMAT}"
+        )
+    return fields(found, "a run manifest", ("format", *RunManifest.__dataclass_fields__))
+
+
+def _check_texts(found: Mapping[str, Any]) -> None:
+    """Check the run id, the version, the fingerprint and the reason. Raises MalformedMessage if one is invalid."""
+    run, version, fingerprint, reason = (found[name] for name in ("run", "version", "fingerprint", "reason"))
+    if type(run) is not int and not (_is_line(run) and run):
+        raise MalformedMessage(f"the run id must be a short text or a whole number; got {quote(run)}")
+    if type(version) is not str or not VERSION.fullmatch(version):
+        raise MalformedMessage(f"the version must look like 0.1.0; got {quote(version)}")
+    if type(fingerprint) is not str or not FINGERPRINT.fullmatch(fingerprint):
+        raise MalformedMessage(f"the fingerprint must be a hash in hex; got {quote(fingerprint)}")
+    if not _is_line(reason):
+        raise MalformedMessage(f"the reason must be a short line; got {quote(reason)}")
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -101,8 +101,14 @@ def test_other_data_replaces_that_of_the_run_and_a_path_must_be_set(manifest: Ru
 
 
 def test_a_hostile_manifest_is_refused(manifest: RunManifest) -> None:
-    with pytest.raises(UserError, match=r"sets .model\._target_."):
+    with pytest.raises(UserError, match=r"sets 'model\._target_'"):
         overrides(replace(manifest, options={**manifest.options, "model._target_": "os.system"}))
+
+
+@pytest.mark.parametrize("run", ["../../home", "/tmp/x", "${oc.env:HOME}", "..", "x'y"])
+def test_the_name_of_a_run_is_no_path_and_no_reference(run: str, manifest: RunManifest) -> None:
+    with pytest.raises(UserError, match=r"sets 'exchange\.run'"):
+        overrides(replace(manifest, run=run))
 
 
 @pytest.mark.parametrize(

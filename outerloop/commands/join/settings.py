@@ -24,7 +24,7 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     manifest contains an option that it may not contain, or if the user must set an option of this machine.
     """
     keys = [override.key_or_group for override in load.parse_overrides(typed)]
-    shared = dict(manifest.options)
+    shared = {**manifest.options, "exchange.run": manifest.run}
     if DATA in keys:
         shared = {key: value for key, value in shared.items() if key.split(".")[0] != DATA}
     elif missing := [key for key in manifest.needs if key not in keys]:
@@ -32,7 +32,6 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
             f"the run uses {missing[0]}, which is a path on each machine: add {missing[0]}=... after the address"
         )
     own = {
-        "exchange.run": manifest.run,
         "workers": 1,
         "run_dir": f"runs/join-{manifest.run}",
         "exchange.initial_peers": [address],

@@ -26,8 +26,11 @@ def rows(offer: Offer, config: DictConfig, params: int) -> Iterator[tuple[str, s
     """Yield (name, text) for each line."""
     options, inner = offer.manifest.options, config.inner
     method = plan_method(config, params=params, peers=config.exchange.peers)
-    yield "run", f"{headline(str(offer.manifest.run), offer.seen)[4:]}; outerloop {offer.manifest.version}"
-    yield "recipe", f"{config.recipe}, exchange={options['exchange']}"
+    yield (
+        "run",
+        f"{headline(str(offer.manifest.run), offer.seen).removeprefix('run ')}; outerloop {offer.manifest.version}",
+    )
+    yield "recipe", f"{config.recipe}, exchange={options.get('exchange', 'swarm_gather')}"
     yield "model", f"{options.get('model', 'the default model')}, {params:,} parameters"
     yield "training", training(config)
     yield "batch", f"{inner.batch * inner.accumulate} sequences of {inner.seq_len} tokens, learning rate {inner.lr:g}"
