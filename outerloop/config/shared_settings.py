@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from outerloop.config.instantiate import make
-from outerloop.config.machine_options import is_in
+from outerloop.config.manifest.machine_options import is_in
 from outerloop.config.peer_check import format_setting
 from outerloop.config.run_directory import comparable
 from outerloop.kernels import arithmetic_platform

@@ -15,7 +15,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from outerloop.config import describe_run, part_checks, run_directory
+from outerloop.config import part_checks, run_directory
+from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
 from outerloop.launcher.process_pool import ProcessWorkerPool
@@ -45,7 +46,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
     refuse_missing_packages()
     console, sinks = Console(), make_sinks(config)
     part_checks.limit_payloads(config, part_checks.check_parts(config))
-    describe_run.add_manifest(config)
+    add_manifest(config)
     with closing(run_directory.open_run(config)) as run:
         if not run.finished:
             typed_options.write(run.path, overrides)

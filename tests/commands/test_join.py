@@ -15,8 +15,8 @@ from outerloop.commands.join import checks, settings
 from outerloop.commands.join.offer import Offer, checked_manifest
 from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
-from outerloop.config.describe_run import describe, packaged
-from outerloop.config.run_manifest import RunManifest, parse
+from outerloop.config.manifest.content import RunManifest, parse
+from outerloop.config.manifest.describe_run import describe, packaged
 from outerloop.types import UserError
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -154,7 +154,7 @@ def test_the_run_is_shown_in_about_ten_lines(manifest: RunManifest) -> None:
     lines = summary(Offer(hostile, ID, []), config, 530_000)
     assert 8 <= len(lines) <= 12
     text = "\n".join(lines)
-    assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text and "0.3" in text
+    assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text and "bits per parameter" in text
     assert "…vnc6iDEp" in text and "\x1b" not in text
 
 

@@ -15,7 +15,7 @@ from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train
 from outerloop.config import part_checks
-from outerloop.config.machine_options import refuse_shared
+from outerloop.config.manifest.machine_options import refuse_shared
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import outerloop
 from outerloop.commands.observe import SeenPeers, roster_from_dht
-from outerloop.config.run_manifest import RunManifest, parse
+from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.swarm.membership.run_manifest import fetch
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
@@ -24,7 +24,7 @@ LISTED = (
 
 @dataclass(frozen=True)
 class Offer:
-    """What a peer states about its run.
+    """A peer's description of its run.
 
     manifest   the settings of the run, signed by the peer
     peer_id    id of the peer

@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 
 import outerloop
 from outerloop.config import load
-from outerloop.config.manifest_options import checked_overrides
+from outerloop.config.manifest.allowed_options import checked_overrides
+from outerloop.config.manifest.content import RunManifest
 from outerloop.config.option_mapping import to_overrides
-from outerloop.config.run_manifest import RunManifest
 from outerloop.config.shared_settings import fingerprint, shared_settings
 from outerloop.types import UserError
 

@@ -15,6 +15,7 @@ from outerloop.sinks.console import format_bytes
 from outerloop.types import printable
 
 WIDTH = 12
+SIZE_LIMIT = "exchange.max_blob_bytes"
 
 
 def summary(offer: Offer, config: DictConfig, params: int) -> list[str]:
@@ -54,6 +55,7 @@ def training(config: DictConfig) -> str:
 
 
 def changed(offer: Offer) -> str:
-    """Return the values that differ from those of outerloop's own files."""
-    shown = [f"{key}={value}" for key, value in offer.manifest.options.items() if "." in key]
+    """Return the values that differ from those of outerloop's own files, except the size limit, which follows."""
+    options = offer.manifest.options
+    shown = [f"{key}={value}" for key, value in options.items() if "." in key and key != SIZE_LIMIT]
     return " ".join(shown) or "none"

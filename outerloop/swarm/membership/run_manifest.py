@@ -2,7 +2,7 @@
 
     outerloop/1/manifest    {} ->   <- {peer, run, content, signature} | {}   ({}: the run has its own training program)
 
-    content      JSON of at most 16 KiB; config/run_manifest.py states and checks its form
+    content      JSON of at most 16 KiB; config/manifest/content.py states and checks its form
     signature    by the key of `peer`, over ["run_manifest", run, content]
 
 The protocol name contains no run, because a newcomer does not know the run yet. The signature lets a third party verify

@@ -2,7 +2,7 @@
 
     {"format": 1, "version", "run", "fingerprint", "options", "needs", "reason"}
 
-A manifest comes from another machine. `parse` checks its form, and manifest_options.py checks what its options may set.
+A manifest comes from another machine. `parse` checks its form, and allowed_options.py checks what its options may set.
 """
 
 from __future__ import annotations

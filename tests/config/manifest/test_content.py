@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outerloop.config.run_manifest import MAX_OPTIONS, MAX_TEXT, RunManifest, parse
+from outerloop.config.manifest.content import MAX_OPTIONS, MAX_TEXT, RunManifest, parse
 from outerloop.swarm.validation import MAX_MANIFEST_BYTES, MalformedMessage
 
 OPTIONS = {"recipe": "outerloop", "inner.lr": 0.01, "inner.clip_norm": None, "inner.optimizer.betas": [0.9, 0.95]}

@@ -6,11 +6,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import load
-from outerloop.config.describe_run import add_manifest, describe, packaged
-from outerloop.config.manifest_options import checked_overrides
+from outerloop.config.manifest.allowed_options import checked_overrides
+from outerloop.config.manifest.content import RunManifest, parse
+from outerloop.config.manifest.describe_run import add_manifest, describe, packaged
 from outerloop.config.options.compose import compose_config
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.config.run_manifest import RunManifest, parse
 from outerloop.config.shared_settings import fingerprint
 
 RECIPES = choices_in([config_dir()])["recipe"]
@@ -76,12 +76,11 @@ def test_paths_are_not_described_but_named() -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["model=module", "model._target_=mine.Net", "+model.width=3"], "its model is not one of outerloop's own"),
-        (["method.optimizer._target_=mine.SGD"], "its method is not one of outerloop's own"),
-        (["+inner.extra=3"], "its inner is not one of outerloop's own"),
+        (["model=module", "model._target_=mine.Net", "+model.width=3"], "its model part is not one of outerloop's own"),
+        (["+inner.extra=3"], "its inner part is not one of outerloop's own"),
         (
             ["recipe=sparseloco", "compress.large.index._target_=outerloop.compress.index.fixed.Fixed"],
-            "its compress is not one of outerloop's own",
+            "its compress part is not one of outerloop's own",
         ),
         (["island=sharded", "island.ranks=2"], "island"),
         (["exchange.run='a/b'"], "exchange.run contains other characters"),

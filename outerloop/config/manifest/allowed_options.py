@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from outerloop.config.machine_options import is_machine_option
+from outerloop.config.manifest.content import Value
+from outerloop.config.manifest.machine_options import is_machine_option
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.config.run_manifest import Value
 from outerloop.swarm.validation import quote
 from outerloop.types import UserError
 

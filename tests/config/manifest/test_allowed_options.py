@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outerloop.config.manifest_options import checked_overrides
+from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.types import UserError
 
 

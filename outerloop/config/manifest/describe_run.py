@@ -17,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import outerloop
 from outerloop.config.budget import BUDGETS
-from outerloop.config.machine_options import is_machine_option
-from outerloop.config.manifest_options import EXCHANGES, OWN_CLASS, is_plain, objection
+from outerloop.config.manifest.allowed_options import EXCHANGES, OWN_CLASS, is_plain, objection
+from outerloop.config.manifest.content import MAX_TEXT, RunManifest
+from outerloop.config.manifest.machine_options import is_machine_option
 from outerloop.config.options.compose import compose_config
 from outerloop.config.options.option_docs import read_choice
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.config.run_manifest import MAX_TEXT, RunManifest
 from outerloop.config.shared_settings import fingerprint
 from outerloop.report.runs import flatten
 from outerloop.swarm.validation import MalformedMessage
@@ -30,6 +30,8 @@ from outerloop.types import printable
 
 GROUPS = ("method", "compress", "feedback", "aggregate", "schedule", "inner", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
+SIMILAR = ("model", "method")
+"""Groups of which several choices differ only in values. Their choice is named, so that users recognize it."""
 NEEDED = ("data.files", "data.data_files", "data.tokenizer")
 """Paths that a machine must set itself if the run's other machines set them."""
 RUN = "exchange.run"
@@ -99,7 +101,7 @@ def packaged_choices(config: DictConfig) -> dict[str, str]:
     own, base = leaves(config), leaves(packaged(**choices))
     for group in GROUPS:
         ours, theirs = section(own, group), section(base, group)
-        if not same_structure(ours, theirs) or (group == "model" and num_differing(ours, theirs)):
+        if not same_structure(ours, theirs) or (group in SIMILAR and num_differing(ours, theirs)):
             choices[group] = closest_choice(group, ours, choices)
     return choices
 
@@ -151,7 +153,7 @@ def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> 
     for name in sorted(names, key=lambda name: num_differing_from_file(group, name, values))[:TRIED]:
         if same_structure(values, section(leaves(packaged(**choices | {group: name})), group)):
             return name
-    raise NotDescribable(f"its {group} is not one of outerloop's own, or has options of its operator's own")
+    raise NotDescribable(f"its {group} part is not one of outerloop's own, or has other options")
 
 
 def num_differing_from_file(group: str, name: str, values: Settings) -> int:
