@@ -30,8 +30,8 @@ from outerloop.types import printable
 
 GROUPS = ("method", "compress", "feedback", "aggregate", "schedule", "inner", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
-SIMILAR = ("model", "method")
-"""Groups of which several choices differ only in values. Their choice is named, so that users recognize it."""
+MODEL = "model"
+"""A group of which most choices differ only in values. The closest choice is named, so that users recognize it."""
 NEEDED = ("data.files", "data.data_files", "data.tokenizer")
 """Paths that a machine must set itself if the run's other machines set them."""
 RUN = "exchange.run"
@@ -101,7 +101,7 @@ def packaged_choices(config: DictConfig) -> dict[str, str]:
     own, base = leaves(config), leaves(packaged(**choices))
     for group in GROUPS:
         ours, theirs = section(own, group), section(base, group)
-        if not same_structure(ours, theirs) or (group in SIMILAR and num_differing(ours, theirs)):
+        if not same_structure(ours, theirs) or (group == MODEL and num_differing(ours, theirs)):
             choices[group] = closest_choice(group, ours, choices)
     return choices
 

@@ -51,7 +51,7 @@ def test_others_derive_the_same_settings_from_the_description_of_every_recipe(re
     [
         (["model=60m", "inner.lr=1"], {"model": "60m", "inner.lr": 1}),
         (["compress=topk_sign", "inner=muon"], {"compress": "topk_sign", "inner": "muon"}),
-        (["schedule=streaming", "method=diloco"], {"schedule": "streaming", "method": "diloco"}),
+        (["schedule=streaming", "method=sign"], {"schedule": "streaming", "method": "sign"}),
         (["steps=600", "round_timeout_s=99.0"], {"rounds": 40, "round_timeout_s": 99.0}),
         (["data=hf", "data.path=HuggingFaceFW/fineweb"], {"data": "hf", "data.path": "HuggingFaceFW/fineweb"}),
         (["log=wandb", "inner.device=cpu", "exchange.port=4711", "threads=3", "checkpoint.every=3"], {}),
