@@ -55,7 +55,7 @@ def add_manifest(config: DictConfig) -> None:
 def describe(config: DictConfig) -> str:
     """Return the manifest of a run as JSON. If the run cannot be described, the manifest contains the reason."""
     run = config.exchange.get("run") or "default"
-    known = {"version": outerloop.__version__, "run": run, "fingerprint": fingerprint(config)}
+    known: dict[str, Any] = {"version": outerloop.__version__, "run": run, "fingerprint": fingerprint(config)}
     try:
         if not is_plain(RUN, str(run)):
             raise NotDescribable(f"{RUN} contains other characters than letters, digits, spaces and _ . , : + -")
@@ -151,7 +151,7 @@ def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> 
     """
     names = [name for name in choices_in([config_dir()])[group] if (group, name) != OWN_CLASS]
     for name in sorted(names, key=lambda name: num_differing_from_file(group, name, values))[:TRIED]:
-        if same_structure(values, section(leaves(packaged(**choices | {group: name})), group)):
+        if same_structure(values, section(leaves(packaged(**{**choices, group: name})), group)):
             return name
     raise NotDescribable(f"its {group} part is not one of outerloop's own, or has other options")
 
