@@ -73,7 +73,7 @@ CASES = {
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
     "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop": Case(("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), MOMENTUM, (0.0125, 0.025)),
+    "outerloop": Case(("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.8, 0.9, 0.95), (0.0125, 0.025)),
 }
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import build, run_directory
+from outerloop.config.manifest import describe_run
 from outerloop.config.run_directory import RunDir
 from outerloop.inner.events import Event
 from outerloop.launcher.validation_merge import ValidationMerge
@@ -207,17 +208,20 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
 
     def print_address(self, addresses: Sequence[str]) -> None:
-        """Print the options that other machines need to join, if the run still needs peers or admits late joiners."""
+        """Print what to type on other machines to join, if the run still needs peers or admits late joiners."""
         peers = self.config.exchange.peers
         if peers <= self.config.workers and not build.capabilities(self.config).replicated:
             return
-        options = f"with the same options and exchange.peers={peers}"
-        address = f"'exchange.initial_peers=[{addresses[0]}]'"
-        if all("/127.0.0.1/" in address for address in addresses):
-            print_line(self.console, f"others on this machine join {options} {address}")
+        where = f"'exchange.initial_peers=[{addresses[0]}]'"
+        local = all("/127.0.0.1/" in address for address in addresses)
+        others, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
+        if local:
+            others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
+        if describe_run.is_described(self.config):
+            print_line(self.console, f"{others} join with: {join}")
+        print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")
+        if local:
             print_line(self.console, "start with exchange.host=0.0.0.0 to let other machines join")
-        else:
-            print_line(self.console, f"others join {options} exchange.host=0.0.0.0 {address}")
 
     def write(self, row: Row) -> None:
         """Write one row to metrics.jsonl and to every sink."""

@@ -5,18 +5,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import load
+from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.launcher.supervisor import Supervisor
 
 LOCAL, PUBLIC = "/ip4/127.0.0.1/tcp/4/p2p/x", "/ip4/198.51.100.7/tcp/4/p2p/x"
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 
 
-def told(address: str, *overrides: str) -> list[str]:
+def told(address: str, *overrides: str, config: DictConfig | None = None) -> list[str]:
     out = io.StringIO()
-    run = SimpleNamespace(config=load.load(list(overrides)), console=Console(file=out))
+    run = SimpleNamespace(config=config or load.load(list(overrides)), console=Console(file=out))
     Supervisor.print_address(cast(Any, run), [address])
     return out.getvalue().splitlines()
 
@@ -37,6 +39,16 @@ def test_a_peer_that_listens_on_this_machine_only_is_told_how_to_change_it() -> 
         f"others on this machine join with the same options and exchange.peers=1 'exchange.initial_peers=[{LOCAL}]'",
         "start with exchange.host=0.0.0.0 to let other machines join",
     ]
+
+
+def test_a_run_with_a_manifest_tells_the_line_that_joins_it() -> None:
+    config = load.load(["exchange=swarm_gather", "workers=1", "exchange.peers=1"])
+    add_manifest(config)
+    assert told(PUBLIC, config=config)[0] == f"others join with: outerloop join {PUBLIC}"
+    assert told(LOCAL, config=config)[0] == f"others on this machine join with: outerloop join {LOCAL} --host 127.0.0.1"
+    config.recipe = "mine"
+    add_manifest(config)
+    assert not told(PUBLIC, config=config)[0].startswith("others join with:")
 
 
 def test_a_gossip_run_takes_no_newcomers_and_tells_while_it_forms_alone() -> None:

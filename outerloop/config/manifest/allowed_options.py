@@ -25,6 +25,8 @@ DATASET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.
 """Form of the name of a dataset on the Hugging Face Hub, the only text with a slash that is allowed."""
 MAX_LIST = 16
 EXCHANGES = ("swarm_gather", "swarm_gossip")
+MAX_LAYERS = 1024
+"""Maximum of model.layers. The model is built, without memory for its weights, before the user is asked."""
 OWN_CLASS = ("model", "module")
 """The choice model=module, whose class the user sets."""
 
@@ -53,6 +55,8 @@ def objection(key: str, value: Value, choices: Mapping[str, list[str]]) -> str:
     members = value if isinstance(value, list) else [value]
     if len(members) > MAX_LIST:
         return f"to a list of {len(members)} values; at most {MAX_LIST} are allowed"
+    if key == "model.layers" and not (isinstance(value, int) and value <= MAX_LAYERS):
+        return f"to {quote(value)}; at most {MAX_LAYERS} are allowed"
     text = next((one for one in members if isinstance(one, str) and not is_plain(key, one)), None)
     return "" if text is None else f"to {quote(text)}, which is not a plain text"
 

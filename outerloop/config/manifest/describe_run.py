@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 import outerloop
 from outerloop.config.budget import BUDGETS
 from outerloop.config.manifest.allowed_options import EXCHANGES, OWN_CLASS, is_plain, objection
-from outerloop.config.manifest.content import MAX_TEXT, RunManifest
+from outerloop.config.manifest.content import MAX_TEXT, RunManifest, parse
 from outerloop.config.manifest.machine_options import is_machine_option
 from outerloop.config.options.compose import compose_config
 from outerloop.config.options.option_docs import read_choice
@@ -50,6 +50,12 @@ def add_manifest(config: DictConfig) -> None:
     """Set exchange.manifest to the manifest of this run, if its exchange serves one."""
     if "manifest" in config.exchange:
         config.exchange.manifest = describe(config)
+
+
+def is_described(config: DictConfig) -> bool:
+    """Return whether this run serves a manifest with which other machines can join."""
+    manifest = config.exchange.get("manifest")
+    return bool(manifest) and not parse(manifest.encode()).reason
 
 
 def describe(config: DictConfig) -> str:

@@ -71,6 +71,8 @@ def test_recipes_packaged_choices_and_plain_values_become_overrides() -> None:
         ("exchange.identity_path", "x"),
         ("exchange.initial_peers", []),
         ("exchange.allow", []),
+        ("model.layers", 10**9),
+        ("model.layers", "many"),
         ("recipe", "../mine"),
         ("recipe", "./mine.yaml"),
         ("recipe", "mine"),
