@@ -16,7 +16,7 @@ from outerloop.plan.forecast import Forecast
 CLOSE_FACTOR = 1.05
 LOSSES = {
     "muloco": {15: 1.486, 30: 1.541, 100: 1.697},
-    "outerloop": {15: 1.524, 30: 1.618, 100: 2.136},
+    "outerloop": {15: 1.491, 30: 1.580, 100: 1.974},
     "ddp": {1: 1.621},
     "outerloop_v1": {15: 1.673, 30: 1.766, 100: 2.489},
     "demo": {1: 1.806},
