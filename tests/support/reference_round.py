@@ -49,9 +49,11 @@ def held_then(feedback, x, sent, held, landed):
     return None
 
 
-def beginning(feedback, slow, x, sent):
-    local = type(feedback).__name__ == "LocalError"
-    return slow.double() - feedback.beta * (x.double() - sent) if local else slow.double()
+def beginning(feedback, slow, x, sent, earlier):
+    if type(feedback).__name__ != "LocalError":
+        return slow.double()
+    rounds_kept = 1 / (1 - feedback.beta) + feedback.growth * earlier
+    return slow.double() - (1 - 1 / rounds_kept) * (x.double() - sent)
 
 
 # --- aggregate: P tensors by name -> one by name ---
@@ -372,7 +374,7 @@ class Definition:
         merge, then = self.point["merge_local"], run["launched"][round]["fast"]
         merge = 0.0 if self.loop.method.reads == "gradients" else merge
         for name in x:
-            begun = beginning(run["loop"].feedback, after["slow"][name], x[name], own[name])
+            begun = beginning(run["loop"].feedback, after["slow"][name], x[name], own[name], round.number)
             local = before["fast"][name].double()
             if merge == "carry":
                 expected = begun + (local - then[name] if self.delay else 0.0)
