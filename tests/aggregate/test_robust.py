@@ -131,9 +131,9 @@ def test_without_outliers_a_step_of_centered_clipping_is_the_mean():
     assert torch.allclose(CenteredClip(iterations=1)(sent, [1, 1], []), Mean()(sent, [1, 1], []), atol=1e-6)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(CenteredClip, "centered_clip"), (GeometricMedian, "geometric_median")])
-def test_no_iterations_are_refused(kind, name):
-    with pytest.raises(UserError, match=f"{name} iterations=0 must be at least 1"):
+@pytest.mark.parametrize("kind", [CenteredClip, GeometricMedian])
+def test_no_iterations_are_refused(kind):
+    with pytest.raises(UserError, match=r"aggregate\.iterations=0 must be at least 1"):
         kind(iterations=0)
 
 
