@@ -6,11 +6,11 @@
 Workers are threads of one process, and the last workers lie from round 3 on. One run is one JSON file in FOLDER, named
 recipe-rule-attack-liars-seed; a run that has a file is skipped, so the same command continues an interrupted benchmark.
 The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 rounds of 15 inner steps) takes about 9 s
-per run of one core in diloco, and 18 s in outerloop.
+on one core in diloco, and 18 s in outerloop.
 
 rules      plain: the recipe's own aggregate (mean for diloco, senders for the others); the others are the names of
-           aggregate=...; rules that average over all peers have the number of workers as outer learning rate in
-           sparseloco and outerloop, whose senders divides by the number of peers that sent a value, mostly one. A
+           aggregate=...; in sparseloco and outerloop, rules that average over all peers run with an outer learning rate
+           equal to the number of workers, because senders divides each value only by its senders, mostly one. A
            rule that does not work with a recipe is skipped with one line that says why.
 attacks    calm (only without liars); those of payload_attacks.py; and
            labels    the liar trains on text whose bytes are permuted, from the start, and is honest otherwise

@@ -9,13 +9,13 @@ mean and standard deviation for each coordinate, and r the median of their norms
     largest                    x, scaled so that its largest value is 1e30
     noise                      Gaussian noise of norm r, new for each liar and round
     constant                   one random direction for all liars and rounds, of norm r
-    delayed                    its own honest payload of 5 rounds ago
+    delayed                    its own honest payload from 5 rounds ago
     alie                       μ − 1.5 σ: inside the spread of the others (arXiv 1902.06156)
     ipm                        −0.5 μ: the inner product with the mean is negative (arXiv 1903.03936)
     minmax                     μ − γ σ with the largest γ for which no honest payload is farther away than two honest
                                ones are from each other (Shejwalkar and Houmansadr, NDSS 2021)
     support                    −x at the positions that no honest peer sends, 0 elsewhere, scaled to norm r; only for
-                               payloads of which peers select different positions
+                               compressors with which peers select different positions
     copycat                    −x_p of the first honest peer
     free_rider                 x_p of the first honest peer, one round old; its own training has no effect
 """
@@ -35,7 +35,7 @@ from outerloop.types import Contribution, Round, Tensors
 
 DELAY = 5
 ALIE, IPM = 1.5, 0.5
-"""Factors of ALIE and IPM. For 2 liars of 8, the formula of the ALIE paper gives 0; RoDiLoCo uses 1.5."""
+"""Factors of ALIE and IPM. For 2 liars of 8, the formula of the ALIE paper gives 0."""
 LARGEST = 1e30
 STEPS = 40
 """Number of bisections with which min-max finds γ."""
@@ -112,7 +112,7 @@ class Scene:
         return self.rounds[max(0, len(self.rounds) - 1 - rounds)].values(rank)
 
     def drawn(self, *numbers: int) -> Tensor:
-        """Return Gaussian noise like a payload, determined by the seed of the run and these numbers."""
+        """Return Gaussian noise of a payload's size, determined by the seed of the run and these numbers."""
         draw = torch.Generator().manual_seed(wire.name_hash(f"{self.seed} {numbers}"))
         return torch.randn(self.own.numel(), generator=draw)
 

@@ -2,13 +2,13 @@
 
     v ← median_p Δ̂_p (coordinate-wise);    repeat L times:  v ← step(v, Δ̂, ‖Δ̂_1 − v‖, …, ‖Δ̂_P − v‖);    ḡ = v
 
-v and the distances are those of one tensor, not of the whole fragment: the norms of whole fragments that an aggregate
-receives are not distances from v. Distances are computed by exact_norms.py. A subclass computes factors, products and
-sums in float64, in the order of peer names, and rounds v to the dtype of the values after each iteration. So all
-machines get the same bits.
+v and the distances are those of one tensor, not of the whole fragment: an aggregate receives the norms of whole
+fragments, but not their distances from v. Distances are computed by exact_norms.py. A subclass computes factors,
+products and sums in float64, in the order of peer names, and rounds v to the dtype of the values after each iteration.
+So all machines get the same bits.
 
-Nothing is stored between rounds. An aggregate is called per tensor, without its name, and also for rounds that are not
-applied afterwards, so a centre kept from the last round could differ between replicas.
+Nothing is stored between rounds. An aggregate is called per tensor, without the tensor's name, and also for rounds that
+are not applied afterwards, so a centre kept from the last round could differ between replicas.
 
 P is the number of peers.
 """

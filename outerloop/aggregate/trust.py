@@ -6,9 +6,9 @@
 A contribution that points away from what most peers send has the weight 0, and all others count with the same norm, so
 that scaling a payload has no effect. r is the lower median of the norms that are not 0. If all weights are 0, ḡ is m.
 
-FLTrust compares with an update that a server computes on its own data, and RoDiLoCo with a moving average of the last
-aggregates. Here there is neither a server nor state: an aggregate is called per tensor, without its name, and also for
-rounds that are not applied afterwards, so a stored average could differ between replicas.
+FLTrust compares with an update that a server computes on its own data. Here there is neither a server nor state: an
+aggregate is called per tensor, without the tensor's name, and also for rounds that are not applied afterwards, so an
+average stored from earlier rounds could differ between replicas.
 
 Cosines and norms are those of one tensor, not of the whole fragment: an aggregate receives one tensor at a time.
 Norms and dot products are computed by exact_norms.py. Weights, products and sums are computed in float64, in the order

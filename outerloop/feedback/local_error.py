@@ -12,9 +12,8 @@ The share 1 − β of the unsent values that a round discards may decrease durin
 
     1 − β_n = (1 − β) / (1 + γ n (1 − β))          n: number of earlier rounds of this parameter,  γ: `growth`
 
-so 1 / (1 − β_n), the number of rounds for which values wait on average until they are discarded, increases by γ per
-round. Early in a run, old progress is soon outdated; late, when the learning rate is low, it stays useful.
-"""
+so 1 / (1 − β_n), the mean number of rounds that a value is kept, increases by γ per round. Early in a run, old progress
+is soon outdated; late, when the learning rate is low, it stays useful."""
 
 from __future__ import annotations
 

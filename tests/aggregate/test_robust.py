@@ -28,7 +28,7 @@ def of(rule, *peers):
 
 
 def drawn(peers, count, seed=0):
-    """Contributions that have a direction in common, and as much noise."""
+    """Contributions with a common direction, and noise of the same size."""
     draw = torch.Generator().manual_seed(seed)
     return list(torch.randn(count, generator=draw) + torch.randn(peers, count, generator=draw))
 

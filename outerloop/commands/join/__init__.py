@@ -21,9 +21,9 @@ from outerloop.types import UserError, raise_terminated
 
 DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: the names of a
-recipe and a model that outerloop contains, and numbers. They contain no code and no paths; settings that do are
-refused. This command shows the run, asks whether to join, checks this machine, downloads the current state of the run
-and trains. Ctrl-C leaves the run at any time. The same command joins again and continues, also after a crash."""
+recipe and a model that outerloop contains, and numbers. Settings that contain code or paths are refused. This command
+shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. Ctrl-C
+leaves the run at any time. The same command joins again and continues, also after a crash."""
 
 EXAMPLES = """\
 examples
@@ -36,15 +36,15 @@ examples
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... run_dir=/data/summer threads=4 exchange.max_mbit=20
 
 options of this machine
-  Only options of this machine may follow the address: run_dir, workers, threads, inner.device, exchange.max_mbit, and
-  everything of data, eval, checkpoint, samples and log. All other options are those of the run. run_dir is
-  runs/join-NAME by default, where NAME is the name of the run; it contains the key of this machine, so keep it.
+  Only options of this machine may follow the address, for example run_dir, threads, inner.device or exchange.max_mbit.
+  All other options are those of the run. run_dir is runs/join-NAME by default, where NAME is the name of the run; it
+  contains the key of this machine, so keep it.
 
 what it does
   It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.
-  If the settings that this machine derives from it have another fingerprint than those of the run, it stops: the
-  two machines then have different versions of outerloop. The checks are those of outerloop doctor. Training is that of
-  outerloop train."""
+  If the settings that this machine derives from it have another fingerprint than those of the run, it stops: the two
+  machines then have different versions of outerloop. The checks are those of outerloop doctor whose failure would
+  stop training. Training is that of outerloop train."""
 
 
 def parser() -> Parser:

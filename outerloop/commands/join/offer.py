@@ -17,8 +17,8 @@ from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 LISTED = (
-    "this run has an exchange.allow, and its peers answer only each other: ask its operator for the options, and run"
-    " outerloop train"
+    "this run has an allow-list (exchange.allow), so its peers answer only its members: ask its operator for the"
+    " options, and run outerloop train"
 )
 
 

@@ -36,7 +36,7 @@ def checked_overrides(options: Mapping[str, Value]) -> list[str]:
     choices = choices_in([config_dir()])
     for key, value in options.items():
         if why := objection(key, value, choices):
-            raise UserError(f"the run manifest sets {quote(key)}, {why}: join another run, or ask its operator")
+            raise UserError(f"the run manifest sets {quote(key)} {why}: join another run, or ask its operator")
     if "recipe" not in options:
         raise UserError("the run manifest names no recipe: join another run, or ask its operator")
     return to_overrides(options)

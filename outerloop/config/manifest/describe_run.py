@@ -38,7 +38,7 @@ RUN = "exchange.run"
 OMITTED = (RUN, *BUDGETS)
 """Options that are described otherwise: by `run` in the manifest, and by the number of rounds."""
 TRIED = 4
-"""Maximum number of yaml files of a group to compose. Those of one class differ in the classes that they contain."""
+"""Maximum number of yaml files of a group to compose. Several can have the same class, with other classes inside."""
 Settings = Mapping[str, Any]
 
 
@@ -64,7 +64,7 @@ def describe(config: DictConfig) -> str:
     known: dict[str, Any] = {"version": outerloop.__version__, "run": run, "fingerprint": fingerprint(config)}
     try:
         if not is_plain(RUN, str(run)):
-            raise NotDescribable(f"{RUN} contains other characters than letters, digits, spaces and _ . , : + -")
+            raise NotDescribable(f"{RUN} contains characters other than letters, digits, spaces and _ . , : + -")
         return RunManifest(**known, options=shared_options(config), needs=needed_options(config)).to_json()
     except (NotDescribable, MalformedMessage) as reason:
         return RunManifest(**known | {"run": "default"}, reason=printable(str(reason))[:MAX_TEXT]).to_json()
@@ -97,7 +97,7 @@ def packaged_choices(config: DictConfig) -> dict[str, str]:
     Raises NotDescribable if the recipe or the exchange is not one of outerloop's own.
     """
     if config.recipe not in choices_in([config_dir()])["recipe"]:
-        raise NotDescribable("its recipe is a file of its operator's own")
+        raise NotDescribable("its recipe is not one of outerloop's own")
     exchange = [
         name for name in EXCHANGES if read_choice(config_dir(), "exchange", name).target == config.exchange._target_
     ]
@@ -150,7 +150,7 @@ def is_hidden(key: str) -> bool:
 
 
 def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> str:
-    """Return the packaged choice that has the options and classes in `values`, and the most of their values.
+    """Return the packaged choice that has the options and classes in `values`, and the most equal values.
 
     The TRIED most similar yaml files are composed. `choices`: the choices of the other groups. Raises NotDescribable if
     none of them has the same options and classes.
@@ -190,7 +190,7 @@ def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     base, wanted, changed = base.copy(), leaves(config), dict[str, Any]()
     while (key := first_difference(current := leaves(base), wanted)) is not None:
         if key not in current or key not in wanted or is_hidden(key):
-            raise NotDescribable(f"{key} is not an option of outerloop's own, or names a class of its operator's own")
+            raise NotDescribable(f"{key} is not one of outerloop's options, or names a custom class")
         changed[key] = wanted[key]
         OmegaConf.update(base, key, wanted[key])
     return changed

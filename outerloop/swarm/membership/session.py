@@ -42,7 +42,7 @@ class NodeOptions:
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
-    manifest          the settings of the run, for machines that run `outerloop join`; None: it has its own program
+    manifest          the settings of the run, for machines that run `outerloop join`; None: the run has its own program
     max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
     max_mbit          upload rate limit for payloads and state, in Mbit/s; None: no limit
     on_status         called with each one-line status message, e.g. what this peer waits for; None: log the line
