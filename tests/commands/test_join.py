@@ -213,5 +213,5 @@ def test_the_help_teaches(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setattr("sys.argv", ["outerloop", "join", "--help"])
     with pytest.raises(SystemExit):
         main.main()
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "Ctrl-C leaves" in text and "outerloop join /ip4/" in text

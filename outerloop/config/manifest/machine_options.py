@@ -57,7 +57,7 @@ def refuse_shared(overrides: Sequence[str]) -> None:
     for override in parse_overrides(overrides):
         key = override.key_or_group
         if is_in(key, PROGRAM):
-            raise UserError(f"{key} is set by outerloop join: leave it out")
+            raise UserError(f"{key} cannot be set with outerloop join: leave it out")
         if not is_in(key, (*MACHINE, *SUGGESTED)):
             raise UserError(
                 f"{key} is shared by all machines of the run: leave it out, or start a run of your own with"

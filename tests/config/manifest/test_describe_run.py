@@ -83,7 +83,7 @@ def test_paths_are_not_described_but_named() -> None:
             "its compress part is not one of outerloop's own",
         ),
         (["island=sharded", "island.ranks=2"], "island"),
-        (["exchange.run='a/b'"], "exchange.run contains other characters"),
+        (["exchange.run='a/b'"], "exchange.run contains characters other"),
         (["exchange=inprocess"], "its exchange is not one of outerloop's swarms"),
     ],
 )
