@@ -23,7 +23,7 @@ mean and standard deviation for each coordinate, and r the median of their norms
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class Payloads:
     def packed(self, rank: int, values_N: Tensor, *, samples: int | None = None) -> bytes:
         """Return the message with which worker `rank` sends these values. `samples`: the number that it claims."""
         message = self.messages[rank]
-        header = wire.Header(**vars(message.header) | ({} if samples is None else {"samples": samples}))
+        header = message.header if samples is None else replace(message.header, samples=samples)
         parts = {n: self.codec.encode(self.number, n, x, leads=False) for n, x in self.named(values_N).items()}
         return wire.pack(header, message.parts | parts)
 
@@ -114,7 +114,7 @@ class Scene:
     def drawn(self, *numbers: int) -> Tensor:
         """Return Gaussian noise of a payload's size, determined by the seed of the run and these numbers."""
         draw = torch.Generator().manual_seed(wire.name_hash(f"{self.seed} {numbers}"))
-        return torch.randn(self.own.numel(), generator=draw)
+        return torch.randn(sum(x.numel() for x in self.rounds[-1].like.values()), generator=draw)
 
     def at_honest_norm(self, x: Tensor) -> Tensor:
         """Return x, scaled to the median norm of the honest payloads; 0 stays 0."""

@@ -23,8 +23,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import matplotlib.pyplot as plt
-
 Row = dict[str, Any]
 Group = tuple[int, int, int, int]
 """The common values of comparable runs: params, steps, workers, sync_every."""
@@ -37,7 +35,6 @@ ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
 """Cases that are trained by one worker. They are listed for every number of workers."""
 TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 """Fields of a record that are tuned for each case."""
-ADAMW = ("ddp_adamw", "ddp_adamw_nesterov", "diloco", "sparseloco")
 
 
 def paired_gaps(rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
@@ -149,7 +146,8 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
 
 def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
     """Return the cells of one line of the table, after the label. `cases`: all rows of the group, by label."""
-    adamw, first = rows[0]["case"] in ADAMW, rows[0]
+    first = rows[0]
+    adamw = first["inner_momentum"] is None
     references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", first["case"]
     return [
         f"{first['lr']:g}",
@@ -171,6 +169,8 @@ def mean_loss(rows: Sequence[Row]) -> float:
 
 def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
     """Plot loss against bits per parameter and step, with one panel per group and one line per case."""
+    import matplotlib.pyplot as plt  # only here: bench_table imports this module into every process that trains
+
     figure, panels = plt.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
     for panel, ((_, steps, workers, h), cases) in zip(panels[0], groups.items(), strict=True):
         for case in sorted({rows[0]["case"] for rows in cases.values()}):

@@ -14,7 +14,6 @@ import math
 import torch
 from torch import Tensor
 
-from outerloop.kernels.finite import all_finite
 from outerloop.kernels.portable import exact_sum
 
 PIECE = 1 << 20
@@ -24,7 +23,7 @@ EXPONENTS = 1000
 
 
 def sum_of_squares(x: Tensor, *, of: int) -> float:
-    """Return Σ x², or infinity if the sum overflows float64.
+    """Return Σ x², or infinity if the sum overflows float64 or a value is not finite.
 
     of: number of values, including zeros that x may omit.
     """
@@ -32,12 +31,14 @@ def sum_of_squares(x: Tensor, *, of: int) -> float:
 
 
 def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:
-    """Return Σ x y over two tensors of the same shape, or ±infinity if the sum overflows float64.
+    """Return Σ x y over two tensors of the same shape: infinity if a value is not finite, ±infinity on overflow.
 
     of: number of values, including zeros that x and y may omit.
     """
-    top_x = float(x.abs().max()) if x.numel() else 0.0
-    top_y = top_x if y is x else float(y.abs().max()) if y.numel() else 0.0
+    top_x = largest(x)
+    top_y = top_x if y is x else largest(y)
+    if not (math.isfinite(top_x) and math.isfinite(top_y)):
+        return math.inf
     if not (top_x and top_y):
         return 0.0
     e, f = (max(-EXPONENTS, math.frexp(top)[1]) for top in (top_x, top_y))
@@ -48,6 +49,11 @@ def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:
         return math.ldexp(total, e + f - bits)
     except OverflowError:
         return math.copysign(math.inf, total)
+
+
+def largest(x: Tensor) -> float:
+    """Return the largest magnitude in x, or 0 if x is empty. It is not finite if a value of x is not."""
+    return float(torch.stack(x.aminmax()).abs().max()) if x.numel() else 0.0
 
 
 def shrunk(x: Tensor, exponent: int) -> Tensor:
@@ -73,9 +79,5 @@ def distance(x: Tensor, y: Tensor) -> float:
     Differences are computed in float64, PIECE values at a time.
     """
     pieces = zip(x.reshape(-1).split(PIECE), y.reshape(-1).split(PIECE), strict=True)
-    return math.sqrt(exact_sum(squares_or_infinity(a.double() - b.double()) for a, b in pieces))
-
-
-def squares_or_infinity(x: Tensor) -> float:
-    """Return Σ x², or infinity if a value of x is not finite."""
-    return sum_of_squares(x, of=x.numel()) if all_finite(x) else math.inf
+    apart = (a.double() - b.double() for a, b in pieces)
+    return math.sqrt(exact_sum(sum_of_squares(piece, of=piece.numel()) for piece in apart))

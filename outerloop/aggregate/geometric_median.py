@@ -35,7 +35,7 @@ class GeometricMedian(IterativeCentre):
     """The geometric median of the contributions."""
 
     requires = needs_aligned(
-        "so liars are no farther away than others: set aggregate=median_clip, or compress=int8 or rotated"
+        "so a wrong payload is as far away as an honest one: set aggregate=median_clip, or compress=int8 or rotated"
     )
 
     def step(self, centre: Tensor, sent: Sequence[Tensor], distances: Sequence[float]) -> Tensor:

@@ -47,10 +47,10 @@ def weighted_sum(sent: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     tensor of weight 0 is skipped, so that its values have no effect, however large they are.
     """
     counted = [(x.reshape(-1).split(PIECE), weight) for x, weight in zip(sent, weights, strict=True) if weight]
-    summed = []
-    for i, first in enumerate(sent[0].reshape(-1).split(PIECE)):
-        total_N = torch.zeros_like(first, dtype=torch.float64)
+    out = torch.empty_like(sent[0], memory_format=torch.contiguous_format)
+    for i, piece in enumerate(out.view(-1).split(PIECE)):
+        total_N = torch.zeros_like(piece, dtype=torch.float64)
         for pieces, weight in counted:
             total_N += pieces[i].double() * weight
-        summed.append(total_N.to(first.dtype))
-    return torch.cat(summed).view(sent[0].shape)
+        piece.copy_(total_N)
+    return out

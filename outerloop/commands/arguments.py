@@ -1,8 +1,9 @@
-"""Parse the options of commands that do not use hydra. Errors of argparse become one-line UserErrors."""
+"""Parse and check the options of commands that do not use hydra. All errors are one-line UserErrors."""
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from typing import NoReturn
 
 from outerloop.types import UserError
@@ -30,3 +31,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the message and the example."""
         raise UserError(f"{self.command}: {message}: run {self.example}, or {self.prog} --help")
+
+
+def check_listen_address(host: str, port: int) -> None:
+    """Check the values of --host and --port. Raises UserError if one is invalid."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port {port} is not a port: pass one from 1 to 65535, or 0 for any")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as error:
+        raise UserError(f"--host {host} is not an IP address: pass --host 0.0.0.0 for any") from error

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import added_options, load
 from outerloop.config.peer_check import OUTER
+from outerloop.config.run_directory import is_in
 from outerloop.report.runs import flatten
 from outerloop.types import UserError
 
@@ -72,7 +73,7 @@ def refuse_options(overrides: Sequence[str], reasons: Mapping[str, str], what: s
     for override in load.parse_overrides(overrides):
         key = override.key_or_group
         for refused, reason in reasons.items():
-            if f"{key}.".startswith(f"{refused}."):
+            if is_in(key, [refused]):
                 raise UserError(f"{key} does not apply to {what}: {reason}")
 
 

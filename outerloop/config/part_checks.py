@@ -73,9 +73,14 @@ def trial_model(config: DictConfig, corpus: Corpus) -> Module:
     fails too.
     """
     try:
-        with torch.device("meta"):
-            return make_model(config, corpus)
+        return meta_model(config, corpus)
     except UserError:
+        return make_model(config, corpus)
+
+
+def meta_model(config: DictConfig, corpus: Corpus) -> Module:
+    """Return the model on the meta device, where its weights use no memory. Raises UserError if that fails."""
+    with torch.device("meta"):
         return make_model(config, corpus)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
@@ -53,7 +54,7 @@ MUST_MATCH = (
     "island.kind",
 )
 """Exceptions to MAY_DIFFER: options of the exchange and the island that must not change when a run is resumed."""
-OLD_DEFAULTS = {"clip": "none", "inner.lr_schedule": "cosine"}
+OLD_DEFAULTS = {"clip": "none", "inner.lr_schedule": "cosine", "feedback.growth": 0.0}
 """Setting -> the value that it has in older runs, whose config.yaml does not contain the setting."""
 
 PEERS = "exchange.peers"
@@ -206,7 +207,12 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 
 def may_differ(key: str) -> bool:
     """Return whether this option or its top-level group is listed in MAY_DIFFER."""
-    return key in MAY_DIFFER or key.split(".")[0] in MAY_DIFFER
+    return is_in(key, MAY_DIFFER)
+
+
+def is_in(key: str, options: Sequence[str]) -> bool:
+    """Return whether an option, or a group that contains it, is listed in `options`."""
+    return any(f"{key}.".startswith(f"{option}.") for option in options)
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:
@@ -214,7 +220,8 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
 
     `reform`: allow a different number of peers, because machines were lost permanently.
     """
-    saved_settings = OLD_DEFAULTS | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
+    defaults = {key: value for key, value in OLD_DEFAULTS.items() if key in settings}
+    saved_settings = defaults | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
     if reform:
         saved_settings[PEERS] = settings.get(PEERS)
     if (key := first_difference(settings, saved_settings)) is not None:

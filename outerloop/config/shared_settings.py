@@ -9,9 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from outerloop.config.instantiate import make
-from outerloop.config.manifest.machine_options import is_in
 from outerloop.config.peer_check import format_setting
-from outerloop.config.run_directory import comparable
+from outerloop.config.run_directory import comparable, is_in
 from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import build, run_directory
-from outerloop.config.manifest import describe_run
+from outerloop.config.manifest.content import is_joinable
 from outerloop.config.run_directory import RunDir
 from outerloop.inner.events import Event
 from outerloop.launcher.validation_merge import ValidationMerge
@@ -217,7 +217,7 @@ class Supervisor:
         others, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
         if local:
             others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
-        if describe_run.is_described(self.config):
+        if is_joinable(self.config.exchange.get("manifest")):
             print_line(self.console, f"{others} join with: {join}")
         print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")
         if local:

@@ -106,9 +106,9 @@ def test_liars_of_any_size_move_it_by_less_than_an_honest_peer_is_away(rule, pee
 
     An infinite value is refused before it is decoded; here it stands for differences that overflow.
     """
-    honest = torch.stack(drawn(peers - liars, 200, seed=peers))
+    honest = torch.stack(drawn(peers - liars, 201, seed=peers))
     middle = honest.mean(0)
-    result = rule([*honest, *[torch.full((200,), value)] * liars], [1] * peers, [])
+    result = rule([*honest, *[torch.full((201,), value)] * liars], [1] * peers, [])
     assert float((result - middle).norm()) < bound * float((honest - middle).norm(dim=1).max())
 
 

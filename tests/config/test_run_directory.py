@@ -105,6 +105,15 @@ def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
     run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))
 
 
+@pytest.mark.parametrize("feedback", ["local", "ef"])
+def test_a_run_from_before_beta_could_grow_goes_on(tmp_path, feedback):
+    settings = load.load(["workers=2", f"feedback={feedback}"])
+    older = OmegaConf.to_container(settings, resolve=True)
+    older["feedback"].pop("growth", None)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
+    run_directory.refuse_other_settings(tmp_path, run_directory.comparable(settings))
+
+
 def test_a_run_of_other_workers_starts_from_the_weights(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "workers=2"])).close()
     with pytest.raises(UserError, match=r"workers is 2 there and 3 here: set workers=2, or init_from=.*/a to"):

@@ -35,7 +35,7 @@ def left(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=60)[0]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> None:
     first = start(tmp_path / "a", *RUN, "threads=1")
     joined: list[subprocess.Popen[str]] = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from outerloop.commands.arguments import Parser
+from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.doctor import machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.run_directory import identity_file
@@ -66,12 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     check_addresses("--peer", options.peer, must_name="p2p")
     check_addresses("--announce", options.announce, must_name="tcp")
-    if not 0 <= options.port <= 65535:
-        raise UserError(f"--port {options.port} is not a port: pass one from 1 to 65535, or 0 for any")
-    try:
-        ipaddress.ip_address(options.host)
-    except ValueError as error:
-        raise UserError(f"--host {options.host} is not an IP address: pass --host 0.0.0.0 for any") from error
+    check_listen_address(options.host, options.port)
     if not 1 <= options.workers <= MAX_PEERS:
         raise UserError(f"--workers {options.workers} is out of range: pass 1 to {MAX_PEERS}")
     signal.signal(signal.SIGTERM, raise_terminated)

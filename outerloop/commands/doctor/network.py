@@ -205,4 +205,5 @@ def without_peer_id(address: str) -> str:
 
 def last_line(error: Exception) -> str:
     """Return the last line of an error message, because libp2p reports each dial attempt on a separate line."""
-    return str(error).splitlines()[-1].lstrip(" *")
+    lines = str(error).splitlines() or ["no answer in time"]
+    return lines[-1].lstrip(" *")

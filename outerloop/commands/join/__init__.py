@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import signal
 import sys
 from collections.abc import Sequence
 
-from outerloop.commands.arguments import Parser
+from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.join.checks import refuse_failed_checks
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train
 from outerloop.config import part_checks
+from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
@@ -71,11 +71,12 @@ def main(arguments: Sequence[str]) -> int:
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
     )
     config = load_settings(offer.manifest, overrides)
-    model = part_checks.check_parts(config)
-    print("\n".join(summary(offer, config, sum(x.numel() for x in model.parameters()))))
+    corpus = make(config.data)
+    params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())
+    print("\n".join(summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))))
     if not options.yes and not is_confirmed():
         return 0
-    refuse_failed_checks(config, sum(x.numel() for x in model.parameters()))
+    refuse_failed_checks(config, params)
     return train(overrides)
 
 
@@ -83,12 +84,7 @@ def check(options: argparse.Namespace) -> None:
     """Check the arguments. Raises UserError if one is invalid."""
     check_addresses("join", [options.address], must_name="p2p")
     refuse_shared(options.options)
-    try:
-        ipaddress.ip_address(options.host)
-    except ValueError as error:
-        raise UserError(f"--host {options.host} is not an IP address: pass --host 0.0.0.0 for any") from error
-    if not 0 <= options.port <= 65535:
-        raise UserError(f"--port {options.port} is not a port: pass one from 1 to 65535, or 0 for any")
+    check_listen_address(options.host, options.port)
     if not options.yes and not sys.stdin.isatty():
         raise UserError("join asks before it joins, but standard input is not a terminal: pass --yes to join anyway")
 

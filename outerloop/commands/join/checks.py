@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -15,8 +15,8 @@ from outerloop.config.profile import memory_per_param
 from outerloop.inner.trainer import pick_device
 from outerloop.types import UserError
 
-MATTERS = ("versions", "files", "daemon", "port")
-"""Names of the findings that matter, besides the memory. Whether others can dial this machine is not tested here."""
+NETWORK = ("daemon", "port")
+"""Names of the findings on the network that matter. Whether others can dial this machine is not tested here."""
 
 
 def refuse_failed_checks(config: DictConfig, params: int) -> None:
@@ -28,10 +28,12 @@ def refuse_failed_checks(config: DictConfig, params: int) -> None:
 
 def findings(config: DictConfig, params: int) -> Iterator[Finding]:
     """Yield the findings on versions, open files, memory and the port."""
+    yield from machine.versions()
+    yield machine.open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield memory(config, params)
     host, port, announce = (config.exchange[name] for name in ("host", "port", "announce"))
     with closing(network.findings(host=host, port=port, announce=list(announce), peers=())) as of_network:
-        yield from (finding for finding in chain(machine.findings(), of_network) if finding.name in MATTERS)
+        yield from (finding for finding in of_network if finding.name in NETWORK)
 
 
 def memory(config: DictConfig, params: int) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import outerloop
+from outerloop.commands.doctor.network import last_line
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.swarm.membership.run_manifest import fetch
@@ -50,9 +51,8 @@ def ask_peer(address: str) -> Offer:
     except (NotAllowed, TurnedAway) as error:
         raise UserError(LISTED) from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
-        reason = (str(error).splitlines() or ["no answer in time"])[-1].lstrip(" *")
         raise UserError(
-            f"the peer at {address} sent no settings of its run ({reason}): check that it runs outerloop"
+            f"the peer at {address} sent no settings of its run ({last_line(error)}): check that it runs outerloop"
             f" {outerloop.__version__}, or run outerloop doctor --peer with its address"
         ) from error
 

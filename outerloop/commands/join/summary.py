@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig
 
+from outerloop.commands.doctor.network import without_peer_id
 from outerloop.commands.join.offer import Offer
 from outerloop.commands.status import headline
 from outerloop.config.build import initial_peers
@@ -15,15 +17,22 @@ from outerloop.sinks.console import format_bytes
 from outerloop.types import printable
 
 WIDTH = 12
-SIZE_LIMIT = "exchange.max_blob_bytes"
+SHOWN_ELSEWHERE = (
+    *("recipe", "exchange", "model", "rounds", "schedule.sync_every", "exchange.run", "exchange.peers"),
+    "exchange.max_blob_bytes",
+)
+"""Options that other lines show, and the size limit, which follows from the model."""
 
 
-def summary(offer: Offer, config: DictConfig, params: int) -> list[str]:
-    """Return the lines that describe the run and this machine's part in it. `params`: parameters of the model."""
-    return [printable(f"{name:<{WIDTH}} {text}") for name, text in rows(offer, config, params)]
+def summary(offer: Offer, config: DictConfig, params: int, *, data: str) -> list[str]:
+    """Return the lines that describe the run and this machine's part in it.
+
+    params: number of parameters of the model. data: name of this machine's data.
+    """
+    return [printable(f"{name:<{WIDTH}} {text}") for name, text in rows(offer, config, params, data)]
 
 
-def rows(offer: Offer, config: DictConfig, params: int) -> Iterator[tuple[str, str]]:
+def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each line."""
     options, inner = offer.manifest.options, config.inner
     method = plan_method(config, params=params, peers=config.exchange.peers)
@@ -37,13 +46,13 @@ def rows(offer: Offer, config: DictConfig, params: int) -> Iterator[tuple[str, s
     yield "batch", f"{inner.batch * inner.accumulate} sequences of {inner.seq_len} tokens, learning rate {inner.lr:g}"
     bits = 8 * method.payload_bytes * method.fragments / params
     yield "payload", f"{format_bytes(method.payload_bytes)}, {bits:.3g} bits per parameter and round"
-    yield "data", f"{options.get('data', 'stdlib')}{', ' + str(config.data.path) if 'path' in config.data else ''}"
+    yield "data", data
     yield "other values", changed(offer)
-    yield "signed by", f"…{offer.peer_id[-8:]}, the peer at {initial_peers(config)[0].partition('/p2p/')[0]}"
+    yield "signed by", f"…{offer.peer_id[-8:]}, the peer at {without_peer_id(initial_peers(config)[0])}"
     device = pick_device(inner.device, 0)
     yield (
         "this machine",
-        f"{config.workers} worker{'s' * (config.workers > 1)} on {device}, results in {config.run_dir},"
+        f"{config.workers} worker{'s' * (config.workers > 1)} on {device}, {resumes(config.run_dir)},"
         f" listens on {config.exchange.host}",
     )
 
@@ -55,7 +64,11 @@ def training(config: DictConfig) -> str:
 
 
 def changed(offer: Offer) -> str:
-    """Return the values that differ from those of outerloop's own files, except the size limit, which follows."""
-    options = offer.manifest.options
-    shown = [f"{key}={value}" for key, value in options.items() if "." in key and key != SIZE_LIMIT]
+    """Return the options of the manifest that no other line shows."""
+    shown = [f"{key}={value}" for key, value in offer.manifest.options.items() if key not in SHOWN_ELSEWHERE]
     return " ".join(shown) or "none"
+
+
+def resumes(run_dir: str) -> str:
+    """Return what this machine does with its folder: continue the run that it contains, or put results there."""
+    return f"{'continues the run' if (Path(run_dir) / 'config.yaml').exists() else 'results'} in {run_dir}"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from outerloop.config.manifest.content import Value
 from outerloop.config.manifest.machine_options import is_machine_option
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.swarm.validation import quote
+from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, quote
 from outerloop.types import UserError
 
 KEY = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
@@ -25,8 +26,18 @@ DATASET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.
 """Form of the name of a dataset on the Hugging Face Hub, the only text with a slash that is allowed."""
 MAX_LIST = 16
 EXCHANGES = ("swarm_gather", "swarm_gossip")
-MAX_LAYERS = 1024
-"""Maximum of model.layers. The model is built, without memory for its weights, before the user is asked."""
+MAX_NUMBER = 1 << 24
+"""Maximum of a whole number, except those in MAXIMA. Whole numbers are not negative."""
+MAXIMA = {
+    "model.layers": 1024,
+    "schedule.fragments": 1024,
+    "exchange.peers": MAX_PEERS,
+    "seed": MAX_AMOUNT,
+    "rounds": MAX_AMOUNT,
+    "exchange.max_blob_bytes": MAX_AMOUNT,
+}
+"""Option -> maximum. Settings and a model without memory for its weights are built before the user is asked."""
+DATA_PATH = "data.path"
 OWN_CLASS = ("model", "module")
 """The choice model=module, whose class the user sets."""
 
@@ -37,6 +48,7 @@ def checked_overrides(options: Mapping[str, Value]) -> list[str]:
     for key, value in options.items():
         if why := objection(key, value, choices):
             raise UserError(f"the run manifest sets {quote(key)} {why}: join another run, or ask its operator")
+        refuse_own_file(key, value)
     if "recipe" not in options:
         raise UserError("the run manifest names no recipe: join another run, or ask its operator")
     return to_overrides(options)
@@ -55,12 +67,25 @@ def objection(key: str, value: Value, choices: Mapping[str, list[str]]) -> str:
     members = value if isinstance(value, list) else [value]
     if len(members) > MAX_LIST:
         return f"to a list of {len(members)} values; at most {MAX_LIST} are allowed"
-    if key == "model.layers" and not (isinstance(value, int) and value <= MAX_LAYERS):
-        return f"to {quote(value)}; at most {MAX_LAYERS} are allowed"
+    limit = MAXIMA.get(key, MAX_NUMBER)
+    if any(not 0 <= one <= limit if isinstance(one, int) else key in MAXIMA for one in members):
+        return f"to {quote(value)}; whole numbers from 0 to {limit} are allowed"
     text = next((one for one in members if isinstance(one, str) and not is_plain(key, one)), None)
     return "" if text is None else f"to {quote(text)}, which is not a plain text"
 
 
+def refuse_own_file(key: str, value: Value) -> None:
+    """Raise UserError if a dataset's name is also that of a file or folder of this machine.
+
+    `datasets` would train on that folder instead of downloading the dataset.
+    """
+    if key == DATA_PATH and isinstance(value, str) and Path(value).exists():
+        raise UserError(
+            f"the run's dataset {quote(value)} is also a file or folder here, which would be used instead: run the"
+            " command in an empty folder"
+        )
+
+
 def is_plain(key: str, text: str) -> bool:
     """Return whether an option may have this text as its value. Only data.path may be the name of a dataset."""
-    return bool(PLAIN_TEXT.fullmatch(text)) or (key == "data.path" and bool(DATASET.fullmatch(text)))
+    return bool(PLAIN_TEXT.fullmatch(text)) or (key == DATA_PATH and bool(DATASET.fullmatch(text)))

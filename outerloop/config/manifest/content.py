@@ -8,7 +8,6 @@ A manifest comes from another machine. `parse` checks its form, and allowed_opti
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,8 @@ from outerloop.swarm.validation import MAX_AMOUNT, MAX_MANIFEST_BYTES, Malformed
 FORMAT = 1
 MAX_OPTIONS = 256
 MAX_TEXT = 256
+NEEDED = ("data.files", "data.data_files", "data.tokenizer")
+"""Paths that a machine must set itself if the run's other machines set them."""
 VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,64}")
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
@@ -66,6 +67,11 @@ def parse(content: bytes) -> RunManifest:
     )
 
 
+def is_joinable(manifest: str | None) -> bool:
+    """Return whether other machines can join a run with this manifest (JSON); None if the run has none."""
+    return manifest is not None and not parse(manifest.encode()).reason
+
+
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return the JSON map in `content`, after checking its size, its format and its keys."""
     if len(content) > MAX_MANIFEST_BYTES:
@@ -87,7 +93,7 @@ def _decoded(content: bytes) -> dict[str, Any]:
 def _check_texts(found: Mapping[str, Any]) -> None:
     """Check the run id, the version, the fingerprint and the reason. Raises MalformedMessage if one is invalid."""
     run, version, fingerprint, reason = (found[name] for name in ("run", "version", "fingerprint", "reason"))
-    if type(run) is not int and not (_is_line(run) and run):
+    if not (run and _is_line(run) if isinstance(run, str) else type(run) is int and abs(run) <= MAX_AMOUNT):
         raise MalformedMessage(f"the run id must be a short text or a whole number; got {quote(run)}")
     if type(version) is not str or not VERSION.fullmatch(version):
         raise MalformedMessage(f"the version must look like 0.1.0; got {quote(version)}")
@@ -119,14 +125,14 @@ def _options(value: Any) -> dict[str, Value]:
 
 
 def _needs(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MAX_OPTIONS or not all(map(_is_line, value)):
-        raise MalformedMessage(f"the options to set must be a list of short names; got {quote(value)}")
+    if not isinstance(value, list) or not all(key in NEEDED for key in value):
+        raise MalformedMessage(f"the options to set must be some of {', '.join(NEEDED)}; got {quote(value)}")
     return tuple(value)
 
 
 def _is_scalar(value: Any) -> bool:
     if isinstance(value, int | float):
-        return math.isfinite(value) and abs(value) <= MAX_AMOUNT
+        return abs(value) <= MAX_AMOUNT  # excludes NaN and infinity, too
     return value is None or _is_line(value)
 
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 import outerloop
 from outerloop.config.budget import BUDGETS
 from outerloop.config.manifest.allowed_options import EXCHANGES, OWN_CLASS, is_plain, objection
-from outerloop.config.manifest.content import MAX_TEXT, RunManifest, parse
+from outerloop.config.manifest.content import MAX_TEXT, NEEDED, RunManifest
 from outerloop.config.manifest.machine_options import is_machine_option
 from outerloop.config.options.compose import compose_config
 from outerloop.config.options.option_docs import read_choice
@@ -28,12 +28,10 @@ from outerloop.report.runs import flatten
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import printable
 
-GROUPS = ("method", "compress", "feedback", "aggregate", "schedule", "inner", "model", "data")
+GROUPS = ("inner", "method", "compress", "feedback", "aggregate", "schedule", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
 MODEL = "model"
 """A group of which most choices differ only in values. The closest choice is named, so that users recognize it."""
-NEEDED = ("data.files", "data.data_files", "data.tokenizer")
-"""Paths that a machine must set itself if the run's other machines set them."""
 RUN = "exchange.run"
 OMITTED = (RUN, *BUDGETS)
 """Options that are described otherwise: by `run` in the manifest, and by the number of rounds."""
@@ -50,12 +48,6 @@ def add_manifest(config: DictConfig) -> None:
     """Set exchange.manifest to the manifest of this run, if its exchange serves one."""
     if "manifest" in config.exchange:
         config.exchange.manifest = describe(config)
-
-
-def is_described(config: DictConfig) -> bool:
-    """Return whether this run serves a manifest with which other machines can join."""
-    manifest = config.exchange.get("manifest")
-    return bool(manifest) and not parse(manifest.encode()).reason
 
 
 def describe(config: DictConfig) -> str:
@@ -82,8 +74,10 @@ def shared_options(config: DictConfig) -> dict[str, Any]:
     """
     if config.island.kind == "sharded":
         raise NotDescribable("each peer is an island of processes that hold shards of the model (island=sharded)")
+    if config.exchange.get("allow"):
+        raise NotDescribable("it has an allow-list (exchange.allow)")
     choices = packaged_choices(config)
-    options = choices | changed_values(packaged(**choices), config)
+    options = choices | changed_values(packaged(**choices), config) | {"exchange.peers": config.exchange.peers}
     packaged_groups = choices_in([config_dir()])
     for key, value in options.items():
         if objection(key, value, packaged_groups):
@@ -104,9 +98,9 @@ def packaged_choices(config: DictConfig) -> dict[str, str]:
     if not exchange:
         raise NotDescribable("its exchange is not one of outerloop's swarms")
     choices = {"recipe": config.recipe, "exchange": exchange[0]}
-    own, base = leaves(config), leaves(packaged(**choices))
+    own = leaves(config)
     for group in GROUPS:
-        ours, theirs = section(own, group), section(base, group)
+        ours, theirs = section(own, group), section(leaves(packaged(**choices)), group)
         if not same_structure(ours, theirs) or (group == MODEL and num_differing(ours, theirs)):
             choices[group] = closest_choice(group, ours, choices)
     return choices

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outerloop.config.options.compose import parse_overrides
+from outerloop.config.run_directory import is_in
 from outerloop.types import UserError
 
 PROGRAM = (
@@ -35,16 +36,11 @@ MACHINE = (
     "checkpoint",
     "samples",
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer")),
-    *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit")),
+    *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
-SUGGESTED = ("data", "exchange.open_internet")
-"""Options that a run manifest may contain, but a machine may set otherwise."""
-
-
-def is_in(key: str, options: Sequence[str]) -> bool:
-    """Return whether an option, or a group that contains it, is listed in `options`."""
-    return any(f"{key}.".startswith(f"{option}.") for option in options)
+SUGGESTED = ("data",)
+"""Groups that a run manifest may contain, but a machine may set otherwise."""
 
 
 def is_machine_option(key: str) -> bool:

@@ -52,6 +52,7 @@ def test_others_derive_the_same_settings_from_the_description_of_every_recipe(re
         (["model=60m", "inner.lr=1"], {"model": "60m", "inner.lr": 1}),
         (["compress=topk_sign", "inner=muon"], {"compress": "topk_sign", "inner": "muon"}),
         (["schedule=streaming", "method=sign"], {"schedule": "streaming", "method": "sign"}),
+        (["recipe=ddp", "inner=muon"], {"recipe": "ddp", "inner": "muon"}),
         (["steps=600", "round_timeout_s=99.0"], {"rounds": 40, "round_timeout_s": 99.0}),
         (["data=hf", "data.path=HuggingFaceFW/fineweb"], {"data": "hf", "data.path": "HuggingFaceFW/fineweb"}),
         (["log=wandb", "inner.device=cpu", "exchange.port=4711", "threads=3", "checkpoint.every=3"], {}),
@@ -63,7 +64,8 @@ def test_what_was_typed_is_described_without_what_is_the_machines_own(
     config = load.load(["recipe=sparseloco", "workers=1", *overrides])
     manifest = described(config)
     assert manifest.reason == ""
-    assert manifest.options == {"recipe": "sparseloco", "exchange": "swarm_gather"} | expected
+    shared = {"recipe": "sparseloco", "exchange": "swarm_gather", "exchange.peers": 1}
+    assert manifest.options == shared | expected
     assert fingerprint(joined(manifest)) == manifest.fingerprint
 
 
@@ -77,6 +79,7 @@ def test_paths_are_not_described_but_named() -> None:
     ("overrides", "reason"),
     [
         (["model=module", "model._target_=mine.Net", "+model.width=3"], "its model part is not one of outerloop's own"),
+        (["exchange.allow=[12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp]"], "it has an allow-list"),
         (["+inner.extra=3"], "its inner part is not one of outerloop's own"),
         (
             ["recipe=sparseloco", "compress.large.index._target_=outerloop.compress.index.fixed.Fixed"],
@@ -105,3 +108,8 @@ def test_only_exchanges_that_serve_it_get_a_manifest() -> None:
     add_manifest(threads)
     assert parse(swarm.exchange.manifest.encode()).options["recipe"] == "sparseloco"
     assert "manifest" not in threads.exchange
+
+
+def test_a_machine_with_two_workers_derives_the_same_settings() -> None:
+    manifest = described(load.load(["recipe=sparseloco", "workers=1", "exchange.peers=1"]))
+    assert fingerprint(compose_config([*checked_overrides(manifest.options), "workers=2"])) == manifest.fingerprint
