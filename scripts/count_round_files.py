@@ -19,14 +19,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from outerloop.state.checkpoint import write_atomically
+
 PACKAGE = Path(__file__).parents[1] / "outerloop"
-FOLDER = "OUTERLOOP_ROUND_FILES"
+PEERS = 2
 OPTIONS = (
-    *("recipe=sparseloco", "exchange=swarm_gather", "workers=2", "rounds=6", "schedule.sync_every=5"),
+    *("recipe=sparseloco", "exchange=swarm_gather", f"workers={PEERS}", "rounds=6", "schedule.sync_every=5"),
     *("model=nano", "inner.batch=2", "eval.sequences=2"),
 )
 
@@ -54,7 +57,7 @@ class Recorder:
 
     def save(self, folder: str) -> None:
         if self.calls:
-            (Path(folder) / f"{os.getpid()}.json").write_text(json.dumps(self.calls))
+            write_atomically(Path(folder) / f"{os.getpid()}.json", json.dumps(self.calls).encode())
 
 
 def record(folder: str) -> None:
@@ -92,7 +95,9 @@ def main() -> None:
             f"run_dir={folder}/run",
         ]
         subprocess.run([*command, *args.options], env=environment, check=True, stdout=sys.stderr)
-        peers = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+        while len(found := sorted(Path(folder).glob("*.json"))) < PEERS:  # a peer can exit after the command
+            time.sleep(0.1)
+        peers = [json.loads(path.read_text()) for path in found]
     files = set().union(*(files_of_round(calls, args.round) for calls in peers))
     print_files(sorted(str(Path(file).relative_to(PACKAGE)) for file in files))
 
