@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,22 +13,24 @@ from outerloop.commands.plan_output import draw_curves, print_plan
 from outerloop.config.profile import chosen_recipes, plan_method, recipe_settings
 from outerloop.plan.forecast import forecast
 from outerloop.plan.links import Links, payload_links
+from outerloop.plan.recommend import Budget
 from outerloop.plan.scenario import Fleet, Method
-from outerloop.report.units import format_bandwidth, parse_bandwidth, parse_seconds
+from outerloop.report.units import format_bandwidth, parse_bandwidth, parse_seconds, parse_size
 from outerloop.types import UserError
 
 MAX_PEERS = 10_000
+MAX_SYNC_EVERY = 1_000_000
 TOKENS_PER_PARAM = 20
 RANGES = {
     "params": (1e4, 1e13, "1e9"),
     "peers": (1, MAX_PEERS, "16"),
     "tokens_per_step": (1, 1e12, "16384"),
     "tokens": (1, 1e18, "1e10"),
-    "sync_every": (1, 1e6, "30"),
     "delay": (0, 1e6, "5"),
     "density": (1e-5, 1.0, "0.0156"),
     "spread": (0.0, 2.0, "0.05"),
     "failure_rate": (0.0, 60.0, "0.01"),
+    "hours": (0.01, 1e6, "200"),
 }
 """Option -> (minimum, maximum, example value). Both limits are inclusive."""
 
@@ -41,6 +45,8 @@ examples
                                                   all recipes, each with its default H and delay
   outerloop plan --params 1e9 --peers 16 --up 100mbit --step 1.2s --tokens-per-step 16384 \\
       --recipe sparseloco,diloco --sync-every 30 --delay 10 --density 0.0156 --tokens 1e10
+  outerloop plan ... --sync-every 15,30,100 --hours 200 --traffic 500GB
+                                                  the lowest loss in 200 hours and with 500 GB sent by each peer
   outerloop plan ... --probe /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...   measure the link to a running peer
   outerloop plan ... --picture plan.png           seconds per round against the number of peers
 
@@ -50,8 +56,8 @@ columns
   waiting     part of the round in which a peer waits for slower or absent peers, or for a partner, in seconds
   met         share of a peer's rounds with an exchange; in the others it took a solo step (gossip) or was late (gather)
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
-  recommended of the recipes within 5 % of the fastest, the one with the lowest loss in scripts/results/recipes (1M
-              parameters)
+  recommended of the rows within --hours and --traffic, the one with the lowest loss in scripts/results (1M parameters,
+              equal tokens); without a budget, of the rows within 5 % of the fastest
 
 assumptions
   All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at
@@ -80,7 +86,9 @@ def parser() -> Parser:
         "--probe", action="append", default=[], metavar="ADDR", help="measure the link to this peer; repeatable"
     )
     out.add_argument("--recipe", default="all", metavar="A,B", help="recipes to compare (default: all)")
-    out.add_argument("--sync-every", type=int, metavar="H", help="inner steps per round (default: the recipe's)")
+    out.add_argument(
+        "--sync-every", metavar="H,H", help="inner steps per round; several: a row for each (default: the recipe's)"
+    )
     out.add_argument(
         "--delay", type=int, metavar="T", help="inner steps from launch to landing (default: the recipe's)"
     )
@@ -93,6 +101,8 @@ def parser() -> Parser:
         help="sigma of the lognormal distribution of peers' pace (default: 0.05)",
     )
     out.add_argument("--failure-rate", type=float, default=0.0, metavar="F", help="failures per hour of one peer")
+    out.add_argument("--hours", type=float, default=math.inf, metavar="N", help="budget: duration of the run in hours")
+    out.add_argument("--traffic", metavar="SIZE", help="budget: payload that each peer sends in the run: 500GB")
     out.add_argument("--codec", default="0s", metavar="TIME", help="time to launch and land one round (default: 0s)")
     out.add_argument(
         "--picture", type=Path, metavar="FILE", help="plot seconds per round against the number of peers (PNG)"
@@ -106,9 +116,8 @@ def main(arguments: Sequence[str]) -> int:
     check(options)
     fleet, methods = make_fleet(options), make_methods(options)
     rows = [forecast(fleet, method) for method in methods]
-    print_plan(
-        rows, tokens_per_step=options.tokens_per_step, tokens=options.tokens or TOKENS_PER_PARAM * options.params
-    )
+    tokens = options.tokens or TOKENS_PER_PARAM * options.params
+    print_plan(rows, tokens_per_step=options.tokens_per_step, tokens=tokens, budget=make_budget(options))
     if options.picture:
         draw_curves(fleet, methods, options.picture)
     return 0
@@ -118,7 +127,7 @@ def check(options: argparse.Namespace) -> None:
     """Check that numeric options are within RANGES and that the picture is a PNG file. Raises UserError if not."""
     for name, (minimum, maximum, example) in RANGES.items():
         value, option = getattr(options, name), f"--{name.replace('_', '-')}"
-        if value is not None and not minimum <= value <= maximum:
+        if value not in (None, math.inf) and not minimum <= value <= maximum:
             raise UserError(f"{option} {value:g} must be {minimum:g} .. {maximum:g}: pass {option} {example}")
     if options.picture and options.picture.suffix != ".png":
         raise UserError(f"--picture {options.picture} is not a PNG file: pass --picture plan.png")
@@ -156,10 +165,32 @@ def make_links(options: argparse.Namespace) -> Links:
     return payload_links(up, down, parse_seconds(options.latency or "50ms", "--latency"))
 
 
+def make_budget(options: argparse.Namespace) -> Budget:
+    """Return the budget that the options set. Raises UserError if the traffic is not a size."""
+    return Budget(options.hours, parse_size(options.traffic, "--traffic") if options.traffic else math.inf)
+
+
 def make_methods(options: argparse.Namespace) -> list[Method]:
-    """Return the methods of the recipes to compare. Raises UserError if a recipe or its settings are invalid."""
-    overrides = {"sync_every": options.sync_every, "delay": options.delay, "density": options.density}
-    return [
-        plan_method(recipe_settings(name, **overrides), params=options.params, peers=options.peers)
-        for name in chosen_recipes(options.recipe)
-    ]
+    """Return the methods of the recipes to compare, each with every H. A recipe without rounds of H steps occurs once.
+
+    Raises UserError if a recipe, its settings or an H are invalid.
+    """
+    methods: dict[tuple[str, int], Method] = {}
+    for name, sync_every in itertools.product(chosen_recipes(options.recipe), chosen_sync_every(options.sync_every)):
+        settings = recipe_settings(name, sync_every=sync_every, delay=options.delay, density=options.density)
+        method = plan_method(settings, params=options.params, peers=options.peers)
+        methods.setdefault((name, method.sync_every), method)
+    return list(methods.values())
+
+
+def chosen_sync_every(text: str | None) -> list[int] | list[None]:
+    """Parse "15,30" as [15, 30]; None, the recipe's own, as [None]. Raises UserError if a number is out of range."""
+    if text is None:
+        return [None]
+    words = text.split(",")
+    if not all(word.isdecimal() and 1 <= int(word) <= MAX_SYNC_EVERY for word in words):
+        raise UserError(
+            f"--sync-every {text} must be numbers from 1 to {MAX_SYNC_EVERY}, separated by commas:"
+            " pass --sync-every 15,30"
+        )
+    return [int(word) for word in words]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from outerloop.plan.forecast import DAY_S, Forecast, forecast
 from outerloop.plan.links import ring_s, tree_s
-from outerloop.plan.recommend import recommend
+from outerloop.plan.recommend import Budget, recommend
 from outerloop.plan.scenario import Fleet, Method
 from outerloop.report import terminal
 from outerloop.report.plan_figure import Curve, draw
@@ -26,17 +26,17 @@ SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 
 
-def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float) -> None:
+def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float, budget: Budget) -> None:
     """Print the tables, the recommendation and the notes.
 
     `tokens_per_step`: tokens in one inner step of one peer. `tokens`: total tokens of all peers in the run.
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    best, why = recommend(rows)
+    best, why = recommend(rows, budget, tokens / tokens_per_step)
     for table in (times_table(rows, best, tokens_per_step, tokens), memory_table(rows)):
         for part in terminal.fit_to_width(table, console.width):
             console.print(part)
-    for line in [f"→ {best.method.name}: {why}", *notes(rows)]:
+    for line in [f"→ {best.method.name}, H {best.method.sync_every}: {why}", *notes(rows)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -74,10 +74,10 @@ def cells(row: Forecast) -> list[str]:
 
 def memory_table(rows: Sequence[Forecast]) -> Table:
     """Return the table of memory use on the training device, with one column per component."""
-    methods = [row.method for row in rows]
+    methods = {row.method.name: row.method for row in rows}.values()
     return Table(
         "Memory of the training device, without activations",
-        ["recipe", *methods[0].memory, "total"],
+        ["recipe", *rows[0].method.memory, "total"],
         [[m.name, *(quantity(size, "B") for size in (*m.memory.values(), m.memory_bytes))] for m in methods],
     )
 
@@ -90,7 +90,7 @@ def notes(rows: Sequence[Forecast]) -> Iterator[str]:
     """
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
         yield f"gather supports up to {MAX_PEERS} peers, so the rows with gather are for comparison only"
-    yield from (f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)
+    yield from dict.fromkeys(f"{row.method.name} needs {' '.join(row.overrides)}" for row in rows if row.overrides)
 
 
 def quantity(value: float, unit: str = "") -> str:

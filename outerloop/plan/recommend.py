@@ -1,17 +1,19 @@
-"""Recommend one of several methods, based on forecast speed and on losses measured in this repository.
+"""Recommend one of several methods, based on a budget of time and traffic and on losses measured in this repository.
 
-Among the methods within 5 % of the fastest one's speed, the method with the lowest validation loss in
-scripts/results is recommended. The losses are in nats per byte, after equal numbers of tokens, with four workers and
-1.03M parameters. Learning rates were tuned in the same way, except those of both versions of outerloop. The losses do
-not predict those of a large model, so they only decide between methods of similar speed.
+Among the methods that stay within the budget, the method with the lowest validation loss in scripts/results is
+recommended. Without a budget, the methods within 5 % of the fastest one's speed are compared in this way. The losses
+are in nats per byte, after equal numbers of tokens, with four workers and 1.03M parameters. Learning rates were tuned
+in the same way, except those of both versions of outerloop. The losses do not predict those of a large model; they only
+decide between methods.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from outerloop.plan.forecast import Forecast
+from outerloop.plan.forecast import DAY_S, Forecast
 
 CLOSE_FACTOR = 1.05
 LOSSES = {
@@ -43,17 +45,64 @@ def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, 
     return math.inf if nearest is None else measured[nearest]
 
 
-def recommend(rows: Sequence[Forecast]) -> tuple[Forecast, str]:
-    """Return the recommended forecast and a one-line reason."""
-    fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
-    close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
-    best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))
+@dataclass(frozen=True)
+class Budget:
+    """The limits within which a method must train. Infinity: no limit.
+
+    hours        duration of the run, in hours
+    sent_bytes   payload bytes that one peer sends in the whole run, counting every copy
+    """
+
+    hours: float = math.inf
+    sent_bytes: float = math.inf
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether there is any limit."""
+        return min(self.hours, self.sent_bytes) < math.inf
+
+    def allows(self, row: Forecast, run_length: float) -> bool:
+        """Return whether a forecast stays within the limits.
+
+        `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
+        """
+        duration_s = run_length / row.tokens_per_s(1.0)
+        sent_bytes = row.sent_bytes_per_day * duration_s / DAY_S
+        return duration_s <= self.hours * 3600 and sent_bytes <= self.sent_bytes
+
+
+def recommend(rows: Sequence[Forecast], budget: Budget = Budget(), run_length: float = 0.0) -> tuple[Forecast, str]:
+    """Return the recommended forecast and a one-line reason.
+
+    `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
+    """
+    fastest = max(rows, key=lambda row: row.tokens_per_s(1.0))
     if len(rows) == 1:
-        return best, "the only method"
+        return fastest, "the only method"
+    if not budget.is_set:
+        return among_close(rows, fastest)
+    within = [row for row in rows if budget.allows(row, run_length)]
+    if not within:
+        return fastest, f"the fastest; none of the {len(rows)} rows is within the budget"
+    best = min(within, key=lambda row: (loss_of(row), -row.tokens_per_s(1.0)))
+    if loss_of(best) == math.inf:
+        return best, f"the fastest of the {len(within)} rows within the budget; no losses were measured for them"
+    return best, f"lowest measured loss (scripts/results) of the {len(within)} rows within the budget"
+
+
+def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, str]:
+    """Return the forecast with the lowest loss of those within 5 % of the fastest, and a one-line reason."""
+    close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
+    best = min(close, key=loss_of)
     if len(close) == 1:
         next_fastest = max(row.tokens_per_s(1.0) for row in rows if row is not best)
         return best, f"{best.tokens_per_s(1.0) / next_fastest:.3g} times as fast as the next method"
-    if measured_loss(best.method.name, best.method.sync_every) == math.inf:
+    if loss_of(best) == math.inf:
         return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
     return best, f"lowest measured loss (scripts/results) of those within 5 % of the fastest; others: {others}"
+
+
+def loss_of(row: Forecast) -> float:
+    """Return the measured loss of a forecast's method, or infinity if there is no measurement."""
+    return measured_loss(row.method.name, row.method.sync_every)

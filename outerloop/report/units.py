@@ -1,4 +1,4 @@
-"""Parse bandwidths and times, and format counts and seconds with standard deviations."""
+"""Parse bandwidths, times and sizes, and format counts and seconds with standard deviations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from outerloop.types import UserError
 
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 
@@ -38,6 +39,17 @@ def parse_seconds(text: str, option: str) -> float:
     if not found:
         raise UserError(f"{option} {text!r} is not a time: expected a number with ms or s, for example {option} 50ms")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
+
+
+def parse_size(text: str, option: str) -> float:
+    """Parse a size: "50GB" -> 5e10 bytes. Raises a UserError that names `option` for invalid text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]b)", text.strip().lower())
+    if not found or float(found[1]) == 0:
+        raise UserError(
+            f"{option} {text!r} is not a size: expected a positive number with kB, MB, GB or TB, for example"
+            f" {option} 50GB"
+        )
+    return float(found[1]) * BYTES[found[2]]
 
 
 def format_bandwidth(bits_per_s: float) -> str:

@@ -45,6 +45,10 @@ def settings(name, **asked):
         ([*FLEET, *LINKS, "--peers", "0"], "--peers 0 must be 1 .. 10000"),
         ([*FLEET, *LINKS, "--density", "2"], "pass --density 0.0156"),
         ([*FLEET, *LINKS, "--recipe", "dilco"], "--recipe dilco is not one of"),
+        ([*FLEET, *LINKS, "--sync-every", "15,x"], "--sync-every 15,x must be numbers from 1 to 1000000"),
+        ([*FLEET, *LINKS, "--sync-every", "0"], "pass --sync-every 15,30"),
+        ([*FLEET, *LINKS, "--hours", "0"], "--hours 0 must be 0.01 .. 1e+06"),
+        ([*FLEET, *LINKS, "--traffic", "50"], "for example --traffic 50GB"),
         ([*FLEET, *LINKS, "--picture", "plan.pdf"], "pass --picture plan.png"),
         ([*FLEET, "--probe", "198.51.100.7"], "--probe"),
         ([*FLEET, *LINKS, "--probe", "198.51.100.7"], "pass --probe without them"),
@@ -64,9 +68,25 @@ def test_a_table_a_recommendation_and_a_picture(monkeypatch, capsys, tmp_path):
     code, out, _ = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--picture", str(drawn))
     assert code == 0
     assert re.search(r"→ sparseloco +gather +30 ", out) and re.search(r"  noloco +gossip +30 ", out)
-    assert re.search(r"→ sparseloco: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
+    assert re.search(r"→ sparseloco, H 30: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
     assert "noloco needs exchange.deadline_s=" in out  # 4 GB
     assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_h_within_a_budget(monkeypatch, capsys):
+    """20 G tokens are 5 M steps of 1,000 tokens by each of 4 peers. With H 100, a payload is sent 150,000 times.
+
+    Outerloop's 18.7 MB are 2.8 TB, and sparseloco's 34 MB 5.1 TB. Muloco has a lower loss, but sends 4 GB a round.
+    """
+    asked = ["--recipe", "outerloop,sparseloco,muloco,ddp", "--sync-every", "15,100", "--traffic", "6TB"]
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked)
+    assert code == 0
+    rows = re.findall(r"^ .. ?(\w+) +gather +(\d+) ", out, re.MULTILINE)
+    assert len(rows) == 7 and ("outerloop", "15") in rows and ("ddp", "1") in rows
+    assert re.search(
+        r"→ outerloop, H \d+: lowest measured loss \(scripts/results\) of the \d rows within the budget", out
+    )
+    assert out.count("\n outerloop ") == 1  # one row in the table of memory
 
 
 def test_links_can_be_measured(monkeypatch, capsys, tmp_path):

@@ -19,7 +19,7 @@ from outerloop.plan.links import (
     ring_s,
     tree_s,
 )
-from outerloop.plan.recommend import LOSSES, measured_loss, recommend
+from outerloop.plan.recommend import LOSSES, Budget, measured_loss, recommend
 from tests.support.toy_plan import EVEN, MB, fleet, method, round_s
 
 # by hand
@@ -157,6 +157,25 @@ def test_the_lowest_loss_of_those_that_are_fast_enough():
     assert recommend(rows[2:])[0].method.name == "muloco"
     far = recommend([rows[0], rows[2]])  # 36 s a round against 90 s
     assert far[0].method.name == "diloco" and "2.5 times as fast" in far[1]
+
+
+def test_the_lowest_loss_within_a_budget():
+    """1,000 steps of a peer: 4 peers, 120 MB a round sent in 3 copies, H 30: so many rounds as bytes."""
+    rows = [
+        forecast(fleet(4), method(name=name, size=size)) for name, size in (("muloco", 20 * MB), ("diloco", 2 * MB))
+    ]
+    (dense_s, small_s), (dense, small) = (
+        [4000 / row.tokens_per_s(1.0) for row in rows],
+        [row.sent_bytes_per_day for row in rows],
+    )
+    assert recommend(rows, Budget(hours=1.01 * dense_s / 3600), 4000)[0].method.name == "muloco"
+    assert recommend(rows, Budget(hours=0.99 * dense_s / 3600), 4000)[0].method.name == "diloco"
+    sent = [rate * took / 86400 for rate, took in ((dense, dense_s), (small, small_s))]
+    assert sent == pytest.approx([3 * 20 * MB * 1000 / 30, 3 * 2 * MB * 1000 / 30])  # copies, payload, rounds
+    assert recommend(rows, Budget(sent_bytes=1.01 * sent[0]), 4000)[0].method.name == "muloco"
+    assert recommend(rows, Budget(sent_bytes=0.99 * sent[0]), 4000)[0].method.name == "diloco"
+    best, why = recommend(rows, Budget(sent_bytes=1.0), 4000)
+    assert best.method.name == "diloco" and "none of the 2 rows is within the budget" in why
 
 
 def test_losses_at_the_nearest_h():
