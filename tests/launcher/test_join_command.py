@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outerloop.launcher.supervisor import SAVE_S
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import invitation, rows, start
 
@@ -31,8 +32,9 @@ def rounds_with_two(run_dir: Path) -> list[int]:
 
 
 def left(process: subprocess.Popen[str]) -> str:
+    """Interrupt a machine, and return what it printed. It may take SAVE_S seconds to finish its round and to save."""
     process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=60)[0]
+    return process.communicate(timeout=SAVE_S + 60)[0]
 
 
 @pytest.mark.timeout(600)
