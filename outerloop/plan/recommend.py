@@ -2,8 +2,8 @@
 
 Among the methods within 5 % of the fastest one's speed, the method with the lowest validation loss in
 scripts/results is recommended. The losses are in nats per byte, after equal numbers of tokens, with four workers and
-1.03M parameters. Learning rates were tuned in the same way, except those of both versions of outerloop. The losses do
-not predict those of a large model, so they only decide between methods of similar speed.
+1.03M parameters. All learning rates were tuned in the same way, except those of both versions of the recipe outerloop.
+The losses do not predict those of a large model, so they only decide between methods of similar speed.
 """
 
 from __future__ import annotations
