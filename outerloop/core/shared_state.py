@@ -33,6 +33,7 @@ from outerloop.types import Round, Tensors, UserError
 STATES = 4
 """Maximum size of a state, as a multiple of the slow weights and mean buffers. With outer AdamW, it is about 3."""
 OVERHEAD_BYTES = 1 << 20
+"""Maximum size, in bytes, of everything in a state except its tensors."""
 SCREEN = "screen"
 """Key of the only part that may be missing from a state: older runs do not have it."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}

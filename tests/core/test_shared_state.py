@@ -187,7 +187,7 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
             assert victim.slow_hash == before and not victim.in_flight, "free, as a failed one"
         else:
             [report] = [report for _ in range(3) for report in victim.after_inner_step(1)]
-            assert not report.failed and "too few to judge" in report.notes[0]
+            assert not report.failed and "too few to decide whose" in report.notes[0]
 
 
 def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_after_the_resume():
