@@ -136,7 +136,7 @@ class NormScreen:
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:
-        """Return infinity, the usual distance between whole replicas: equal replicas need no distance limit."""
+        """Return infinity as the usual distance between replicas: replicas that stay equal need no limit on it."""
         return math.inf
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,10 +152,7 @@ class NormScreen:
 
 
 def describe_limit(times: float, usual: float) -> str:
-    """Return the refusal limit in words: a multiple of the usual value, or LONGEST if it is lower or there is no usual.
-
-    `times`: the multiple. `usual`: the usual value, or 0 if there is no usual value yet.
-    """
+    """Return the refusal limit in words: `times` times the usual value, or LONGEST if it is lower or `usual` is 0."""
     return f"{times:.0f} times the usual {usual:.3g}" if 0 < times * usual <= LONGEST else f"the maximum {LONGEST:.3g}"
 
 

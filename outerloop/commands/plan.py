@@ -50,8 +50,8 @@ columns
   waiting     part of the round in which a peer waits for slower or absent peers, or for a partner, in seconds
   met         share of a peer's rounds with an exchange; in the others it took a solo step (gossip) or was late (gather)
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
-  recommended of the recipes within 5 % of the fastest, the one with the lowest loss in scripts/results/recipes (1M
-              parameters)
+  recommended of the recipes within 5 % of the fastest, the one with the lowest loss in scripts/results, which was
+              measured with 1M parameters
 
 assumptions
   All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at
