@@ -152,7 +152,7 @@ def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> Non
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):
-            raise ValueError(f"with this peer's compressor, nothing is agreed on for {name}")
+            raise ValueError(f"it contains an agreed tensor for {name}, but this peer's compressor uses none")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
             raise ValueError(f"the agreed value for {name} must be a round number and a tensor of positions")
