@@ -32,7 +32,7 @@ LOOK_S = 0.02
 KEPT = 4
 """Number of recent files of each kind that a peer keeps. Each fragment's messages are one kind, all-gathers another.
 
-When a peer writes file n of a kind, all peers have read its file n − 2.
+When a peer writes file n of a kind, all peers have read its file n − 2 or, with eager updates, its file n − 4.
 """
 MEETING_BYTES = 16 << 20
 """Maximum size in bytes by which a message outside of rounds may exceed twice the limit for a message of a round.
