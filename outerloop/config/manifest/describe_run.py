@@ -176,8 +176,8 @@ def num_differing_from_file(group: str, name: str, values: Settings) -> int:
 def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     """Return the options of `config` that differ from the packaged configuration `base`: option -> value.
 
-    An option whose value refers to another option is not included: inner.optimizer.lr refers to inner.lr. This is why
-    options are set one after the other, those with fewer dots first.
+    An option that differs only because it refers to another option is not included: inner.optimizer.lr refers to
+    inner.lr. This is why options are set one after the other, those with fewer dots first.
 
     Raises NotDescribable if the two configurations do not have the same options and classes.
     """
