@@ -541,7 +541,7 @@ def another(commit: Commit) -> Commit:
 
 
 BENT: list[tuple[Callable[[Commit], Commit], str]] = [
-    (fork, "does not follow this peer's last commit"),
+    (fork, "their histories differ"),
     (tiny, "1 participants, fewer than min_peers=2"),
     (strange, "admits z, whose payload it does not include"),
     (dropping, "drops peers that take part in it"),

@@ -285,7 +285,7 @@ def test_two_that_different_peers_have_met_first_both_stop(tmp_path: Path) -> No
         assert one.own.stopped is other.own.stopped is None
         await machines.speak(one)
         await machines.speak(other)
-        assert stops(one, "same file") and stops(other, "same file")
+        assert stops(one, "same key file") and stops(other, "same key file")
 
     scene(play, tmp_path)
 
