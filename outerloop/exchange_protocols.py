@@ -1,4 +1,4 @@
-"""Optional protocols of an exchange, and functions with a default for exchanges that do not implement a protocol.
+"""Optional protocols of an exchange, and functions that use a protocol or, if the exchange lacks it, a default.
 
 Replicated     a majority decides which messages form a round; a peer may miss rounds, or join late and fetch the state
 Meeting        all peers exchange bytes outside of rounds

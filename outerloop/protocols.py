@@ -19,7 +19,7 @@ from outerloop.types import Capabilities, CodecContext, Contribution, DueRounds,
 class Compressor(Protocol):
     """AXIS compress: encodes one tensor for the wire and decodes it again.
 
-    Optional: `keeps_k_per_chunk`, True if the settings `k` and `chunk` state how many values are sent.
+    Optional attribute: `keeps_k_per_chunk`, True if the settings `k` and `chunk` state how many values are sent.
     """
 
     linear: bool
@@ -63,7 +63,7 @@ class Transforming(Protocol):
 
 @runtime_checkable
 class Announcing(Protocol):
-    """A compressor with which peers take turns to set a tensor that all peers use in the next round (CodecContext)."""
+    """A compressor with which peers take turns to choose a tensor that all use in the next round (see CodecContext)."""
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
         """Check that `agreed` is valid for a tensor of this shape. Raises ValueError if it is not."""
@@ -93,7 +93,7 @@ class Stateful(Protocol):
 class CostAware(Protocol):
     """A compressor that adapts its setting to what rounds cost this peer, so peers may have different settings.
 
-    The parts state how they must be decoded.
+    The parts themselves contain the information that is needed to decode them.
     """
 
     def observe(self, cost: RoundCost) -> str:
@@ -152,7 +152,7 @@ class OuterMethod(Protocol):
 
         differences: pseudo-gradients or gradients; compression may be sparse and may use feedback.
         weights: all weights; compression may neither be sparse nor use feedback.
-        some weights: weights, of which all peers may leave out the same part; compression may not use feedback.
+        some weights: weights, possibly only a subset that is the same on all peers; compression may not use feedback.
         """
         ...
 
@@ -183,8 +183,8 @@ class OuterMethod(Protocol):
 class Aggregate(Protocol):
     """AXIS aggregate: combines the decoded contributions of all peers into one tensor.
 
-    Optional: `weighs_samples`, True if peers are weighted by their numbers of samples. `combines_values`, True if
-    payloads of coefficients (`Transforming`) must be transformed back before they are combined.
+    Optional attributes: `weighs_samples`, True if peers are weighted by their numbers of samples; `combines_values`,
+    True if payloads of coefficients (`Transforming`) must be transformed back before they are combined.
     """
 
     needs_norms: bool
@@ -204,7 +204,7 @@ class Aggregate(Protocol):
 
 
 class Schedule(Protocol):
-    """AXIS schedule: which fragment launches and lands after which inner step.
+    """AXIS schedule: determines which fragments launch and land after each inner step.
 
     Its methods have no side effects. Only a landing may change it (AdaptiveSchedule).
     """

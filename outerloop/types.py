@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Refusals = Mapping[str, str]
-"""Peer name -> the reason its message is left out of a round. The text starts with the peer's name."""
+"""Peer name -> the reason why its message is left out of a round. The reason starts with the peer's name."""
 
 Tensors = dict[str, "Tensor"]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
 
 Parts = dict[str, "Tensor"]
-"""Encoded form of one tensor on the wire: part name -> tensor. Nested codecs prefix their parts ("values.code")."""
+"""Encoded form of one tensor on the wire: part name -> tensor. Parts of an inner codec have a prefix: "values.code"."""
 
 
 def printable(text: str) -> str:
@@ -213,8 +213,8 @@ class CodecContext:
     """The inputs of a compressor besides the values of the tensor that it encodes or decodes.
 
     All fields except `leads` are equal on all peers. `seed` is different for each round and tensor. `name` is the
-    parameter's name. `group` is the number of consecutive values that share a scale, if an outer codec sets it (to the
-    number of values kept per chunk), else None.
+    parameter's name. `group` is the number of consecutive values that share a scale, if an enclosing codec sets it (to
+    the number of values kept per chunk), else None.
 
     Peers can agree on an auxiliary tensor one round ahead. Each round has one leader, whose `leads` is True. If its
     compressor returns a part named "next" for a parameter, this part becomes every peer's `agreed` for the same

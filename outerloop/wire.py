@@ -163,10 +163,10 @@ def verified_body(blob: bytes | memoryview) -> memoryview:
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the header: the fixed-size fields and the peer's name."""
+    """Read and return the header. Raises InvalidMessage if it belongs to another format or format version."""
     magic, version, *fields = reader.read_struct(HEAD)
     if magic != MAGIC or version != VERSION:
-        raise InvalidMessage(f"magic {magic!r} and version {version}, expected {MAGIC!r} and version {VERSION}")
+        raise InvalidMessage(f"it has magic {magic!r} and version {version}, expected {MAGIC!r} and version {VERSION}")
     return Header(*fields, peer=reader.read_text())  # type: ignore[misc]
 
 
@@ -179,7 +179,7 @@ def check_schema(header: Header, schema: Schema) -> None:
 
 
 def read_names(reader: Reader) -> tuple[list[str], int]:
-    """Read the part names and the number of tensors."""
+    """Read and return the names of the parts, and the number of tensors."""
     return [reader.read_text() for _ in range(reader.read_int("<B"))], reader.read_int("<I")
 
 

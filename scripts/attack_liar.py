@@ -100,7 +100,7 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Return whether all honest members have logged the liar's expulsion, and record when they first had."""
+        """Return whether all honest members have logged the liar's expulsion. If so for the first time, record when."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
@@ -133,7 +133,7 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return a map from lie to rounds per second during that lie, relative to those of the round times `calm`.
+        """Return lie -> rounds per second during the lie, as a fraction of those of the round times `calm`.
 
         A lie lasts until the next lie begins or the liar is expelled.
         """

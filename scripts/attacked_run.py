@@ -55,7 +55,7 @@ class Case:
 
 
 class HostileHub(Hub):
-    """The hub of a run, which replaces the messages of liars as soon as all messages of a round are there.
+    """The hub of a run, which replaces the messages of liars as soon as all messages of a round have arrived.
 
     The attribute `outer` is the outer loop of any worker, whose codec reads and writes payloads.
     """
@@ -114,7 +114,7 @@ class PermutedText:
 
 
 class Run:
-    """One run: a thread per worker, and what the workers found."""
+    """One run: a thread per worker, and the results of the workers."""
 
     def __init__(self, case: Case, more: Sequence[str]) -> None:
         self.case, self.options = case, case.options(more)

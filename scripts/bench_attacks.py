@@ -1,4 +1,4 @@
-"""Train with 0, 1 and 2 liars of 8 workers under each attack and aggregation rule, and record the loss.
+"""Train with 0, 1 and 2 liars among 8 workers, under each attack and aggregation rule, and record the loss.
 
     .venv/bin/python scripts/bench_attacks.py --out FOLDER [--recipes diloco,sparseloco,outerloop] [--rules plain,trust]
         [--attacks flip10,alie] [--liars 0,1,2] [--workers 8] [--rounds 15] [--seeds 0] [--jobs 1] [option=value ...]
@@ -6,12 +6,12 @@
 Workers are threads of one process, and the last workers lie from round 3 on. One run is one JSON file in FOLDER, named
 recipe-rule-attack-liars-seed; a run that has a file is skipped, so the same command continues an interrupted benchmark.
 The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 rounds of 15 inner steps) takes about 9 s
-on one core in diloco, and 18 s in outerloop.
+on one core with diloco, and 18 s with outerloop.
 
 rules      plain: the recipe's own aggregate (mean for diloco, senders for the others); the others are the names of
-           aggregate=...; in sparseloco and outerloop, rules that average over all peers run with an outer learning rate
-           equal to the number of workers, because senders divides each value only by its senders, mostly one. A
-           rule that does not work with a recipe is skipped with one line that says why.
+           aggregate=...; with sparseloco and outerloop, rules that average over all peers run with an outer learning
+           rate equal to the number of workers, because `senders` divides each value only by the number of its senders,
+           usually one. A rule that does not work with a recipe is skipped, with one line that states the reason.
 attacks    calm (only without liars); those of payload_attacks.py; and
            labels    the liar trains on text whose bytes are permuted, from the start, and is honest otherwise
            absent    the messages of the liar are missing

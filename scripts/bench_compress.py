@@ -1,8 +1,7 @@
 """Compare the compression time of a round with its unavoidable memory traffic, and with other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
-        [--codec two_bit]
-        [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
+        [--codec two_bit] [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
 
 The script prints one row for each size, number of threads and distribution of x = (slow − fast) + β · residual:
 gaussian, laplace, and, with --real, the values of a file that scripts/save_buffers.py wrote, repeated to fill the size.

@@ -4,9 +4,8 @@
 
 Each case runs four rounds of `outerloop train` with two workers and the nano model in both checkouts, with this
 interpreter. The script compares the hash of the slow weights after every round of every worker, and the bytes of every
-payload. A case that one
-checkout rejects must be rejected by the other as well. The script prints one line per case, and exits with 1 if any
-case differs.
+payload. A case that one checkout rejects must be rejected by the other as well. The script prints one line per case,
+and exits with 1 if any case differs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     .venv/bin/python scripts/count_round_files.py [--round 3] [option=value ...]
 
 Two workers, each a peer of its own, train a tiny model on this machine with `recipe=sparseloco exchange=swarm_gather`.
-All function calls in all of their threads are observed during the call of OuterLoop.after_inner_step that launches the
-round. Without a delay, this call also lands the round. The script prints the union over both peers, one line per
+The script observes all function calls in all of their threads while OuterLoop.after_inner_step launches the round.
+Without a delay, the same call also lands the round. The script prints the union over both peers, one line per
 package. Files that only define values (types, protocols, timeouts) do not appear, as they have no functions to call.
 Compiled loops are not observed either, but the functions that call them are.
 """

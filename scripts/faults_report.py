@@ -47,7 +47,7 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
     """Return a map from kind of fault to the cost in seconds of each such fault.
 
-    A cost is the time of all rounds from the fault to the next one, minus the median round time for each of them.
+    A cost is the time of all rounds from the fault to the next fault, minus the median round time for each of them.
 
     Measuring only the round of the fault is not enough: a fault late in a round delays the next round, a freeze may
     delay several rounds, and all machines wait again when the faulty machine returns.

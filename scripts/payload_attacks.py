@@ -66,7 +66,7 @@ class Payloads:
         return self.flat(self.codec.values(self.number, name, x) for name, x in self.named(coefficients_N).items())
 
     def flat(self, tensors: Iterable[Tensor]) -> Tensor:
-        """Join the tensors to one vector."""
+        """Join the tensors into one vector, (N,)."""
         return torch.cat([x.reshape(-1) for x in tensors])
 
     def named(self, values_N: Tensor) -> Tensors:
@@ -108,7 +108,7 @@ class Scene:
         return torch.stack([self.rounds[-1].values(rank) for rank in self.honest])
 
     def ago(self, rank: int, rounds: int) -> Tensor:
-        """Return the payload of a worker some rounds ago, or the oldest one that is known."""
+        """Return the payload that a worker sent `rounds` rounds ago, or the oldest one that is known, (N,)."""
         return self.rounds[max(0, len(self.rounds) - 1 - rounds)].values(rank)
 
     def drawn(self, *numbers: int) -> Tensor:
@@ -140,7 +140,7 @@ def alie(scene: Scene) -> Tensor:
 
 
 def minmax(scene: Scene) -> Tensor:
-    """Return μ − γ σ for the largest γ at which no distance exceeds those between honest payloads."""
+    """Return μ − γ σ for the largest γ with all its distances within the largest distance of two honest payloads."""
     (mean, deviation), others = spread(scene), scene.others
     limit, low, high = float(torch.cdist(others, others).max()), 0.0, 100.0
     for _ in range(STEPS):

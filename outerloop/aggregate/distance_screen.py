@@ -83,24 +83,24 @@ class DistanceScreen(NormScreen):
             self.remember(round.fragment, counted)
 
     def usual(self, round: Measured) -> float:
-        """Return the usual distance between this peer and a partner, of which the limits are multiples."""
+        """Return r, the usual distance between this peer and a partner. Both limits are multiples of it."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return min(max(self.before(round.fragment), own), DRIFT * self.longest_in(round))
 
     def usual_of_replicas(self) -> float:
-        """Return the usual distance between whole replicas, or infinity if distances are not screened."""
+        """Return the usual distance r between whole replicas, or infinity if distances are not screened."""
         if not self.on:
             return math.inf
         each = [min(max(self.before(fragment), d), DRIFT * d) for fragment, d in self.longest.items()]
         return math.hypot(*each)
 
     def longest_in(self, round: Measured) -> float:
-        """Return the largest distance that this peer's inner steps have moved its weights, including this round."""
+        """Return D, the largest distance that inner steps have moved this peer's weights by, including this round."""
         own = 0.0 if round.own is None else round.norms[round.own]
         return max(self.longest.get(round.fragment, 0.0), own)
 
     def before(self, fragment: int) -> float:
-        """Return the median of the last accepted distances, or 0 before the first accepted partner."""
+        """Return h, the median of the last accepted distances, or 0 before the first accepted partner."""
         return median(self.landed.get(fragment, ()))
 
     def state_dict(self) -> dict[str, Any]:

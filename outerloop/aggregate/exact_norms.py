@@ -3,8 +3,8 @@
     Σ x² = 2^(2e − b) · Σ floor(x² · 2^(b − 2e))       |x| < 2^e for all x;  b = 62 − bits of n;  n: number of values
 
 Floating-point sums depend on the order of summation, which varies with the number of threads and the GPU. Integer sums
-do not. With b as large as 64-bit integers allow, the error is less than n² / 2^62 times the largest square, which is
-2e-7 of it for a million values. Sums of products Σ x y are computed in the same way, with |x| < 2^e and |y| < 2^f.
+do not. With b as large as 64-bit integers allow, the error is less than n² / 2^59 times the largest square, which is
+2e-6 of it for a million values. Sums of products Σ x y are computed in the same way, with |x| < 2^e and |y| < 2^f.
 """
 
 from __future__ import annotations

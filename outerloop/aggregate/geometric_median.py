@@ -35,7 +35,8 @@ class GeometricMedian(IterativeCentre):
     """The geometric median of the contributions."""
 
     requires = needs_aligned(
-        "so a wrong payload is as far away as an honest one: set aggregate=median_clip, or compress=int8 or rotated"
+        "so an honest payload is as far from the others as a wrong one: set aggregate=median_clip, or compress=int8 or"
+        " rotated"
     )
 
     def step(self, centre: Tensor, sent: Sequence[Tensor], distances: Sequence[float]) -> Tensor:

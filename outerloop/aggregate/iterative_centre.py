@@ -2,7 +2,7 @@
 
     v ← median_p Δ̂_p (coordinate-wise);    repeat L times:  v ← step(v, Δ̂, ‖Δ̂_1 − v‖, …, ‖Δ̂_P − v‖);    ḡ = v
 
-v and the distances are those of one tensor, not of the whole fragment: an aggregate receives the norms of whole
+v and the distances are computed per tensor, not for the whole fragment: an aggregate receives the norms of whole
 fragments, but not their distances from v. Distances are computed by exact_norms.py. A subclass computes factors,
 products and sums in float64, in the order of peer names, and rounds v to the dtype of the values after each iteration.
 So all machines get the same bits.
@@ -26,7 +26,7 @@ from outerloop.types import UserError
 
 
 class IterativeCentre(ABC):
-    """An aggregate that starts from the coordinate-wise median and improves it, with the same weight for all peers.
+    """An aggregate that refines the coordinate-wise median by iteration. Sample counts have no effect.
 
     Args:
         iterations: number of iterations L, at least 1.

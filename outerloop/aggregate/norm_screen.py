@@ -1,15 +1,15 @@
-"""Reject or clip contributions whose norm is too large, and limit the weight of each peer's samples.
+"""Refuse or clip contributions whose norm is too large, and limit the weight of each peer's samples.
 
 A contribution cannot be verified, and one whose norm is far larger than all others would dominate the outer step. For a
 fragment and the peers p of a round, let ‖Δ̂_p‖ be the norm of p's contribution and n_p the number of samples that p
 reports:
 
-    m   lower median of the norms of this round, excluding zeros; a rejected norm counts as larger than all others
+    m   lower median of the norms of this round, excluding zeros; a refused norm counts as larger than all others
     h   largest m of the last 4 applied rounds of this fragment
     s   lower median of the n_p, excluding zeros
     r = m;  max(m, h) with two peers
 
-    rejected   ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
+    refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
     clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  with two peers 4 h, or m if there is no h yet
     weight     n_p ← min(n_p, 4 s)
 
@@ -18,7 +18,7 @@ norm. A norm of zero is ignored.
 
 This limits how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
 this stops. Everything is computed from norms that have the same bits on all machines (exact_norms.py) and from rounds
-that all replicas applied, so all peers reject and clip the same contributions. Clipping to the median is from
+that all replicas applied, so all peers refuse and clip the same contributions. Clipping to the median is from
 Covenant-72B, arXiv 2603.08163.
 """
 
@@ -136,7 +136,7 @@ class NormScreen:
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:
-        """Return infinity, the usual distance between whole replicas: equal replicas need no distance limit."""
+        """Return infinity as the usual distance between replicas: replicas that stay equal need no limit on it."""
         return math.inf
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class NormScreen:
 
 
 def describe_limit(times: float, usual: float) -> str:
-    """Return the refusal limit in words: a multiple of the usual value, or LONGEST if that is lower or all there is."""
+    """Return the refusal limit in words: `times` times the usual value, or LONGEST if it is lower or `usual` is 0."""
     return f"{times:.0f} times the usual {usual:.3g}" if 0 < times * usual <= LONGEST else f"the maximum {LONGEST:.3g}"
 
 

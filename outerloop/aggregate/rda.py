@@ -2,9 +2,9 @@
 
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
-The more the contributions disagree, the shorter their mean. RDA keeps the direction of the mean but gives it the mean
-length of the contributions. exact_norms.py computes the norms, and the mean is scaled in float64 and rounded once, so
-that all machines get the same bits.
+The more the contributions disagree, the shorter their mean. RDA keeps the direction of the mean, and scales it to the
+mean norm of the contributions. exact_norms.py computes the norms, and the mean is scaled in float64 and rounded once,
+so that all machines get the same bits.
 """
 
 from __future__ import annotations

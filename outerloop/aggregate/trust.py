@@ -3,14 +3,14 @@
     m = median_p Δ̂_p (coordinate-wise);    w_p = max(0, cos(Δ̂_p, m));    r = median_p ‖Δ̂_p‖
     ḡ = Σ_p w_p (r / ‖Δ̂_p‖) Δ̂_p / Σ_p w_p
 
-A contribution that points away from what most peers send has the weight 0, and all others count with the same norm, so
-that scaling a payload has no effect. r is the lower median of the norms that are not 0. If all weights are 0, ḡ is m.
+A contribution whose cosine with m is negative has the weight 0. All others are scaled to the same norm r, so a peer
+gains nothing by scaling its payload. r is the lower median of the norms that are not 0. If all weights are 0, ḡ is m.
 
 FLTrust compares with an update that a server computes on its own data. Here there is neither a server nor state: an
 aggregate is called per tensor, without the tensor's name, and also for rounds that are not applied afterwards, so an
 average stored from earlier rounds could differ between replicas.
 
-Cosines and norms are those of one tensor, not of the whole fragment: an aggregate receives one tensor at a time.
+Cosines and norms are computed per tensor, not for the whole fragment: an aggregate receives one tensor at a time.
 Norms and dot products are computed by exact_norms.py. Weights, products and sums are computed in float64, in the order
 of peer names, and the result is rounded once. So all machines get the same bits.
 

@@ -36,8 +36,8 @@ class Parser(argparse.ArgumentParser):
 def check_listen_address(host: str, port: int) -> None:
     """Check the values of --host and --port. Raises UserError if one is invalid."""
     if not 0 <= port <= 65535:
-        raise UserError(f"--port {port} is not a port: pass one from 1 to 65535, or 0 for any")
+        raise UserError(f"--port {port} is not a port: pass 1 to 65535, or 0 for any free port")
     try:
         ipaddress.ip_address(host)
     except ValueError as error:
-        raise UserError(f"--host {host} is not an IP address: pass --host 0.0.0.0 for any") from error
+        raise UserError(f"--host {host} is not an IP address: pass --host 0.0.0.0 for all interfaces") from error

@@ -16,7 +16,10 @@ LINE = "COMP_LINE"
 
 
 def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
-    """Print the completions of the typed line, or the script to install. Return exit code 0."""
+    """Print the completions of the line in COMP_LINE, or the script to install. Return exit code 0.
+
+    `arguments`: the arguments after -sc. `commands`: names of the subcommands.
+    """
     program, *typed = os.environ.get(LINE, "outerloop train ").split(" ")
     if any(argument.startswith("query=") for argument in arguments):
         if len(typed) < 2:

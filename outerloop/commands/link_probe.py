@@ -17,14 +17,14 @@ def probe_links(addresses: Sequence[str]) -> Links:
     """Probe each address as `outerloop doctor` does, and combine the results into one link.
 
     Its upload and download rates are the lowest that were measured. Its latency is half of the longest round-trip time.
-    Raises UserError if a peer cannot be measured, or if no peer granted a transfer.
+    Raises UserError if a peer cannot be measured, or if no peer agreed to transfer data.
     """
     with visit(observer=False) as node:
         measured = [probe_peer(node, address) for address in addresses]
     up_rates, down_rates = [link.up for link in measured if link.up], [link.down for link in measured if link.down]
     if not up_rates or not down_rates:
         raise UserError(
-            "--probe: no peer granted a transfer, because all have been probed too often: try again in a minute"
+            "--probe: no peer agreed to transfer data, because all were probed too often: try again in a minute"
         )
     return Links(min(up_rates), min(down_rates), max(link.round_trip_s for link in measured) / 2)
 

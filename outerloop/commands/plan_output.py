@@ -1,4 +1,4 @@
-"""Print the output of `outerloop plan`: tables, and the recommended method with the reason. Draw the plot."""
+"""Print the output of `outerloop plan`: the tables and the recommended method, with the reason. Draw the plot."""
 
 from __future__ import annotations
 

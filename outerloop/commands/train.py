@@ -110,7 +110,7 @@ def shown_flags(flags: argparse.Namespace) -> list[str]:
 
 
 def run_hydra(arguments: list[str]) -> int:
-    """Let hydra show the information that the flags select. Return exit code 0; on an error, hydra exits with 1."""
+    """Run hydra with these arguments, to show information. Return exit code 0; on an error, hydra exits with 1."""
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(OmegaConf.to_yaml)()
     return 0

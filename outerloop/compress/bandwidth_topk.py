@@ -2,12 +2,13 @@
 
     b = max(0, T (1 − u) / u − c) + h      time budget: seconds per round in which payloads may be in transit
     m(k') = s k',   s ← (s + m / k) / 2    predicted transit time with k', from the time m measured with k
-    k decreases if m(k) > b: to the highest k' with m(k') <= b;      k increases by one rung if m(2 k) <= 0.8 b
+    k decreases if m(k) > b: to the highest k' with m(k') <= b;      k increases to 2 k if m(2 k) <= 0.8 b
 
 u is the target utilization, compute / (compute + exposed communication). In seconds per round, T is the time of the
 inner steps, c the time of launching and landing, m the time in which payloads were in transit, and h the time of the
-inner steps between launch and landing, which hides part of m. Waiting for other peers is not counted. Small tensors,
-the message's table of contents and the round trip do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv
+inner steps between launch and landing, which hides part of m. Waiting for other peers is not counted. The values of k
+form a ladder from k_min to k_max, each twice the one before (multi_k.py). The bytes of small tensors and of the
+message's table of contents, and the round trip, do not grow with k, so m(2 k) is an overestimate. GraVAC (arXiv
 2305.12201) also adapts one compression factor for the whole model, but based on throughput and the kept share of the
 squared norm.
 

@@ -23,7 +23,7 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class RandomK:
-    """Compressor that keeps k random values of each chunk.
+    """Compressor that keeps the values at k random positions of each chunk.
 
     Args:
         chunk: values in a chunk, at least 1.

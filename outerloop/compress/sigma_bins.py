@@ -2,10 +2,10 @@
 
     shift = mean x;  scale = 6 σ / 4;  code = round((x − shift) / scale + 2) in 0 .. 3;  x̂ = mean of the x in its bin
 
-σ² is the sum of (x − shift)² divided by N − 1. The chunks of a tensor differ by orders of magnitude but share one
-scale: in a real residual, 93 % of the sent values fall into the bin around zero, and the relative error is 0.51. With
-`two_bit` it is 0.010. The authors send one byte per value; here two bits are sent. Prefer `two_bit`. Needs error
-feedback.
+σ² is the sum of (x − shift)² divided by N − 1. The values in different chunks of a tensor differ by orders of
+magnitude, but share one scale: in a real residual, 93 % of the sent values fall into the bin around zero, and the
+relative error is 0.51. With `two_bit` it is 0.010. The authors send one byte per value; here two bits are sent. Prefer
+`two_bit`. Needs error feedback.
 
 N is the number of values.
 """

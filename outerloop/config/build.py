@@ -49,7 +49,7 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Create the exchange of this process. Of the runtime arguments, only those that its yaml file lists are passed.
+    """Create the exchange of this process. It gets a runtime value, such as the key file, if its yaml file lists it.
 
     `lanes`: number of shards in each message of this peer's island. `on_status`: called with status lines for the user.
     """

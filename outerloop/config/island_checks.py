@@ -47,8 +47,8 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
 def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     """Return the options that require one process per peer: option -> (whether it is set, what to set instead).
 
-    With most of these options, a process makes decisions based on its own measurements. The ranks of one peer could
-    decide differently, and would then wait for each other in different rounds.
+    Most of these options make each process decide from its own measurements. The ranks of one peer could then decide
+    differently, and wait for each other in different rounds.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     return {

@@ -142,7 +142,7 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
 
 
 def refuse_other_run(path: Path, config: DictConfig) -> DictConfig:
-    """Return the settings from `earlier_length`. Raises UserError if they differ from those of the run there."""
+    """Return the settings from `earlier_length`. Raises UserError if they differ from those of the run at `path`."""
     earlier = earlier_length(path, config)
     refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
     return earlier

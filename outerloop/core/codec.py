@@ -26,7 +26,7 @@ class UpdateCodec:
     Args:
         compress: the compressor, the same on all peers.
         seed: the seed of the run, the same on all peers.
-        beside: returns the names and shapes of a fragment's additional tensors in messages, such as averaged buffers.
+        beside: returns the names and shapes of the additional tensors in a fragment's messages, such as mean buffers.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class UpdateCodec:
 
 
 def leader(number: int, peers: int) -> int:
-    """Return the index of the peer whose "next" parts apply in round `number`: sorted by name, peers take turns."""
+    """Return the index, by name, of the peer whose "next" parts apply in round `number`. Peers take turns."""
     return number % peers
 
 

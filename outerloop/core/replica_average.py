@@ -32,7 +32,9 @@ from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Refusals, Tensors
 
 AS_THEY_ARE = UpdateCodec(Identity(), seed=0)
+"""The codec for weights, which are sent uncompressed."""
 ALONE = RankGroup(None)
+"""A group that contains this process only."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from outerloop.types import Round, Tensors, UserError
 STATES = 4
 """Maximum size of a state, as a multiple of the slow weights and mean buffers. With outer AdamW, it is about 3."""
 OVERHEAD_BYTES = 1 << 20
+"""Maximum size, in bytes, of everything in a state except its tensors."""
 SCREEN = "screen"
 """Key of the only part that may be missing from a state: older runs do not have it."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
@@ -151,7 +152,7 @@ def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> Non
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):
-            raise ValueError(f"with this peer's compressor, nothing is agreed on for {name}")
+            raise ValueError(f"it contains an agreed tensor for {name}, but this peer's compressor uses none")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
             raise ValueError(f"the agreed value for {name} must be a round number and a tensor of positions")

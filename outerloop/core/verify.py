@@ -181,7 +181,10 @@ class RoundVerifier:
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
-        return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
+        return (
+            f"{odd}: weights differ from this peer's; the hashes of {len(hashes)} of {known} peers are too few to"
+            " decide whose are right"
+        )
 
     def known_peers(self, peers: Collection[str], number: int) -> int:
         """Return how many peers are known: `peers`, plus others that took part in one of the last RECENT rounds.

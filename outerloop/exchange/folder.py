@@ -30,12 +30,12 @@ RUN = re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 LOOK_S = 0.02
 """Interval between checks of the folder, in seconds."""
 KEPT = 4
-"""Number of recent files of each kind that a peer keeps: of each fragment's rounds, and of all-gathers.
+"""Number of recent files of each kind that a peer keeps. Each fragment's messages are one kind, all-gathers another.
 
-When a peer writes file n of a kind, all peers have read its file n − 2.
+When a peer writes file n of a kind, all peers have read its file n − 2 or, with eager updates, its file n − 4.
 """
 MEETING_BYTES = 16 << 20
-"""Extra size allowed for messages outside of rounds, in bytes, in addition to twice the limit for messages of rounds.
+"""Maximum size in bytes by which a message outside of rounds may exceed twice the limit for a message of a round.
 
 In the first all-gather, peers send all settings and shapes.
 """

@@ -40,8 +40,8 @@ KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)
 class LeaderExchange:
     """Base class of exchanges that share the leader's exchange with a whole island. The leader is its first process.
 
-    A subclass implements `recover`. Messages that start a round have a separate tag (`launch_ranks`), so that one
-    thread may start a round while another runs inner steps.
+    A subclass implements `recover`. Messages that start a round are sent over `launch_ranks`, which has its own tag, so
+    that one thread may start a round while another runs inner steps.
 
     Args:
         exchange: the leader's exchange, already joined; ignored in all other processes.

@@ -50,7 +50,7 @@ class GatheredFollower:
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
-    """Run the leader's commands until it leaves. Raises UserError or LeaderFailed if the leader fails."""
+    """Run the leader's commands until one is "leave". Raises UserError or LeaderFailed if the leader fails."""
     follower = Follower(outer.island)
     while (command := follower.recv_command())["do"] != "leave":
         if command["do"] == "step":

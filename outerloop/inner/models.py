@@ -54,7 +54,7 @@ def llama(
     Raises UserError if `attention` is unknown or the numbers of heads do not divide as required.
     """
     if attention not in ATTENTIONS:
-        raise UserError(f"model.attention={attention!r} is not one of {', '.join(ATTENTIONS)}")
+        raise UserError(f"model.attention={attention!r} is not one of {', '.join(ATTENTIONS)}: set it to sdpa")
     if hidden_size % heads or heads % kv_heads:
         raise UserError(
             f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "

@@ -64,9 +64,9 @@ class Trainer(Generic[Outer]):
         outer: counts every inner step; the outer loop, or its stand-in on a non-leader rank of a gathered island
             (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
-        lr_factor: inner step of the run (from 0) -> factor to multiply the optimizer's learning rate by.
-        warmup_steps: number of updates at this worker's start during which a linear ramp limits the factor. A late
-            joiner needs the ramp because its optimizer moments start at zero.
+        lr_factor: inner step of the run (from 0) -> factor by which the optimizer's learning rate is multiplied.
+        warmup_steps: length of a linear ramp that limits the factor during this worker's first updates. A late joiner
+            needs the ramp, because its optimizer moments start at zero.
         accumulate: number of micro-batches per step.
         clip_norm: maximum global L2 norm to which the gradient is clipped; None for no limit.
         precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
@@ -200,9 +200,9 @@ class Trainer(Generic[Outer]):
 
 
 def autocast_context(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """Return a function that creates an autocast context for `precision`. Raises UserError if it is unknown."""
+    """Return a function that creates an autocast context for `precision`. Raises UserError if that is unknown."""
     if precision not in PRECISIONS:
-        raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
+        raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}: set it to auto")
     supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "bfloat16" or (precision == "auto" and supports_bf16):
         return lambda: torch.autocast(device.type, dtype=torch.bfloat16)

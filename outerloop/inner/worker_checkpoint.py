@@ -4,8 +4,9 @@
     checkpoints/step-00000300/island-0/       the shards of a sharded island (distributed_checkpoint.py)
 
 All ranks of an island must call `save`. Once all shards are written, the first rank writes the file and a record for
-verifying the file and the shards (checkpoint.py). All ranks must call `load`, except that ranks that follow a leader
-call `load_inner`. Any number of ranks can load shards, and any number can each load a copy of an unsharded replica.
+verifying the file and the shards (checkpoint.py). To resume, ranks that follow a leader call `load_inner`, and all
+other ranks call `load`. Any number of ranks can load shards, and any number can each load a copy of an unsharded
+replica.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def rice_bits(rows: Rows) -> int:
     positions average (chunk - k) / (k + 1), as in a geometric distribution with ratio r. For this distribution, another
     low bit shortens the codes if and only if r^(2^b) > (√5 - 1) / 2 (Kiely 2004). The computation uses only one
     division and multiplications, so all machines get the same b: 5 if 64 of 4096 positions are kept, 4 if 128 of 4096
-    are kept, 0 if 38 % or more are kept; never above 14.
+    are kept, 0 if 38.2 % or more are kept; never above 14.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -176,7 +176,7 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """For each bit, assume that a code starts there. Return the indices of the code's first one and of the next code.
+    """For each bit, assume that a code starts there. Return the index of its first 1 bit, and that of the next code.
 
     An index outside the stream is replaced by the index of the last bit, which is padding. b: low bits per code.
     """
@@ -269,7 +269,7 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
     """Decode `number` rows of equal length to positions, (number * kept,) int32.
 
-    Also return whether every row has the right number of ones.
+    Also return whether every row has the right number of 1 bits.
     """
     bit_CT = unpack_codes(byte_B, 1, 8 * byte_B.numel()).view(number, -1)
     low_CT, high_CT = bit_CT[:, : kept * low], bit_CT[:, kept * low :]

@@ -3,9 +3,9 @@
     share    cores that affinity and the cgroup quota allow / (concurrent runs of a sweep x processes of a run)
     threads  min(share, OMP_NUM_THREADS, parameters x tokens of a micro-batch / GRAIN), at least 1
 
-A second thread makes the steps of a model with half a million parameters 1.2 times as fast, but slower if another
-program uses the second core, because all threads wait for the slowest at the end of every operation. Small models
-therefore use one thread.
+With a second thread, the steps of a model with half a million parameters are 1.2 times as fast. But they are slower
+than with one thread if another program uses the second core, because all threads wait for the slowest one at the end of
+every operation. Small models therefore use one thread.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def print_report(folder: Path) -> None:
     if paths := runs.runs_under(folder):
         print()
         terminal.print_comparison(Comparison([runs.read(path) for path in paths], baseline=None), terminal.console())
-        print(f"outerloop report {folder} draws the curves")
+        print(f"to draw the curves, run: outerloop report {folder}")
 
 
 def sweep_folder(overrides: list[str]) -> Path:
@@ -108,7 +108,7 @@ def failed_runs(folder: Path) -> list[Run]:
 
 
 def run_of_job(folder: Path) -> Run:
-    """Read the run in a job's folder. If the job was refused because of another run there, state that as the reason."""
+    """Read the run in a job's folder. If the job was refused because of another run there, `why` states this reason."""
     run, refusal = runs.read(folder), runs.read_record(refusal_file(folder))
     return replace(run, why=refusal["why"]) if "why" in refusal else run
 

@@ -153,7 +153,7 @@ class Supervisor:
             self.write(row)
 
     def classify(self, event: Event) -> tuple[Event, str]:
-        """Return the event to record, and the kind of event to handle it as.
+        """Return the event to record, and the kind of event that determines how it is handled.
 
         An error that ends only one worker, not the run, is recorded as a "died" event.
         """

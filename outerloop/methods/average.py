@@ -4,8 +4,8 @@
 
 A coordinate that was sent becomes the mean on every worker. For a coordinate that was not sent, θ̂ is zero on all
 workers, and each worker keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ between
-workers; only training changes their mean. A worker whose payload was not included in the round keeps its φ, so that its
-progress φ − θ is sent in a later round.
+workers. A round does not change the mean of the workers' weights; only training does. A worker whose payload was not
+included in the round keeps its φ, so that its progress φ − θ is sent in a later round.
 """
 
 from __future__ import annotations

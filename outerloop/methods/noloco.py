@@ -41,7 +41,7 @@ class NoLoCo:
 
     def __init__(self, *, alpha: float, beta: float, gamma: float | None, consensus: str) -> None:
         if consensus not in ("inside", "outside"):
-            raise UserError(f"method.consensus={consensus!r} is not one of inside, outside")
+            raise UserError(f"method.consensus={consensus!r} is not one of inside, outside: set it to inside")
         self.alpha, self.beta, self.gamma = alpha, beta, beta if gamma is None else gamma
         self.momentum = alpha
         self.inside = consensus == "inside"

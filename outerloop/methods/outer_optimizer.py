@@ -47,7 +47,7 @@ class Differences:
 
     def __init__(self, reads: Literal["weights", "gradients"]) -> None:
         if reads not in ("weights", "gradients"):
-            raise UserError(f"method.reads={reads!r} is not one of weights, gradients")
+            raise UserError(f"method.reads={reads!r} is not one of weights, gradients: set method.reads=weights")
         self.reads = reads
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
@@ -104,7 +104,10 @@ class OuterOptimizer(Differences):
         self.optimizer = self.make(list(slow.items()))
         for key, factor in self.factors.items():
             if factor is not None and key not in self.optimizer.defaults:
-                raise UserError(f"method.{key}_factor is set, but {type(self.optimizer).__name__} has no {key}")
+                raise UserError(
+                    f"method.{key}_factor is set, but {type(self.optimizer).__name__} has no {key}: set the factor to"
+                    " null"
+                )
         self.peak: dict[str, list[Any]] = {
             key: [group.get(key) for group in self.optimizer.param_groups] for key in self.factors
         }

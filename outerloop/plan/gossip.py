@@ -6,8 +6,8 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
     launch    the peer enters the pool and notifies 16 randomly drawn peers
     turn      at random times, a ready peer proposes to a peer that it knows to be ready and that is not a recent
               partner
-    tire      the peer has waited for its patience, a quarter of the time of its inner steps: it proposes to any ready
-              peer, or takes a solo step if no peer is ready
+    tire      the peer's patience, a quarter of the time of its inner steps, has run out: it proposes to any ready peer,
+              or takes a solo step if no peer is ready
     met       both peers of a pair have received the other's payload; landing = max(launch + τ steps, met) + codec
 
 τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one

@@ -63,7 +63,7 @@ class Buffers:
         return {name: {"value": self.buffer(name).detach().clone()} for name in self.schema(fragment)}
 
     def buffer(self, name: str) -> Tensor:
-        """Return the model's buffer with this name, which excludes the components that wrappers add."""
+        """Return the model's buffer with this name. The name excludes the components that wrappers add."""
         return self.model.get_buffer(self.paths[name])
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:

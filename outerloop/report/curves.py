@@ -171,7 +171,7 @@ def rounds(run: Run) -> list[int]:
 
 
 def tokens(run: Run) -> list[float]:
-    """Return the tokens processed by each validation, over all workers of the run folder."""
+    """Return the number of tokens that all workers of the run folder had processed at each validation."""
     return [row["tokens"] for row in run.validations]
 
 

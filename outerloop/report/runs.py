@@ -69,7 +69,7 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the bytes that a worker (mean over workers) had sent by each validation, counting every copy."""
+        """Return the bytes that a worker (mean over workers) had sent at each validation, counting every copy."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]

@@ -21,7 +21,8 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `compute_s`, `communication_s` and `others_s` are seconds spent in inner steps, in the outer loop's work between
     them, and waiting for other peers between them (inner/run_totals.py), averaged over this machine's finished workers.
     `utilization` is `compute_s` divided by their sum. Runs with gossip also have the number of `replicas`, their final
-    `spread`, and the counts listed in GOSSIP_COUNTS, summed over this machine's finished workers.
+    `spread`, the counts listed in GOSSIP_COUNTS, summed over this machine's finished workers, and `idle_s`, the mean
+    seconds that one of them waited for partners.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

@@ -1,4 +1,4 @@
-"""Launch a round every S seconds of wall-clock time, so that fast and slow peers exchange together, after unequal work.
+"""Launch a round every S seconds of wall-clock time, so that peers exchange together, however much work each has done.
 
     round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
 

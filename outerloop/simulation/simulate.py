@@ -201,7 +201,7 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
 
 
 def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
-    """Wait until all threads have ended. If this is interrupted, stop the workers and re-raise the exception."""
+    """Wait until all threads have ended. If the wait is interrupted, stop the workers and re-raise the exception."""
     try:
         for thread in threads:
             thread.join()

@@ -26,7 +26,7 @@ from outerloop.types import Tensors, UserError
 
 
 class VirtualWorker:
-    """A worker that trains one copy of the model. Its thread constructs this object and calls `run` in its turn.
+    """A worker that trains one copy of the model. The worker's own thread constructs this object and calls `run`.
 
     `samples`: number of samples trained on so far.
 

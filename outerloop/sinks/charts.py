@@ -3,8 +3,8 @@
     train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
 
 A value can be plotted against inner steps, the tokens of all workers on this machine, or the bytes sent by the first
-worker. An evaluation is only complete once the slowest worker has reported its share, and the first worker may have
-logged later steps in the meantime. On each axis, the evaluation is placed at the step after which it was made.
+worker. An evaluation is complete only when the slowest worker has reported its share. The first worker may have logged
+later steps before that, but on each axis, the evaluation is placed at the step after which it was made.
 """
 
 from __future__ import annotations

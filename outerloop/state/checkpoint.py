@@ -28,7 +28,7 @@ from outerloop.state.durable import sync_folder
 KEEP = 2
 """Default of checkpoint.keep. The second-newest generation is the fallback if the newest one is corrupt."""
 COMPARED = 3
-"""Number of newest generations from which peers choose one that all of them have.
+"""Number of newest generations of each peer from which the peers choose one that most of them have.
 
 One of them may come from an interrupted session, so other machines may not have it.
 """
@@ -47,7 +47,7 @@ def save(
 
     Args:
         shards: a folder of this generation whose files have already been written.
-        slow_hash: hash of the slow weights in the state, in hex. Peers compare it to find a generation they all have.
+        slow_hash: hash of the slow weights in the state, in hex. Peers compare it to find a common generation.
     """
     data = pack(state)
     folder = generation(run_dir, step)

@@ -4,6 +4,7 @@ It uses three layers of hivemind in one asyncio thread, without forking a proces
 authenticated sender), the raw binary streams and the DHT. Each entry of this list imports only entries above it:
 
     validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
+    storage            crash-safe files
     consensus          consensus on a run's commits (Paxos): pure logic without network, clock, torch or hivemind
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request

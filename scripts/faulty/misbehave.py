@@ -1,6 +1,6 @@
 """Make a worker of bench_faults.py misbehave while a file names one of the following misbehaviours.
 
-The path of that file is in the environment variable with the name FILE.
+The environment variable named by FILE contains the path of that file.
 
 corrupt     it serves bytes that do not match its payload's sha256
 garbled     its payload matches its sha256, but is not a message that can be landed

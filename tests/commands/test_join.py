@@ -146,7 +146,7 @@ def test_an_option_that_this_version_does_not_have_names_the_versions(manifest: 
 @pytest.mark.parametrize(
     ("content", "answer"),
     [
-        (b"", "has its own training program"),
+        (b"", "use their own training program"),
         (b"{}", "install the version of outerloop that the run uses"),
         (b'{"format": 2}', "format 2"),
         (

@@ -187,7 +187,7 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
             assert victim.slow_hash == before and not victim.in_flight, "free, as a failed one"
         else:
             [report] = [report for _ in range(3) for report in victim.after_inner_step(1)]
-            assert not report.failed and "too few to judge" in report.notes[0]
+            assert not report.failed and "too few to decide whose" in report.notes[0]
 
 
 def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_after_the_resume():
@@ -380,8 +380,8 @@ BROKEN = {
     "a schedule of the year 3000": ("adaptive", part("schedule", "landed"), 1 << 50, "schedule's landed must be -1 to"),
     "no schedule": ("adaptive", part("schedule"), {}, "sync_every"),
     "a schedule where there is none": ("sgd", part("schedule"), {"landed": 1}, "this peer's schedule has none"),
-    "agreed where nothing is": ("sgd", part("agreed", "agreed"), {SLOW: ONES}, f"nothing is agreed on for {SLOW}"),
-    "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "nothing is agreed on for x"),
+    "agreed where nothing is": ("sgd", part("agreed", "agreed"), {SLOW: ONES}, f"an agreed tensor for {SLOW}"),
+    "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "an agreed tensor for x"),
     "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW}: positions are torch.float32"),
     "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
     "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "must be a round number and"),

@@ -82,7 +82,7 @@ def dial_failure(address: str) -> str:
 
 
 def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
-    """Return the finding about the dialed addresses. `failures`: address -> reason, or "" if dialing succeeded.
+    """Return the finding about the addresses that were dialed. `failures`: address -> reason, or "" on success.
 
     If addresses are announced, a failure leaves the finding undecided, because many routers do not forward
     connections from their own network to its public address.

@@ -23,7 +23,7 @@ DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: the names of a
 recipe and a model that outerloop contains, and numbers. Settings that contain code or paths are refused. This command
 shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. Ctrl-C
-leaves the run at any time. The same command joins again and continues, also after a crash."""
+leaves the run at any time. The same command joins it again and continues training, even after a crash."""
 
 EXAMPLES = """\
 examples
@@ -42,9 +42,9 @@ options of this machine
 
 what it does
   It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.
-  If the settings that this machine derives from it have another fingerprint than those of the run, it stops: the two
-  machines then have different versions of outerloop. The checks are those of outerloop doctor whose failure would
-  stop training. Training is that of outerloop train."""
+  From the manifest, it derives the settings of this machine, and stops if their fingerprint differs from the run's:
+  this machine then has another version of outerloop, or hardware that this run cannot use. Before training, it runs
+  those checks of outerloop doctor whose failure would stop training. It then trains like outerloop train."""
 
 
 def parser() -> Parser:
@@ -86,7 +86,9 @@ def check(options: argparse.Namespace) -> None:
     refuse_shared(options.options)
     check_listen_address(options.host, options.port)
     if not options.yes and not sys.stdin.isatty():
-        raise UserError("join asks before it joins, but standard input is not a terminal: pass --yes to join anyway")
+        raise UserError(
+            "join asks before it joins, but standard input is not a terminal: pass --yes to join without asking"
+        )
 
 
 def is_confirmed() -> bool:

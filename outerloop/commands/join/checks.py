@@ -16,7 +16,7 @@ from outerloop.inner.trainer import pick_device
 from outerloop.types import UserError
 
 NETWORK = ("daemon", "port")
-"""Names of the findings on the network that matter. Whether others can dial this machine is not tested here."""
+"""Names of the network findings that can prevent joining. Whether other machines can dial this one is not tested."""
 
 
 def refuse_failed_checks(config: DictConfig, params: int) -> None:
@@ -27,7 +27,7 @@ def refuse_failed_checks(config: DictConfig, params: int) -> None:
 
 
 def findings(config: DictConfig, params: int) -> Iterator[Finding]:
-    """Yield the findings on versions, open files, memory and the port."""
+    """Yield the findings on versions, open files, memory, the daemon and the port. `params`: size of the model."""
     yield from machine.versions()
     yield machine.open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield memory(config, params)
@@ -37,7 +37,10 @@ def findings(config: DictConfig, params: int) -> Iterator[Finding]:
 
 
 def memory(config: DictConfig, params: int) -> Finding:
-    """Check that the free memory suffices for the workers: their libraries and, without a GPU, weights and state."""
+    """Check that there is enough free memory for the workers' libraries and, without a GPU, their weights and state.
+
+    `params`: number of parameters of the model.
+    """
     needed = machine.MIN_MEMORY_BYTES
     if pick_device(config.inner.device, 0).type == "cpu":
         needed += config.workers * params * sum(memory_per_param(config, peers=config.exchange.peers).values())

@@ -58,11 +58,14 @@ def ask_peer(address: str) -> Offer:
 
 
 def checked_manifest(content: bytes) -> RunManifest:
-    """Return the manifest with this content. Raises UserError if it is malformed, or if it states a reason instead."""
+    """Parse a manifest and return it.
+
+    Raises UserError if the content is empty or malformed, or if the manifest states why the run cannot be joined.
+    """
     if not content:
         raise UserError(
-            "this run has its own training program, so outerloop join cannot join it: start the same program on this"
-            " machine, with this address as initial_peers"
+            "the peers of this run use their own training program, so outerloop join cannot join it: start the same"
+            " program on this machine, with this address as initial_peers"
         )
     try:
         manifest = parse(content)

@@ -42,7 +42,10 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
 
 
 def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig:
-    """Return the settings of this machine. Raises UserError if those that all machines share differ from the run's."""
+    """Load the settings of this machine and return them.
+
+    Raises UserError if an option is invalid, or if the settings that all machines share differ from the run's.
+    """
     try:
         config = load.load(overrides)
     except UserError as error:
@@ -55,18 +58,18 @@ def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig
 
 
 def describe_difference(manifest: RunManifest, config: DictConfig) -> str:
-    """Return why this machine derives other settings from the manifest than the run has, and what to do."""
+    """Return why the settings that this machine derives from the manifest differ from the run's, and what to do."""
     hardware = shared_settings(config).get("hardware")
     if manifest.version == outerloop.__version__ and hardware:
         return (
             f"the outer method of this run needs equal hardware on all machines, and this machine has {hardware}: join"
             " from a machine like those of the run, with the same commit of outerloop"
         )
-    return f"this machine derives other settings from the manifest than the run has: {advice(manifest)}"
+    return f"the settings that this machine derives from the manifest differ from the run's: {advice(manifest)}"
 
 
 def advice(manifest: RunManifest) -> str:
-    """Return which versions the run and this machine have, and what to install."""
+    """Return a text that states the versions of the run and of this machine, and what to install."""
     own = outerloop.__version__
     if manifest.version == own:
         return f"the run and this machine both have outerloop {own}: install the same commit as the run's machines"

@@ -58,17 +58,17 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
 
 
 def training(config: DictConfig) -> str:
-    """Return how long the run trains."""
+    """Return the length of the run as text: the number of rounds and, if it is fixed, H."""
     every = f"of {config.schedule.sync_every} inner steps" if "sync_every" in config.schedule else ""
     return f"{config.rounds:,} rounds {every}"
 
 
 def changed(offer: Offer) -> str:
-    """Return the options of the manifest that no other line shows."""
+    """Return the options of the manifest that no other line shows, as "key=value ...", or "none"."""
     shown = [f"{key}={value}" for key, value in offer.manifest.options.items() if key not in SHOWN_ELSEWHERE]
     return " ".join(shown) or "none"
 
 
 def resumes(run_dir: str) -> str:
-    """Return what this machine does with its folder: continue the run that it contains, or put results there."""
+    """Return what happens in the run directory: this machine continues the run there, or stores its results there."""
     return f"{'continues the run' if (Path(run_dir) / 'config.yaml').exists() else 'results'} in {run_dir}"

@@ -1,7 +1,8 @@
 """Elias-Fano code for kept positions: 8 bits per position if 64 of 4096 are kept, and a size known in advance.
 
-    low = floor(log2(chunk / k));  the `low` lowest bits of every position;  then the gaps between the high parts:
-    (position >> low) - (position before >> low) zeros, a one;  then zeros, up to k + ((chunk - 1) >> low) bits of gaps
+    low = floor(log2(chunk / k));  first, the `low` lowest bits of every position;  then the gaps between high parts:
+    for each position, (position >> low) - (previous position >> low) zeros and a one;  then zeros, until the gaps have
+    k + ((chunk - 1) >> low) bits
 
 A row (one chunk) takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of
 4096 are kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in

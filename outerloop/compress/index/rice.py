@@ -1,6 +1,6 @@
 """Golomb-Rice code for the gaps between kept positions: 7.52 bits each if 64 of 4096 are kept, 2 % above entropy.
 
-    gap = position - position before - 1  ->  gap >> b zeros, a one, the b low bits of gap
+    gap = position - previous position - 1  ->  gap >> b zeros, a one, the b low bits of gap
 
 b is computed from (chunk, k). The table shows the bits per position for uniformly random positions and chunk 4096,
 including all overhead, and the entropy bound log2 C(4096, k) / k:

@@ -1,8 +1,8 @@
-"""Check the options in a run manifest, so that none of them can name code, a file or anything of this machine.
+"""Check the options in a run manifest, so that none of them names code or a file, or sets an option of this machine.
 
-A manifest comes from another machine. It may select a packaged recipe, other packaged choices, and values. A value is a
-number, true, false, null, a short plain text, or a list of these. A plain text contains no `$` (hydra would interpolate
-it) and no `/` (it would be a path).
+A manifest comes from another machine. It may select a recipe and other choices that are packaged with outerloop, and
+set values. A value is a number, true, false, null, a short plain text, or a list of these. A plain text contains no `$`
+(hydra would interpolate it) and no `/` (it would be a path).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DATASET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[A-Za-z0-9_][A-Za-z0-9_.
 MAX_LIST = 16
 EXCHANGES = ("swarm_gather", "swarm_gossip")
 MAX_NUMBER = 1 << 24
-"""Maximum of a whole number, except those in MAXIMA. Whole numbers are not negative."""
+"""Maximum value of a whole number, unless MAXIMA contains its option. Whole numbers must not be negative."""
 MAXIMA = {
     "model.layers": 1024,
     "schedule.fragments": 1024,
@@ -36,7 +36,11 @@ MAXIMA = {
     "rounds": MAX_AMOUNT,
     "exchange.max_blob_bytes": MAX_AMOUNT,
 }
-"""Option -> maximum. Settings and a model without memory for its weights are built before the user is asked."""
+"""Option -> maximum value.
+
+They limit the work that a manifest causes before the user agrees to join: the settings are loaded and the model is
+built, without memory for its weights, to describe the run.
+"""
 DATA_PATH = "data.path"
 OWN_CLASS = ("model", "module")
 """The choice model=module, whose class the user sets."""
@@ -75,9 +79,9 @@ def objection(key: str, value: Value, choices: Mapping[str, list[str]]) -> str:
 
 
 def refuse_own_file(key: str, value: Value) -> None:
-    """Raise UserError if a dataset's name is also that of a file or folder of this machine.
+    """Raise UserError if a dataset's name is also the path of a file or folder on this machine.
 
-    `datasets` would train on that folder instead of downloading the dataset.
+    The library `datasets` would read that file or folder instead of downloading the dataset.
     """
     if key == DATA_PATH and isinstance(value, str) and Path(value).exists():
         raise UserError(

@@ -19,7 +19,7 @@ FORMAT = 1
 MAX_OPTIONS = 256
 MAX_TEXT = 256
 NEEDED = ("data.files", "data.data_files", "data.tokenizer")
-"""Paths that a machine must set itself if the run's other machines set them."""
+"""Options with paths. If the other machines of the run set one of them, a machine that joins must set it too."""
 VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,64}")
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
@@ -36,7 +36,7 @@ class RunManifest:
     fingerprint   hash of the settings that must be equal on all peers
     options       option -> value; the options of `outerloop train` that a machine sets to join
     needs         options that each machine must set itself, such as the paths of its text files
-    reason        why this run cannot be described in this way, or "" if it can
+    reason        why `options` cannot describe this run, or "" if they can
     """
 
     version: str
@@ -68,7 +68,7 @@ def parse(content: bytes) -> RunManifest:
 
 
 def is_joinable(manifest: str | None) -> bool:
-    """Return whether other machines can join a run with this manifest (JSON); None if the run has none."""
+    """Return whether other machines can join a run. `manifest`: its run manifest as JSON, or None if it has none."""
     return manifest is not None and not parse(manifest.encode()).reason
 
 
@@ -126,7 +126,7 @@ def _options(value: Any) -> dict[str, Value]:
 
 def _needs(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(key in NEEDED for key in value):
-        raise MalformedMessage(f"the options to set must be some of {', '.join(NEEDED)}; got {quote(value)}")
+        raise MalformedMessage(f"needs must be a list of options among {', '.join(NEEDED)}; got {quote(value)}")
     return tuple(value)
 
 

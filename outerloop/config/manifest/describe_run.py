@@ -31,12 +31,12 @@ from outerloop.types import printable
 GROUPS = ("inner", "method", "compress", "feedback", "aggregate", "schedule", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
 MODEL = "model"
-"""A group of which most choices differ only in values. The closest choice is named, so that users recognize it."""
+"""A group in which most choices differ only in values. The manifest names the closest, so that users recognize it."""
 RUN = "exchange.run"
 OMITTED = (RUN, *BUDGETS)
-"""Options that are described otherwise: by `run` in the manifest, and by the number of rounds."""
+"""Options that the manifest describes in another way: by its `run`, and by the number of rounds."""
 TRIED = 4
-"""Maximum number of yaml files of a group to compose. Several can have the same class, with other classes inside."""
+"""Maximum number of yaml files that `closest_choice` composes: files of the same class may differ in nested classes."""
 Settings = Mapping[str, Any]
 
 
@@ -108,7 +108,7 @@ def packaged_choices(config: DictConfig) -> dict[str, str]:
 
 @cache
 def packaged(**choices: str) -> DictConfig:
-    """Return the packaged configuration with these choices, for a machine with one worker. Do not modify it."""
+    """Return the packaged configuration with these choices and workers=1. It is cached, so do not modify it."""
     return compose_config([*(f"{group}={choice}" for group, choice in choices.items()), "workers=1"])
 
 
@@ -144,10 +144,10 @@ def is_hidden(key: str) -> bool:
 
 
 def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> str:
-    """Return the packaged choice that has the options and classes in `values`, and the most equal values.
+    """Return the packaged choice with the same options and classes as `values` whose values differ least.
 
-    The TRIED most similar yaml files are composed. `choices`: the choices of the other groups. Raises NotDescribable if
-    none of them has the same options and classes.
+    Only the TRIED most similar yaml files are composed. `choices`: the choices of the other groups. Raises
+    NotDescribable if no composed file has the same options and classes.
     """
     names = [name for name in choices_in([config_dir()])[group] if (group, name) != OWN_CLASS]
     for name in sorted(names, key=lambda name: num_differing_from_file(group, name, values))[:TRIED]:
@@ -159,7 +159,7 @@ def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> 
 def num_differing_from_file(group: str, name: str, values: Settings) -> int:
     """Return the number of settings in a choice's yaml file that differ from `values`, or that only one side has.
 
-    Values that refer to other options are not compared, nor are the classes inside the part.
+    Neither values that refer to other options nor the nested classes are compared.
     """
     choice = read_choice(config_dir(), group, name)
     defaults = {option.name: option.default for option in choice.options}
@@ -176,8 +176,8 @@ def num_differing_from_file(group: str, name: str, values: Settings) -> int:
 def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     """Return the options of `config` that differ from the packaged configuration `base`: option -> value.
 
-    An option that follows from another one is not included: inner.optimizer.lr refers to inner.lr. So the options are
-    set one after the other, those with fewer dots first.
+    An option that differs only because it refers to another option is not included: inner.optimizer.lr refers to
+    inner.lr. This is why options are set one after the other, those with fewer dots first.
 
     Raises NotDescribable if the two configurations do not have the same options and classes.
     """

@@ -19,7 +19,7 @@ PROGRAM = (
     "exchange.allow",
     "exchange.reform",
 )
-"""Options that the program sets on a machine that joins, or that do not apply there."""
+"""Options that `outerloop join` sets itself, or that do not apply to a machine that joins."""
 MACHINE = (
     "run_dir",
     "workers",
@@ -40,7 +40,7 @@ MACHINE = (
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
 SUGGESTED = ("data",)
-"""Groups that a run manifest may contain, but a machine may set otherwise."""
+"""Groups that a run manifest may set, but that a machine may override."""
 
 
 def is_machine_option(key: str) -> bool:

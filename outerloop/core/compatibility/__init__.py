@@ -53,7 +53,7 @@ def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, s
     lines = []
     if method.shared and lossiness(compress) > LOSSY and recalled(feedback) < RECALLED:
         lines.append(
-            "the compressor drops most of its input, and this feedback adds too little of it to later rounds:"
+            "this compressor loses much of its input, and this feedback adds too little of it to later rounds:"
             " set feedback=ef"
         )
     if method.momentum >= 0.9 and schedule.sync_every < 100 and not schedule.step_s:

@@ -255,9 +255,9 @@ class RoundPipeline:
         return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """After an update of the slow weights, write the fast weights from which inner steps continue to the model.
+        """Write to the model the fast weights from which inner steps continue after an update of the slow weights.
 
-        carry: whether to add them to the model's current values instead of overwriting these.
+        carry: whether to add these fast weights to the model's current values instead of replacing the current values.
         """
         begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:

@@ -49,7 +49,7 @@ def land_cpu(
 
 @compiled
 def land_rows(slow, fast, residual, scale, momentum, position, value, sent, negative, how, first, last, squares):
-    """Land chunks first .. last - 1: update weights, residual and momentum. Set squares[row] to Σ mean² per chunk."""
+    """Land chunks first .. last - 1: update weights, residual and momentum. Set squares[row] to Σ mean² of a chunk."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     own_row = np.empty(chunk if negative.size else 0, np.float32)

@@ -130,7 +130,7 @@ def read_register(disk: Disk) -> ExpulsionRegister:
         return ExpulsionRegister.from_bytes(bytes(disk.read(NAME))) if NAME in disk.names() else ExpulsionRegister()
     except MalformedMessage as error:
         raise UserError(
-            f"{error}: remove the file {NAME} next to this peer's payloads, and the other peers will send its content"
+            f"{error}: remove the file '{NAME}' from the folder of this peer's payloads; other peers will resend it"
         ) from error
 
 

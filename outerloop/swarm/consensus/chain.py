@@ -204,7 +204,7 @@ class CommitChain(PaxosInstance):
         known = {entry.commit.number: entry.commit for entry in self.hard_state.log}
         if known.get(number, decided.commit) != decided.commit:
             self._effects.append(
-                Reject(sender, f"sends a commit {number} that differs from the local one", compare_logs=True)
+                Reject(sender, f"sent commit {number}, which differs from the local one", compare_logs=True)
             )
         if number != self.number:
             return
@@ -238,7 +238,7 @@ class CommitChain(PaxosInstance):
         self._effects.append(ApplyCommit(decided.commit))
 
     def _reject_other_chain(self, sender: str, number: int) -> None:
-        reason = f"round {number} follows another head: its history differs from this peer's"
+        reason = f"its round {number} follows another commit than this peer's: their histories differ"
         self._effects.append(Reject(sender, reason, compare_logs=True))
 
     def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
@@ -280,6 +280,6 @@ class CommitChain(PaxosInstance):
         if id_of(sender) in taken or not self._allowed(sender) or len(self.soft_state.asks) == MAX_PEERS:
             return
         if not self.signer.verify(sender, statements.ask(asking.number, asking.head), asking.signature):
-            self._reject(sender, f"asks to be counted in round {asking.number} without a valid signature")
+            self._reject(sender, f"asks to join in round {asking.number} without a valid signature")
             return
         self.soft_state = replace(self.soft_state, asks=self.soft_state.asks | {(sender, asking.signature)})

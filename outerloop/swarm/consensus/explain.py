@@ -12,6 +12,7 @@ NAMED = 5  # maximum number of peers that a line names; the others are only coun
 
 
 def waiting_for(agreement: CommitChain) -> str:
+    """Return one line that states the current round and view, and what this peer is waiting for."""
     hard_state = agreement.hard_state
     where = f"round {hard_state.number}, view {hard_state.promised}: "
     if not agreement.votes:
@@ -23,7 +24,7 @@ def _as_follower(agreement: CommitChain) -> str:
     hard_state, leader = agreement.hard_state, agreement.hard_state.leader(agreement.view)
     if proposal := agreement.soft_state.proposal:
         missing = set(proposal.commit.participants) - agreement.payloads
-        return f"{leader} proposes; payloads of {_owners(missing)} have not arrived yet"
+        return f"{leader} has proposed a commit; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
         return f"this peer has accepted the proposal; {leader} needs a majority of {len(hard_state.roster)} peers"
     return f"{leader} has not proposed a commit yet"

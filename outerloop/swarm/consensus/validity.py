@@ -36,12 +36,12 @@ def commit_error(
     """Return why this cannot be the commit of the current round, or "" if it can. `max_bytes`: payload size limit."""
     present = {participant.peer for participant in commit.participants}
     if commit.parent != hard_state.head.digest:
-        return f"commit {commit.number} follows another head: its history differs from this peer's"
+        return f"commit {commit.number} does not follow this peer's last commit: their histories differ"
     if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # counts the same peers as proposer.closes
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [participant for participant in commit.participants if participant.size_bytes > max_bytes]:
         sizes = ", ".join(f"{payload.size_bytes} bytes from {payload.peer}" for payload in large)
-        return f"commit {commit.number} counts payloads that are too large: {sizes}; at most {max_bytes} are allowed"
+        return f"commit {commit.number} includes payloads that are too large: {sizes}; at most {max_bytes} are allowed"
     return (
         _join_request_error(hard_state, commit, present, signer)
         or _roster_error(hard_state, commit, present, absent_rounds)
@@ -60,7 +60,7 @@ def vote_refusal(
     if outside := [
         peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
     ]:
-        return f"commit {commit.number} counts {outside[0]}, which may not take part"
+        return f"commit {commit.number} includes {outside[0]}, which may not take part"
     leaving = set(hard_state.roster).difference(commit.roster)
     if leaving and not shows_absences(hard_state, commit.view, absent_rounds):
         return f"commit {commit.number} drops {min(leaving)}, and the local log does not show whether it was absent"
@@ -87,12 +87,12 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
     """Check that all counted learners asked for it, and that no key is counted twice. Return the error, or ""."""
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
-        return f"commit {commit.number} counts {duplicate} under another name as well"
+        return f"commit {commit.number} includes {duplicate} under another name as well"
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
-        return f"commit {commit.number} counts learners other than those that asked to be counted: {unasked}"
+        return f"commit {commit.number} includes learners other than those that asked to join: {unasked}"
     if forged := next((peer for peer, signature in commit.asks if not signer.verify(peer, statement, signature)), ""):
-        return f"commit {commit.number} counts {forged}, which has not asked to be counted"
+        return f"commit {commit.number} includes {forged}, which has not asked to join"
     return ""
 
 
@@ -107,7 +107,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
     if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
-        return f"commit {commit.number} admits {min(unknown)}, whose payload it does not count"
+        return f"commit {commit.number} admits {min(unknown)}, whose payload it does not include"
     if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
         return (
             f"commit {commit.number} names a next roster of {len(commit.roster)} peers,"

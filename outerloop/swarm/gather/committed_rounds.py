@@ -17,7 +17,7 @@ from outerloop.swarm.timeouts import RETRY_S
 
 
 class LogTruncated(Exception):
-    """Raised if this peer must download the run's state, because no peer's log reaches back to its last commit."""
+    """This peer must download the run's state: no log reaches back to its last commit, or it has changed chains."""
 
 
 class CommittedRounds:

@@ -108,7 +108,7 @@ class PayloadDownloads:
                 self._drop(key)
 
     def begin_view(self) -> None:
-        """Begin another view. Drop downloads that only a proposal needed and the view that just ended did not need."""
+        """Begin another view. Drop each download for a proposal that was not made in the view that just ended."""
         for key, download in list(self.running.items()):
             if download.views_left == 0:
                 self._drop(key)

@@ -72,7 +72,7 @@ class RoundLoop:
             while True:
                 event = await self.context.events.get()
                 for effect in event(self.context.chain):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # retries here, as some Disks do not
+                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # not every Disk retries
                 self.look()
         except Exception as error:
             self.outcomes.fail(error)

@@ -22,7 +22,8 @@ class GatherSettings:
     min_peers         minimum number of payloads in a round; None: 2, or 1 in a run of one peer
     min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline
     grace_s           how long a round waits for slower peers once it has enough payloads; may differ between peers
-    deadline_s        how long a round waits for enough payloads after its first one; then min_peers are enough
+    deadline_s        how long a round waits for enough payloads after its first one; then min_peers are enough, except
+                      with quorum="all"
     absent_rounds     number of consecutive missed rounds after which a peer leaves the roster, until it returns
     """
 

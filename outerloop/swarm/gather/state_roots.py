@@ -132,7 +132,7 @@ class StateRoots:
     def describe(self, number: int) -> str:
         """Return a one-line message about how many peers have named the same state as of commit `number`."""
         named = max((len(peers) for (of, _), peers in self.votes.items() if of == number), default=0)
-        return f"{named} peers have named the same state in a commit, but more than half of the roster must name it"
+        return f"{named} peers have named the same state in a commit; more than half of the other roster peers must"
 
     def _forget(self) -> None:
         oldest = self._last - CERTIFY_ROUNDS

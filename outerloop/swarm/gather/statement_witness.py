@@ -60,9 +60,9 @@ class StatementWitness:
         """Fail the rounds, because two contradictory statements were signed with this peer's own key."""
         self._fail(
             UserError(
-                f"the key of this peer {offence}, so the other peers expel it. A copy of the key is in use, or this"
-                " peer lost the record of what it had signed. Stop the copy, remove the identity file, and join as a"
-                " new peer"
+                f"a process with this peer's key {offence}, so the other peers expel this peer. A copy of the key is in"
+                " use, or this peer lost the record of what it had signed. Stop the copy, remove the identity file, and"
+                " join as a new peer"
             )
         )
 

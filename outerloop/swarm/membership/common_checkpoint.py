@@ -3,10 +3,11 @@
     held      inner step -> hash of the slow weights, for each checkpoint generation that a peer can resume from
     common    the step and hash that the largest number of members holds, if more than half do; the newest on a tie
 
-Peers that were killed at different times hold different newest generations. Each peer keeps at least its last two
-generations, and all peers resume from one that they share. A dishonest member can hide its own generations or invent
-others. Neither stops the other members: a member that does not hold the common generation is left out, and a message
-names it. A dishonest member can at most make the run resume from an older generation that all the other members hold.
+Peers that were killed at different times hold different newest generations. By default, each peer keeps its last two
+generations, and the peers resume from one that most of them share. A member that does not hold the common generation is
+left out, and a message names it. A dishonest member can hide its own generations or invent others, but it has only one
+vote. So it can decide between two generations only if the numbers of honest members that hold them differ by at most
+one.
 
 The peers choose based on their opening statements (opening_statements.py). All peers count the same statements, so they
 choose the same generation. A peer states ANY if it starts from a state that the caller gave it and cannot go back to

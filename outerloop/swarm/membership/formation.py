@@ -230,5 +230,5 @@ class Formation(RpcService):
         if poll.silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
             return False
         for name in sorted(poll.silent):
-            logger.warning("%s reports a different member list, or does not answer: formed without it", name)
+            logger.warning("the run has formed without %s, which reports a different member list or is silent", name)
         return True

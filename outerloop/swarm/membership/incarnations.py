@@ -178,9 +178,9 @@ class Incarnations(RpcService):
             await stream.send_object({"objection": self._objection(known)})
             await stream.ended()
         elif known.count > self.life.count:
-            self._stop(f"its start count is {known.count}, but {self.life.count} here, so this is an older copy")
+            self._stop(f"its start count is {known.count}, but {self.life.count} here, so this key is an older copy")
         elif known.count == self.life.count:
-            self._stop("it was started from the same file")
+            self._stop("its process was started from the same key file")
 
     def _is_twin(self, incarnation: Incarnation) -> bool:
         return incarnation.nonce != self.life.nonce and self._statements.is_of(self._transport.peer_id, incarnation)

@@ -81,7 +81,7 @@ class MemberPoll:
         if self.formed_lists:
             return self._describe_started()
         count = len(self.records)
-        present = f"after {waited_s:.0f} s {count} of {self.peers} peers are present ({_list(self.records)})"
+        present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present ({_list(self.records)})"
         if count < self.peers:
             join = f"exchange.initial_peers=[{self.own.addresses[0]}]"
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"

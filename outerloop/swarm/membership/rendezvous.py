@@ -59,7 +59,7 @@ class Rendezvous(RpcService):
                 while self._not_seen:
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            logger.warning("left before these peers had read this peer's bytes: %s", ", ".join(sorted(self._not_seen)))
+            logger.warning("this peer left before others had read its bytes: %s", ", ".join(sorted(self._not_seen)))
 
     async def _look_at(self, peer: str, number: int, patience_s: float) -> bytes | None:
         try:

@@ -8,8 +8,9 @@ A peer answers probes from every peer that its allow-list admits or, in an open 
     bytes granted, end mark ->   <- {}              upload
     {}       ->   <- bytes granted, end mark        download
 
-The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB per direction and probe, and at
-most 8 MiB per direction and minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
+The prober (`outerloop doctor`) is not a member yet. Probes are cheap: they transfer at most 1 MiB per direction each,
+and all probers together on average at most 8 MiB per direction and minute (1.1 Mbit/s), after an initial 8 MiB. Nothing
+is stored or forwarded.
 """
 
 from __future__ import annotations

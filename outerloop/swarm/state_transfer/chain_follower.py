@@ -70,8 +70,8 @@ class ChainFollower:
             if logs:
                 whom = _describe(voters) or f"the {len(logs)} peers that answer"
                 self.warn(
-                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold one commit:"
-                    " waiting"
+                    f"waiting: {len(logs)} peers report their commits, but more than half of {whom} must hold the same"
+                    " commit"
                 )
             await asyncio.sleep(RETRY_S[1])
 

@@ -172,7 +172,7 @@ def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str
         if answer is not None:
             donors[answer[0]].append(answer[1])
     if len(donors) > 1:
-        logger.warning("donors name different states: %s", sorted(donors.values(), key=len))
+        logger.warning("the donors offer different states: %s", sorted(donors.values(), key=len))
     return dict(donors)
 
 

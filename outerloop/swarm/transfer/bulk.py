@@ -121,7 +121,7 @@ class Bulk(RpcService):
         buffer = GrowingBuffer()
         get = self._begin(ContentAssembler(sha, length, buffer), sources, progress, timeout_s)
         if not 0 <= length <= at_most:
-            raise ContentUnavailable(f"{get.partial}: 0 to {at_most} bytes are allowed")
+            raise ContentUnavailable(f"{get.partial}: its length must be 0 to {at_most} bytes")
         await self._finish(get)
         return buffer.getvalue()
 

@@ -163,7 +163,7 @@ async def test_evidence_that_comes_at_once_is_all_on_disk() -> None:
 def test_a_damaged_register_is_told_and_not_forgotten(content: bytes) -> None:
     disk = MemoryDisk()
     disk[NAME] = content
-    with pytest.raises(UserError, match="remove the file expelled"):
+    with pytest.raises(UserError, match="remove the file 'expelled'"):
         expelled_of(disk)
 
 

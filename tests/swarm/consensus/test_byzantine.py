@@ -83,15 +83,15 @@ def voted(machine: CommitChain, commit: Commit) -> bool:
 # rosters
 
 ROSTERS: list[tuple[str, list[str], list[str], list[str], str]] = [
-    ("nobody it knows", [*FOUR], [*FOUR, "004-e"], [], "admits 004-e, whose payload it does not count"),
+    ("nobody it knows", [*FOUR], [*FOUR, "004-e"], [], "admits 004-e, whose payload it does not include"),
     ("a thousand dead ids", [*FOUR], [*FOUR, *(f"{i}-x{i}" for i in range(100, 999))], [], "whose payload it does not"),
-    ("more names of its key", [*FOUR], [*FOUR, "100-d", "101-d"], [], "whose payload it does not count"),
+    ("more names of its key", [*FOUR], [*FOUR, "100-d", "101-d"], [], "whose payload it does not include"),
     ("its key twice, both counted", [*FOUR, "100-d"], [*FOUR, "100-d"], ["100-d"], "under another name"),
     ("an honest key twice", [*FOUR, "100-b"], [*FOUR, "100-b"], ["100-b"], "under another name"),
     ("an honest peer dropped", ["000-a", "003-d"], ["000-a", "003-d"], [],
      "drops 001-b, which did not miss 2 rounds in a row"),
     ("one that takes part dropped", [*FOUR], [*FOUR[:2], "003-d"], [], "drops peers that take part"),
-    ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "counts learners other than those that"),
+    ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "includes learners other than those that"),
     ("a newcomer left out again", [*FOUR, "004-e"], [*FOUR], ["004-e"],
      "a next roster of 4 peers, not the expected roster of 5"),
     ("more newcomers than there is room", ["000-a", "001-b", "003-d", "004-e", "005-f"], [*FOUR, "004-e", "005-f"],

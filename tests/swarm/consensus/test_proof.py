@@ -245,7 +245,7 @@ def test_one_of_many_forged_join_requests_is_checked() -> None:
     asks = tuple((peer, bytes(64)) for peer in learners)
     commit, signer = Commit(0, hard_state.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")
     why = commit_error(hard_state, commit, signer, min_peers=1, absent_rounds=2)
-    assert why == f"commit 0 counts {learners[0]}, which has not asked to be counted" and signer.looked_at == 1
+    assert why == f"commit 0 includes {learners[0]}, which has not asked to join" and signer.looked_at == 1
 
 
 @pytest.mark.parametrize(

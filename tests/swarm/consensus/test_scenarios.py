@@ -541,9 +541,9 @@ def another(commit: Commit) -> Commit:
 
 
 BENT: list[tuple[Callable[[Commit], Commit], str]] = [
-    (fork, "another head"),
+    (fork, "their histories differ"),
     (tiny, "1 participants, fewer than min_peers=2"),
-    (strange, "admits z, whose payload it does not count"),
+    (strange, "admits z, whose payload it does not include"),
     (dropping, "drops peers that take part in it"),
 ]
 
@@ -592,7 +592,7 @@ def test_messages_of_another_chain_are_refused_by_name() -> None:
         (follower, third, Propose(proposed), "does not lead"),
         (follower, "d", Propose(proposed), "not another peer in the roster"),
         (follower, follower, here(follower, head, 1), "not another peer in the roster"),
-        (follower, third, here(third, bytes(32), 1), "another head"),
+        (follower, third, here(third, bytes(32), 1), "follows another commit"),
         (follower, third, here(leader, head, 1), "without a valid signature"),
         (follower, third, ViewWishes(0, head, (ViewWish(leader, 1, bytes(64)),)), "without a valid signature"),
         (

@@ -210,7 +210,7 @@ def test_one_file_that_is_started_twice_has_one_peer(tmp_path: Path) -> None:
         machines.file("p")
         machines.copy("p", to="q")
         first, second = await machines.start("p"), await machines.start("q", "p")
-        assert stops(second, "was started from the same file") and first.own.stopped is None
+        assert stops(second, "was started from the same key file") and first.own.stopped is None
         await machines.speak(first)
         assert heard(others) == 3
         second.own.stopped = None
@@ -235,7 +235,7 @@ def test_a_snapshot_that_is_started_later_is_refused(tmp_path: Path, alive: bool
             await machines.kill("p")
             machines.network.cut.discard("p")
         late = await machines.start("snapshot", "p")
-        assert stops(late, "its start count is 3, but 2 here, so this is an older copy")
+        assert stops(late, "its start count is 3, but 2 here, so this key is an older copy")
         late.own.stopped = None
         await machines.speak(late)
         assert heard(others) == 0
@@ -285,7 +285,7 @@ def test_two_that_different_peers_have_met_first_both_stop(tmp_path: Path) -> No
         assert one.own.stopped is other.own.stopped is None
         await machines.speak(one)
         await machines.speak(other)
-        assert stops(one, "same file") and stops(other, "same file")
+        assert stops(one, "same key file") and stops(other, "same key file")
 
     scene(play, tmp_path)
 

@@ -146,7 +146,7 @@ def test_many_strangers_do_not_either_and_not_all_are_asked() -> None:
 
 def test_nobody_with_the_same_settings_is_waited_for_until_the_time_is_over() -> None:
     ends, _ = formed(("a", settings(), "", 0), ("x", settings(seed="7"), "", 0), size=2)
-    assert "after 30 s 1 of 2 peers are present (000-a), 1 missing" in ends["a"]
+    assert "after 30 s, 1 of 2 peers are present (000-a), 1 missing" in ends["a"]
     assert ends["a"].endswith("seed is 0 here and 7 at 000-x; set seed=7 or another exchange.run")
 
 
@@ -158,7 +158,7 @@ def test_a_machine_of_many_workers_with_a_mistake_is_the_odd_one() -> None:
 
 def test_a_peer_that_joined_by_the_address_of_the_odd_one_forms_with_the_others() -> None:
     ends, _ = formed(("a", ODD, "", 0), ("b", settings(), "a", 0), ("c", settings(), "a", 0), size=2)
-    assert ends["b"] == ends["c"] == "bc" and "after 30 s 1 of 2 peers are present (000-a)" in ends["a"]
+    assert ends["b"] == ends["c"] == "bc" and "after 30 s, 1 of 2 peers are present (000-a)" in ends["a"]
 
 
 def test_a_peer_that_does_not_tell_is_named_all_the_same() -> None:
