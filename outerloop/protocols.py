@@ -53,7 +53,10 @@ class Transforming(Protocol):
     """
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError like `decode`."""
+        """Return the coefficients: a float32 tensor of `shape` that is 0 where no coefficient was sent.
+
+        Raises ValueError in the same cases as `decode`.
+        """
         ...
 
     def inverse(self, coefficients: Tensor, context: CodecContext) -> Tensor:
@@ -99,7 +102,7 @@ class CostAware(Protocol):
     def observe(self, cost: RoundCost) -> str:
         """Choose the setting for the next round, given the cost of the last one.
 
-        Return one line with the change and its reason; empty if nothing changed.
+        Return a line that states the change and its reason, or "" if nothing changed.
         """
         ...
 

@@ -4,10 +4,10 @@
 
 As long as fewer than half of the peers send wrong values, each ḡ_i stays between the smallest and the largest value of
 the others. This has a cost: if values are skewed or differ between peers, the median is not near the mean, and large
-values that only a minority of peers has are lost. So use it against peers that send wrong values, not by default.
+values that only a minority of peers have are lost. So use it against peers that send wrong values, not by default.
 
-Not suitable for compressors with which each peer sends different coordinates, such as top-k: most values are then zero,
-and so is the median.
+Not suitable for compressors such as top-k, where each peer sends different coordinates: most values are then zero, and
+so is the median.
 
 P is the number of peers.
 """

@@ -1,4 +1,4 @@
-"""`outerloop inspect`: print a payload's header, the parts of each tensor, and the bytes per kind of part."""
+"""`outerloop inspect`: print a payload's header, the parts of each tensor, and the total size of each kind of part."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Payload:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def bytes_by_part(self) -> Counter[str]:
-        """Return part name -> bytes, summed over all tensors. Header, table and checksum are counted under FRAME."""
+        """Return a mapping from part name to bytes, summed over all tensors.
+
+        Header, table and checksum are counted under FRAME.
+        """
         out: Counter[str] = Counter()
         for parts in self.tensors.values():
             out.update({name: part.nbytes for name, part in parts.items()})
@@ -108,7 +111,7 @@ def read_bytes(file: Path) -> bytes:
 
 
 def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
-    """Return name -> shape of the `count` tensors in a payload, given the `shapes` of the whole model.
+    """Return a mapping from name to shape of the `count` tensors in a payload, given the `shapes` of the whole model.
 
     A payload covers the whole model or one of P strided fragments. Every P is tried until the hash of the names and
     shapes equals the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape).

@@ -88,7 +88,7 @@ class PowerSgd:
             self.last[context.name] = own["q"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameter name -> the Q that this peer sent in the parameter's last landed round."""
+        """Return a mapping from parameter name to the Q that this peer sent in the parameter's last landed round."""
         return dict(self.last)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

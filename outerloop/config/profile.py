@@ -104,7 +104,10 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
 
 
 def memory_per_param(settings: DictConfig, *, peers: int) -> dict[str, float]:
-    """Return component of memory -> bytes per parameter on the training device, excluding activations and inputs."""
+    """Return a map from component of memory to its bytes per parameter on the training device.
+
+    Activations and inputs are not included.
+    """
     dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
         "weights": FLOAT,

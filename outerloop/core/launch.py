@@ -1,12 +1,11 @@
 """Launch a round: read the model, compute the difference, add feedback, compress, pack, and pass to the exchange.
 
     blocking    inner steps stop for all of this
-    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied or, if
-                the caller announces updates of the model, only once the weights are about to change
+    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied. If
+                the caller announces updates of the model, they stop only when the weights are about to change.
 
-The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only at
-landings, and no round lands, and no other round launches, before the thread is done. So both ways produce the same
-bytes.
+The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only when a
+round lands. Until the thread is done, no round lands and no other round launches, so both ways produce the same bytes.
 """
 
 from __future__ import annotations

@@ -237,7 +237,10 @@ class RoundReport:
         return self.wait_s - self.transfer_s
 
     def charts(self, *, bytes_sent: int) -> dict[str, float]:
-        """Return chart name -> value, for loggers. `bytes_sent`: bytes that this peer has sent since the run began."""
+        """Return a mapping from chart name to value, for loggers.
+
+        `bytes_sent`: bytes that this peer has sent since the run began.
+        """
         values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
         return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
 

@@ -127,14 +127,14 @@ class RoundVerifier:
         return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
     def screened_out(self, decoded: DecodedRound, measured: Measured) -> Refusals:
-        """Return peer -> reason for each message that the norm screen refuses because of its norm or sample count."""
+        """Return a map from peer to reason for the messages that the norm screen refuses (norm or sample count)."""
         if not self.screen.on or self.exchange.info.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
 
     def undecodable(self, usable: Sequence[Contribution], like: Tensors) -> Refusals:
-        """Return peer -> reason for each message that cannot be decoded and aggregated even on its own."""
+        """Return a map from peer to reason for each message that cannot be decoded and aggregated even on its own."""
         found = {}
         for contribution in usable:
             try:
@@ -202,5 +202,5 @@ class RoundVerifier:
         self.last_seen |= {message.header.peer: round.number for message in messages}
 
     def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
-        """Return peer -> hash of its slow weights: those reported in the messages, and this peer's own."""
+        """Return a map from peer to hash of its slow weights: those reported in the messages, and this peer's own."""
         return {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}

@@ -59,7 +59,7 @@ class Hub:
         self.changed.wait_for(lambda: bool(self.stop_reason) or self.messages[round].keys() >= set(ranks))
 
     def fetch(self, round: Hashable, rank: int, ranks: Sequence[int]) -> dict[int, bytes]:
-        """Return rank -> message for the workers in `ranks`, on behalf of worker `rank`.
+        """Return a mapping from rank to message for the workers in `ranks`, on behalf of worker `rank`.
 
         Deletes the round's messages once every worker has fetched the ones that it needs.
         """

@@ -281,7 +281,7 @@ class SwarmGather(SwarmExchange):
         return Round(*divmod(place, self._fragments)), content
 
     def _names(self) -> dict[str, str]:
-        """Return peer id -> name of all peers that may take part: those known to this peer and those in the roster."""
+        """Return a map from id to name of all peers that may take part: those that this peer knows, and the roster."""
         return self.members.known | {id_of(name): name for name in self._rounds.roster}
 
     def _counts_on(self, peer_id: str) -> bool:

@@ -63,7 +63,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
 
 def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
-    """Return name -> tensor to export: the slow weights, frozen parameters and persistent buffers, on the CPU."""
+    """Return the tensors to export by name, on the CPU: slow weights, frozen parameters and persistent buffers."""
     names = {plain_name(name): p for name, p in model.named_parameters()}
     assert slow.keys() <= names.keys(), f"slow weights missing from the model: {slow.keys() - names.keys()}"
     tied = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -117,7 +117,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def exported_shapes(path: Path) -> dict[str, Size]:
-    """Return parameter name -> shape for an exported model: a folder such as RUN_DIR/hf, or a .safetensors file.
+    """Return the shape of each parameter of an exported model: a folder such as RUN_DIR/hf, or a .safetensors file.
 
     Raises UserError if the shapes cannot be read.
     """
@@ -135,7 +135,7 @@ def exported_shapes(path: Path) -> dict[str, Size]:
 
 
 def shapes_from_config(folder: Path) -> dict[str, Size]:
-    """Return parameter name -> shape for the model that the config in a Hugging Face folder describes."""
+    """Return a map from parameter name to shape for the model that the config in a Hugging Face folder describes."""
     from transformers import AutoConfig, AutoModelForCausalLM  # imported late, because the import takes 3 s
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -145,7 +145,7 @@ def shapes_from_config(folder: Path) -> dict[str, Size]:
 
 
 def shapes_from_file(file: Path) -> dict[str, Size]:
-    """Return parameter name -> shape for a .safetensors file."""
+    """Return a mapping from parameter name to shape for a .safetensors file."""
     with safe_open(file, framework="pt") as tensors:
         names = json.loads((tensors.metadata() or {}).get(ORDER, "null")) or tensors.keys()
         return {name: Size(tensors.get_slice(name).get_shape()) for name in names}

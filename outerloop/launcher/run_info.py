@@ -51,7 +51,7 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
 
 
 def swept_options() -> dict[str, str] | None:
-    """Return option -> value for the options that differ between the jobs of a sweep; None outside a sweep.
+    """Return a map from option to value for the options that differ between the jobs of a sweep; None outside a sweep.
 
     `multirun` excludes all other options from job names.
     """

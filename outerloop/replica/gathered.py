@@ -49,7 +49,7 @@ class Gathered(Island):
         return self.read_raw([name])[name]
 
     def layouts(self) -> dict[str, str]:
-        """Return parameter name -> its shape only, because other islands may be sharded differently."""
+        """Return a mapping from parameter name to its shape only, because other islands may be sharded differently."""
         return {name: f"{list(p.shape)}" for name, p in self.params.items()}
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:

@@ -90,7 +90,7 @@ class Island:
         return self.to_state_device(self.local_shard(name))
 
     def layouts(self) -> dict[str, str]:
-        """Return parameter name -> its shape, shard and contiguity, which must be equal on lanes that exchange it."""
+        """Return each parameter's shape, shard and contiguity, which must be equal on lanes that exchange it."""
         # The kernels skip non-contiguous tensors, and the dense pipeline, which handles these, rounds differently.
         return {
             name: describe_layout(p) + ("" if self.local_shard(name).is_contiguous() else ", not contiguous")
@@ -158,7 +158,10 @@ class Island:
 
 
 def trainable_parameters(model: Module) -> dict[str, Parameter]:
-    """Return name -> trainable parameter, with names as in the unwrapped model. Tied parameters appear once."""
+    """Return a mapping from name to trainable parameter, with names as in the unwrapped model.
+
+    Tied parameters appear once.
+    """
     return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 

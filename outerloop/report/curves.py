@@ -155,7 +155,7 @@ def mean_points(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
 
 
 def run_points(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
-    """Return round -> (x, y) for the validations of one run whose x and y are both finite."""
+    """Return a mapping from round to (x, y) for the validations of one run whose x and y are both finite."""
     values = zip(rounds(run), chart.xs(run), chart.ys(run), strict=True)
     return {n: (x, y) for n, x, y in values if math.isfinite(x) and math.isfinite(y)}
 

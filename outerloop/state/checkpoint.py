@@ -123,7 +123,7 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 
 
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
-    """Return step -> hash of the slow weights for the newest steps from which this worker can resume.
+    """Return a mapping from step to hash of the slow weights for the newest steps from which this worker can resume.
 
     Only steps up to `newest` count; if it is None, the result is empty.
     """

@@ -52,7 +52,7 @@ ADMITTED: dict[tuple[str, str], type] = {
     ("pathlib._local", "PosixPath"): Record,
     ("pathlib._local", "WindowsPath"): Record,
 }
-"""(module, name) in the pickle -> the class that replaces it. Torch dtypes are also allowed and not replaced."""
+"""Maps (module, name) in the pickle to the class that replaces it. Torch dtypes are allowed as they are."""
 
 ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 """Pickle operations that create a byte array or read one from outside the pickle."""

@@ -151,7 +151,7 @@ def test_batches_have_the_promised_shape(corpus: Corpus) -> None:
 
 def test_an_impossible_rank_is_refused(corpus: Corpus) -> None:
     for rank, size in [(2, 2), (-1, 2), (0, 0)]:
-        with pytest.raises(UserError, match=f"worker rank {rank} of {size} workers does not exist"):
+        with pytest.raises(UserError, match=f"worker rank {rank} is out of range: with {size} workers"):
             corpus.stream(rank=rank, size=size, batch=1, seq_len=8, seed=0)
 
 

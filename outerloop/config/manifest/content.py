@@ -120,7 +120,9 @@ def _options(value: Any) -> dict[str, Value]:
     for key, setting in value.items():
         members = setting if isinstance(setting, list) else [setting]
         if len(members) > MAX_OPTIONS or not all(map(_is_scalar, members)):
-            raise MalformedMessage(f"option {key} must be a number, true, false, null, a short text or a list of these")
+            raise MalformedMessage(
+                f"option {key} must be a number, true, false, null, a short string or a list of these"
+            )
     return value
 
 

@@ -86,7 +86,7 @@ def shared_options(config: DictConfig) -> dict[str, Any]:
 
 
 def packaged_choices(config: DictConfig) -> dict[str, str]:
-    """Return group -> choice: the recipe, the exchange, and each group whose choice the recipe does not determine.
+    """Return the choice of the recipe, of the exchange, and of each group that the recipe does not determine.
 
     Raises NotDescribable if the recipe or the exchange is not one of outerloop's own.
     """

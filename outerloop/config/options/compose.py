@@ -24,7 +24,10 @@ SEARCH_PATH = "hydra.searchpath"
 
 
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return config group -> its choices, from outerloop, the user's folders and the folders named in `overrides`."""
+    """Return a map from config group to its choices.
+
+    They are found in outerloop, in the user's folders and in the folders named in `overrides`.
+    """
     choices = choices_in([config_dir(), *search_path(complete(overrides))])
     return {group: sorted({*names, *stored_choices(group)}) for group, names in choices.items()}
 

@@ -153,7 +153,7 @@ def header_length(lines: list[str]) -> int:
 
 
 def comments_by_line(lines: list[str]) -> dict[int, str]:
-    """Return line number -> the comment on the key in that line, joined into one line."""
+    """Return a mapping from line number to the comment on the key in that line, joined into one line."""
     comments: dict[int, str] = {}
     above: list[str] = []
     key_line, column = -1, -1

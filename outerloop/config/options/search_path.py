@@ -51,7 +51,7 @@ def package_folder(name: str) -> Path:
 
 
 def choices_in(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """Return config group -> its choices, collected from all these folders."""
+    """Return a mapping from config group to its choices, collected from all these folders."""
     choices: dict[str, set[str]] = {}
     for root in folders:
         for group in (path for path in root.iterdir() if path.is_dir()):

@@ -31,7 +31,7 @@ def stored_choices(group: str) -> list[str]:
 def forget(choices: Mapping[str, Sequence[str]]) -> None:
     """Remove stored files that have the same name as one of `choices`.
 
-    An earlier call stored them while it searched other folders.
+    They are left over from an earlier call, which searched other folders.
     """
     for group, names in choices.items():
         for name in {*names} & {*stored_choices(group)}:

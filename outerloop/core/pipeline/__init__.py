@@ -246,9 +246,11 @@ class RoundPipeline:
         return squares
 
     def update_slow(self, combined: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
-        """Update the slow weights and, if the round `included` this peer's message, the residual. Return Σ ḡ².
+        """Update the slow weights. If the round `included` this peer's message, also update the residual.
 
-        ḡ is the aggregate. fast: the fast weights of fused tensors, which the kernels set to the new slow weights.
+        Returns Σ ḡ², where ḡ is the aggregate.
+
+        fast: the fast weights of fused tensors, which the kernels set to the new slow weights.
         """
         slow = {name: self.slow[name] for name in combined.kept}
         squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)

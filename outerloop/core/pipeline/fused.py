@@ -216,7 +216,10 @@ def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
-    """Return name -> work(name) for each tensor in `like`. On a CPU, threads process several tensors at a time."""
+    """Return a mapping from name to work(name) for each tensor in `like`.
+
+    On a CPU, threads process several tensors at a time.
+    """
     names = list(like)
     if all(x.is_cpu for x in like.values()):
         return dict(zip(names, parallel_map(work, names, [x.numel() for x in like.values()]), strict=True))

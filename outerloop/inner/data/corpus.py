@@ -57,13 +57,13 @@ def check_rank(rank: int, size: int) -> None:
     """Check that 0 <= rank < size. Raises UserError if not."""
     if not 0 <= rank < size:
         raise UserError(
-            f"worker rank {rank} of {size} workers does not exist: ranks are 0 .. workers - 1; "
+            f"worker rank {rank} is out of range: with {size} workers, ranks are 0 .. workers - 1; "
             "give every worker its own rank in this range"
         )
 
 
 def too_short_error(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
-    """Return the error for a text that is too short for one window. `what`: name of the text; `mend`: advice."""
+    """Return the error for a text that is too short for one window. `what`: its name; `mend`: what to do."""
     if tokens > 1:
         mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
     return UserError(f"{what}: {tokens} tokens, but a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")

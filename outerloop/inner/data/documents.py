@@ -122,7 +122,7 @@ def is_fair(shares: Sequence[Sequence[Document]]) -> bool:
 
 
 def group_by_package(documents: Sequence[Document]) -> dict[str, list[Document]]:
-    """Return top-level folder -> its documents. A file at the top level is its own package."""
+    """Return a mapping from top-level folder to its documents. A file at the top level is its own package."""
     packages: dict[str, list[Document]] = {}
     for document in documents:
         packages.setdefault(document.name.split("/")[0], []).append(document)

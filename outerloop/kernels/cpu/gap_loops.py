@@ -97,9 +97,9 @@ def put(byte, i, end, word):
 
 @compiled
 def flush(byte, i, end, word, fill):
-    """Store the whole bytes of the `fill` pending bits in `word` at byte[i:]. Return the new (i, word, fill).
+    """Move as many complete bytes as possible from `word` to byte[i:]. Return the new (i, word, fill).
 
-    Fewer than 8 bits remain pending.
+    `word` contains `fill` bits that are not stored yet. Fewer than 8 of them remain.
     """
     put(byte, i, end, word)
     return i + (fill >> 3), word >> np.uint64(fill & 56), fill & 7

@@ -69,7 +69,7 @@ class RejectionLog:
         return list(self._told)
 
     def counters(self) -> dict[str, float]:
-        """Return metric name -> number of refusals, in total and per kind."""
+        """Return a mapping from metric name to number of refusals, in total and per kind."""
         by_kind = {f"refused_{kind}": float(self.of_kind[kind]) for kind in get_args(Kind)}
         return {"refused_messages": sum(by_kind.values()), **by_kind}
 

@@ -69,7 +69,7 @@ State = tuple[int, bytes]
 class Participant:
     """One payload of a round: its owner, sha256 and size. Participants are sorted by these fields.
 
-    `state`: the state of the run that the payload names (state_roots.py), or None if it names no state.
+    `state`: the run state that the payload's sender reports with it (state_roots.py); None if it reports none.
     """
 
     peer: str

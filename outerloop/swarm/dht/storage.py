@@ -30,7 +30,10 @@ MAX_KEYS_PER_PEER = 4
 
 
 class BoundedDhtStorage(DHTLocalStorage):
-    """hivemind's storage with limits. `member`: returns whether a peer id belongs to a member of this run."""
+    """hivemind's DHT storage with size limits.
+
+    `member`: a function that returns whether a peer id belongs to a member of this run.
+    """
 
     def __init__(self, member: Callable[[Any], bool]) -> None:
         super().__init__()
@@ -77,7 +80,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return True
 
     def _owners(self, key: DHTID) -> DictionaryDHTValue:
-        """Return owner -> record for the records under a key; empty if this node holds none."""
+        """Return a mapping from owner to record for the records under a key; empty if this node holds none."""
         held = super().get(key)
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 

@@ -22,7 +22,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Time limit for introducing this process to the peers present, and again to the members once the run has formed."""
+"""Time limit for introducing this process to the peers present. It applies again once the run has its members."""
 
 
 @dataclass(frozen=True, kw_only=True)

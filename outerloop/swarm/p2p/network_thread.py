@@ -1,6 +1,6 @@
 """The network thread, which runs one asyncio loop. All network calls of the training thread go through it.
 
-`BackgroundTasks` holds an owner's tasks that are not awaited and handle their own failures.
+`BackgroundTasks` keeps references to tasks that nothing awaits. Such tasks handle their own failures.
 """
 
 from __future__ import annotations

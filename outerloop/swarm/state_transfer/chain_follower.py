@@ -76,7 +76,10 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return peer id -> log of commits. Stop soon after a majority of the voters has shown the same commit."""
+        """Return a mapping from peer id to log of commits.
+
+        Stop soon after a majority of the voters has shown the same commit.
+        """
         logs: dict[str, Sequence[CommitCertificate]] = {}
         answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
         async with aclosing(answers):

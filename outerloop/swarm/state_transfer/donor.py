@@ -30,7 +30,7 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 FURTHEST_AHEAD = 2
-"""Maximum number of commits that a requested commit may be ahead of the last commit landed at this donor."""
+"""Maximum number of commits by which a requested commit may be ahead of the last commit landed at this donor."""
 COPY_EVERY = 4
 """Of this many consecutive commits, at most two have their states copied, one of which is a multiple of COPY_EVERY."""
 

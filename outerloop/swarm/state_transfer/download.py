@@ -166,7 +166,7 @@ class _Nothing:
 
 
 def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
-    """Return manifest -> donors that offer it. Log a warning if the donors offer different manifests."""
+    """Return a mapping from manifest to donors that offer it. Log a warning if the donors offer different manifests."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:

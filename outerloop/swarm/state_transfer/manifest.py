@@ -52,7 +52,10 @@ class Manifest:
         return hashlib.sha256(self.to_bytes()).digest()
 
     def places(self) -> dict[bytes, list[int]]:
-        """Return sha256 -> indices of the chunks with that hash. Keys are in order of first occurrence."""
+        """Return a mapping from sha256 to indices of the chunks with that hash.
+
+        Keys are in order of first occurrence.
+        """
         places: dict[bytes, list[int]] = {}
         for chunk, sha in enumerate(self.chunks):
             places.setdefault(sha, []).append(chunk)

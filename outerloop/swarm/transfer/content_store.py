@@ -29,7 +29,7 @@ class ReceiveBuffer(Protocol):
 
 
 class GrowingBuffer(io.BytesIO):
-    """A buffer that grows as bytes arrive; it does not allocate the announced length. `getvalue` makes no copy."""
+    """A buffer that grows as bytes arrive, instead of allocating the announced length. `getvalue` makes no copy."""
 
     def clear(self) -> None:
         self.seek(0)
