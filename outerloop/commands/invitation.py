@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib import import_module
 
 from rich.console import Console
 
 from outerloop.sinks.sink import print_line
 from outerloop.swarm.p2p.reachability import THIS_MACHINE, THIS_NETWORK, best_first, reachable_from
-from outerloop.types import UserError, missing_package
+from outerloop.types import missing_package
 
 QR_PACKAGE = "segno"
 HINTS = {
@@ -29,31 +29,23 @@ class Invitation:
     qr          whether to draw the QR code also if the output is not a terminal
     announce    what the user types to announce another address; it contains {port}
 
-    Raises UserError if `qr` is set, but the package that draws QR codes is missing.
+    Raises ModuleNotFoundError if `qr` is set, but the package that draws QR codes is missing.
     """
 
     def __init__(self, run: str, *, qr: bool, announce: str) -> None:
-        if qr and not has_qr_package():
-            raise missing_package(QR_PACKAGE) or UserError(QR_PACKAGE)
+        if qr:
+            import_module(QR_PACKAGE)
         self._run, self._qr, self._announce = run, qr, announce
 
     def show(self, addresses: Sequence[str]) -> None:
-        """Print the line that joins, the hint about its address and, on a terminal, the QR code."""
-        line = join_line(addresses)
-        console = Console()
+        """Print the line that joins, a hint about its address and, on a terminal, the QR code."""
+        line, console = join_line(addresses), Console()
         print_line(console, f"volunteers join run {self._run} with")
         print_line(console, f"    {line}")
         if hint := address_hint(addresses, announce=self._announce):
             print_line(console, hint)
-        if not (self._qr or sys.stdout.isatty()):
-            return
-        if has_qr_package():
+        if self._qr or sys.stdout.isatty():
             print(qr_code(line), flush=True)
-        else:
-            print_line(
-                console,
-                f"for a QR code of this line, {missing_package(QR_PACKAGE)}".replace("segno is not installed: ", ""),
-            )
 
 
 def join_line(addresses: Sequence[str]) -> str:
@@ -70,15 +62,12 @@ def address_hint(addresses: Sequence[str], *, announce: str) -> str:
     return HINTS.get(reachable_from(address), "").format(port=port, announce=announce.format(port=port))
 
 
-def has_qr_package() -> bool:
-    """Return whether the package that draws QR codes is installed."""
-    return find_spec(QR_PACKAGE) is not None
-
-
 def qr_code(text: str) -> str:
-    """Return a QR code of `text` as lines of block characters."""
-    import segno
-
+    """Return a QR code of `text` as lines of block characters, or what to install to see one."""
+    try:
+        segno = import_module(QR_PACKAGE)
+    except ModuleNotFoundError:
+        return f"no QR code: {missing_package(QR_PACKAGE)}"
     out = io.StringIO()
     segno.make_qr(text).terminal(out, compact=True)
     return out.getvalue()

@@ -15,6 +15,7 @@ from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.compose import parse_overrides
+from outerloop.swarm.p2p.reachability import is_loopback
 from outerloop.types import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -47,7 +48,7 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
         "exchange.run": name,
         "exchange.host": host,
         "exchange.port": port,
-        "exchange.open_internet": True,
+        "exchange.open_internet": not is_loopback(host),
     }
     own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
     exchange = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]

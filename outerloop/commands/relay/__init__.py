@@ -18,6 +18,7 @@ from outerloop.commands.relay.serving import manifest_of, peer_of, serve_until_a
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.reachability import is_loopback
 from outerloop.types import printable, raise_terminated
 
 DESCRIPTION = """\
@@ -90,7 +91,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
             announce=options.announce,
             observer=False,
             identity_path=identity,
-            open_internet=True,
+            open_internet=not is_loopback(options.host),
         ) as node:
             invitation.show(node.addresses)
             serve_until_alone(

@@ -22,6 +22,11 @@ def reachable_from(address: str) -> str:
     return THIS_MACHINE if ip.is_loopback else "public" if ip.is_global else THIS_NETWORK
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a program that listens on the IP address `host`."""
+    return ipaddress.ip_address(host).is_loopback
+
+
 def best_first(addresses: Iterable[str]) -> list[str]:
     """Return the multiaddrs sorted by ORDER. Addresses of one place keep their order."""
     return sorted(addresses, key=lambda address: ORDER.index(reachable_from(address)))
