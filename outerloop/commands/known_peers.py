@@ -1,4 +1,4 @@
-"""Find out which remembered peers of a run answer, so that a peer that restarts joins them instead of starting anew."""
+"""Find out which remembered peers of a run answer, so that a peer that restarts joins them."""
 
 from __future__ import annotations
 
