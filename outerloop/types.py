@@ -48,6 +48,7 @@ EXTRAS = {
     "lightning": "lightning",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
+    "segno": "host",
 }
 """Optional package -> the extra of outerloop-train that installs it."""
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from outerloop.commands.train import run_hydra
 
 LINE = "COMP_LINE"
+WITH_TRAIN_OPTIONS = ("train", "host")
+"""Commands whose arguments are options of hydra."""
 
 
 def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
@@ -25,7 +27,7 @@ def complete(arguments: Sequence[str], commands: Sequence[str]) -> int:
         if len(typed) < 2:
             print(" ".join(command for command in commands if command.startswith("".join(typed))))
             return 0
-        if typed[0] != "train":
+        if typed[0] not in WITH_TRAIN_OPTIONS:
             return 0
         os.environ[LINE] = " ".join([program, *typed[1:]])  # hydra expects options directly after the program name
     return run_hydra(["--shell-completion", *arguments])

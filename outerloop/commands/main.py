@@ -22,7 +22,9 @@ HELP = """\
 outerloop {version}: train one model on machines that are far apart.
 
   outerloop train [option=value ...]       train; the default job has four local workers
+  outerloop host [option=value ...]        start an open run for volunteers, or continue it
   outerloop join ADDRESS                   join a running run: its settings come from the peer at this address
+  outerloop relay ADDRESS                  offer a second address to join a run, without training
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
   outerloop train --cfg [option=value ...] print the full configuration without training
   outerloop train --config RUN/config.yaml train again with the options of an earlier run
@@ -74,7 +76,9 @@ def wrapped_choices(group: str, names: Iterable[str]) -> str:
 
 MODULES = {
     "train": "outerloop.commands.train",
+    "host": "outerloop.commands.host",
     "join": "outerloop.commands.join",
+    "relay": "outerloop.commands.relay",
     "options": "outerloop.commands.options",
     "report": "outerloop.commands.report",
     "inspect": "outerloop.commands.inspect",

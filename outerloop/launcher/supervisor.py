@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -45,10 +45,21 @@ class Supervisor:
         run: directory of the run.
         console: the terminal.
         sinks: loggers that receive every row of metrics.jsonl; already started.
+        show_address: called with the addresses of the first worker, once they are known; by default, prints what to
+            type on other machines.
     """
 
-    def __init__(self, config: DictConfig, run: RunDir, console: Console, sinks: Sinks) -> None:
+    def __init__(
+        self,
+        config: DictConfig,
+        run: RunDir,
+        console: Console,
+        sinks: Sinks,
+        *,
+        show_address: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
         self.config, self.run, self.console, self.sinks = config, run, console, sinks
+        self.show_address = show_address or self.print_address
         earlier = run_directory.rows_until(run.path, run.resume_step)
         self.start_s = time.monotonic() - (earlier[-1]["wall_s"] if earlier else 0.0)
         self.rows = Jsonl(run.path / "metrics.jsonl", earlier=earlier)
@@ -145,8 +156,8 @@ class Supervisor:
             self.on_worker_died(event)
         elif kind == "saved":
             self.on_saved(event)
-        elif kind == "address" and worker == 0 and event["addresses"] and not build.initial_peers(self.config):
-            self.print_address(event["addresses"])
+        elif kind == "address" and worker == 0 and event["addresses"]:
+            self.show_address(event["addresses"])
         if kind in ("left", "died"):
             self.active.discard(worker)
         for row in self.validation.add(event):
@@ -208,9 +219,13 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
 
     def print_address(self, addresses: Sequence[str]) -> None:
-        """Print what to type on other machines to join, if the run still needs peers or admits late joiners."""
+        """Print what to type on other machines to join, if the run still needs peers or admits late joiners.
+
+        A peer that has itself joined by an address prints nothing.
+        """
         peers = self.config.exchange.peers
-        if peers <= self.config.workers and not build.capabilities(self.config).replicated:
+        is_full = peers <= self.config.workers and not build.capabilities(self.config).replicated
+        if is_full or build.initial_peers(self.config):
             return
         where = f"'exchange.initial_peers=[{addresses[0]}]'"
         local = all("/127.0.0.1/" in address for address in addresses)

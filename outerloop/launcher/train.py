@@ -32,14 +32,22 @@ from outerloop.types import UserError
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
 """(settings, run directory, inner step to resume from) -> a worker pool that is not started yet."""
+ShowAddress = Callable[[Sequence[str]], None]
 POOLS: dict[str, MakePool] = {"threads": ThreadWorkerPool, "processes": ProcessWorkerPool}
 
 
-def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: Sequence[str] = ()) -> Row:
+def train(
+    config: DictConfig,
+    make_pool: MakePool | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    show_address: ShowAddress | None = None,
+) -> Row:
     """Train one run to its end and return its summary. If the run is already finished, only return its summary.
 
     `make_pool` creates the worker pool. By default, workers are threads or processes on this machine, depending on the
     exchange. `overrides`: the options as typed on the command line, which are stored in the run directory.
+    `show_address`: called with this machine's addresses; by default, prints what to type on other machines.
 
     Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
     """
@@ -50,7 +58,7 @@ def train(config: DictConfig, make_pool: MakePool | None = None, *, overrides: S
     with closing(run_directory.open_run(config)) as run:
         if not run.finished:
             typed_options.write(run.path, overrides)
-        return train_in(config, run, console, sinks, make_pool or POOLS[config.workers_as])
+        return train_in(config, run, console, sinks, make_pool or POOLS[config.workers_as], show_address)
 
 
 def refuse_missing_packages() -> None:
@@ -60,7 +68,14 @@ def refuse_missing_packages() -> None:
             raise UserError(f"{package} is not installed: run pip install 'outerloop-train[train]'")
 
 
-def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, make_pool: MakePool) -> Row:
+def train_in(
+    config: DictConfig,
+    run: RunDir,
+    console: Console,
+    sinks: Sinks,
+    make_pool: MakePool,
+    show_address: ShowAddress | None = None,
+) -> Row:
     """Train in a run directory that is already locked. Return the summary."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -77,7 +92,8 @@ def train_in(config: DictConfig, run: RunDir, console: Console, sinks: Sinks, ma
     sinks.start(run_info(config, run, console))
     with closing(sinks):
         try:
-            Supervisor(config, run, console, sinks).supervise(make_pool(config, run.path, run.resume_step))
+            supervisor = Supervisor(config, run, console, sinks, show_address=show_address)
+            supervisor.supervise(make_pool(config, run.path, run.resume_step))
         except KeyboardInterrupt:
             print_line(console, resume_hint(run.path))
             raise

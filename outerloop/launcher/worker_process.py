@@ -100,7 +100,12 @@ def join_and_train(
 
 
 def make_exchange(config: DictConfig, run_dir: Path, index: int, emit: Emit, stop_point: StopPoint) -> Exchange:
-    """Create this worker's exchange, and emit its addresses. Start following the parent's requests."""
+    """Create this worker's exchange, and emit its addresses. Start following the parent's requests.
+
+    If exchange.port is set, worker i of this machine listens on exchange.port + i.
+    """
+    if config.exchange.get("port"):
+        config.exchange.port += index
     is_first = index == 0 and not build.initial_peers(config)
     initial_peers = [] if is_first else parse_initial_peers(sys.stdin.readline())
     threading.Thread(target=follow_parent, args=(index, emit, stop_point), daemon=True).start()

@@ -121,23 +121,6 @@ def test_a_gpu_or_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not there or machine.gpu().result == "H200, 70.0 GB of 80.0 GB free"
 
 
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("/ip4/127.0.0.1/tcp/1", network.THIS_MACHINE),
-        ("/ip6/::1/tcp/1", network.THIS_MACHINE),
-        ("/ip4/10.1.2.3/tcp/1", network.THIS_NETWORK),
-        ("/ip4/100.64.0.1/tcp/1", network.THIS_NETWORK),
-        ("/ip6/fe80::1/tcp/1", network.THIS_NETWORK),
-        ("/ip4/8.8.8.8/tcp/1", "public"),
-        ("/dns4/example.org/tcp/1", "name"),
-        (f"/ip4/8.8.8.8/tcp/1/p2p/{ID}/p2p-circuit", "relay"),
-    ],
-)
-def test_reachability_of_an_address(address: str, place: str) -> None:
-    assert network.reachable_from(address) == place
-
-
 def test_addresses_that_others_cannot_reach_are_named() -> None:
     local, private, public = (f"/ip4/{ip}/tcp/1/p2p/{ID}" for ip in ("127.0.0.1", "10.0.0.1", "8.8.8.8"))
     assert "exchange.host=0.0.0.0" in network.address_finding([local]).advice

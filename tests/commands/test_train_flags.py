@@ -194,6 +194,8 @@ def test_a_run_can_be_repeated_with_its_options(folder, outerloop):
     ("line", "words"),
     [
         ("outerloop tr", "train"),
+        ("outerloop ho", "host"),
+        ("outerloop host recipe=spa", "recipe=sparseloco recipe=sparta"),
         ("outerloop train recipe=spa", "recipe=sparseloco recipe=sparta"),
         ("outerloop train schedule.s", "schedule.sync_every="),
         ("outerloop report ru", ""),

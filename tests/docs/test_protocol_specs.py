@@ -70,6 +70,7 @@ def test_every_context_of_a_signature_is_specified():
         incarnation_record.INCARNATION,
         incarnation_record.OBJECTION,
         run_manifest.CONTEXT,
+        run_manifest.FORWARDED_CONTEXT,
     }
     table = (PAGES / "transport.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \| (?:session|run|the DHT key)", table, re.MULTILINE)) == used

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import time
@@ -13,6 +12,7 @@ from outerloop.report.units import format_bandwidth
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.probe import Measured, measure
+from outerloop.swarm.p2p.reachability import THIS_MACHINE, THIS_NETWORK, reachable_from
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
@@ -23,7 +23,6 @@ MAX_DIALLED = 3
 """Maximum number of addresses to dial.
 
 Each address is dialed from a separate daemon, because libp2p tries all addresses that it knows for a peer."""
-THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
 LISTEN_ON_ALL_HINT = "set exchange.host=0.0.0.0 to let other machines join"
 PUBLIC_ADDRESS_HINT = (
     "for machines outside this network, open or forward a port and set exchange.port=4242 "
@@ -47,17 +46,6 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
                 yield Finding("nat", None, "routers, relays, hole punching: not tested without a peer", PEER_HINT)
     except UserError as error:
         yield Finding("daemon", False, str(error), LISTEN_HINT)
-
-
-def reachable_from(address: str) -> str:
-    """Return where a multiaddr can be reached from ("public", "relay", ...), judged only by its form."""
-    match = re.match(r"/ip[46]/([^/]+)", address)
-    if "/p2p-circuit" in address:
-        return "relay"
-    if match is None:
-        return "name"
-    ip = ipaddress.ip_address(match[1])
-    return THIS_MACHINE if ip.is_loopback else "public" if ip.is_global else THIS_NETWORK
 
 
 def address_finding(addresses: Sequence[str]) -> Finding:

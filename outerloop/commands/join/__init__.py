@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import signal
 import sys
 from collections.abc import Sequence
 
+from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.join.checks import refuse_failed_checks
 from outerloop.commands.join.offer import ask_peer
@@ -28,7 +30,9 @@ leaves the run at any time. The same command joins it again and continues traini
 EXAMPLES = """\
 examples
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           the address that a peer of the run printed
-  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --yes     do not ask, for example in a service
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --yes     do not ask
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --systemd
+                       print a systemd unit that joins after every reboot; --docker: a docker command
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --port 4242
                        listen on a port that is open in your firewall
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... exchange.open_internet=true
@@ -55,6 +59,7 @@ def parser() -> Parser:
     out.add_argument("--yes", action="store_true", help="join without asking")
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: 0, any free port)")
+    service.add_flags(out)
     return out
 
 
@@ -64,7 +69,12 @@ def main(arguments: Sequence[str]) -> int:
     Raises UserError if an argument is invalid, if the run cannot be joined, or if a check of this machine fails.
     """
     options = parser().parse_intermixed_args(arguments)
+    options.yes = options.yes or service.is_requested(options)
     check(options)
+    if service.is_requested(options):
+        unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
+        print(service.service_text(options, unasked, name="outerloop-join", user=getpass.getuser()), end="")
+        return 0
     signal.signal(signal.SIGTERM, raise_terminated)
     offer = ask_peer(options.address)
     overrides = chosen_overrides(

@@ -8,7 +8,7 @@ import outerloop
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
-from outerloop.swarm.membership.run_manifest import fetch
+from outerloop.swarm.membership.run_manifest import SignedManifest, fetch
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import visit
@@ -28,13 +28,15 @@ class Offer:
     """A peer's description of its run.
 
     manifest   the settings of the run, signed by the peer
-    peer_id    id of the peer
+    peer_id    id of the peer that signed it; another than that in the address if a relay forwarded it
     seen       records of the peers that are in the run now
+    signed     the manifest as it was signed, for a relay
     """
 
     manifest: RunManifest
     peer_id: str
     seen: SeenPeers
+    signed: SignedManifest | None = None
 
 
 def ask_peer(address: str) -> Offer:
@@ -45,9 +47,10 @@ def ask_peer(address: str) -> Offer:
     peer_id = address.rpartition("/p2p/")[2]
     try:
         with visit(initial_peers=[address]) as node:
-            content = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
-            manifest = checked_manifest(content)
-            return Offer(manifest, peer_id, roster_from_dht(node, str(manifest.run))())
+            signed = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
+            manifest = checked_manifest(signed.content if signed else b"")
+            author = signed.peer if signed else peer_id
+            return Offer(manifest, author, roster_from_dht(node, str(manifest.run))(), signed)
     except (NotAllowed, TurnedAway) as error:
         raise UserError(LISTED) from error
     except (Unreachable, BrokenStream, TimeoutError) as error:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from outerloop.commands.doctor.network import without_peer_id
 from outerloop.commands.join.offer import Offer
 from outerloop.commands.status import headline
 from outerloop.config.build import initial_peers
@@ -48,13 +47,20 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
     yield "payload", f"{format_bytes(method.payload_bytes)}, {bits:.3g} bits per parameter and round"
     yield "data", data
     yield "other values", changed(offer)
-    yield "signed by", f"…{offer.peer_id[-8:]}, the peer at {without_peer_id(initial_peers(config)[0])}"
+    yield "signed by", author(offer, initial_peers(config)[0])
     device = pick_device(inner.device, 0)
     yield (
         "this machine",
         f"{config.workers} worker{'s' * (config.workers > 1)} on {device}, {resumes(config.run_dir)},"
         f" listens on {config.exchange.host}",
     )
+
+
+def author(offer: Offer, address: str) -> str:
+    """Return which peer signed the manifest that the peer at `address` sent."""
+    where, _, sender = address.rpartition("/p2p/")
+    forwarded = f"forwarded by …{sender[-8:]}, " if sender != offer.peer_id else ""
+    return f"…{offer.peer_id[-8:]}, {forwarded}the peer at {where}"
 
 
 def training(config: DictConfig) -> str:

@@ -11,10 +11,11 @@ from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, peer_name
-from outerloop.swarm.membership.run_manifest import ManifestService
+from outerloop.swarm.membership.run_manifest import ManifestService, signed
 from outerloop.swarm.membership.run_settings import RunSettings
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.node import Node
@@ -95,9 +96,10 @@ class PeerSession:
             allow=allow,
         )
         self.name = peer_name(options.worker, self.node.peer_id)
-        self._manifest = ManifestService(self.node, run=str(run), content=options.manifest or "")
+        content = (options.manifest or "").encode()
+        self._manifest = ManifestService(self.node, signed(self.node.trust.signatures, run=str(run), content=content))
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
-        self._join_timeout_s = options.join_timeout_s
+        self._join_timeout_s, self._addresses_file = options.join_timeout_s, addresses_file(path)
         settings = options.settings or RunSettings()
         own = Record(
             self.name,
@@ -150,6 +152,12 @@ class PeerSession:
         await self.members.form(timeout_s=timeout_s)
         await self.incarnations.introduce(self.members.names)
         self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))
+        self._remembering = asyncio.create_task(keep_addresses(self._addresses_file, self._others))
+
+    async def _others(self) -> list[Record]:
+        """Return the records of the other peers of the run."""
+        known = self.members.known
+        return [record for record in await self.roster.read() if record.peer_id in known and record.name != self.name]
 
     def end(self) -> None:
         """Withdraw this peer's roster record. Then stop the network thread and the daemon."""

@@ -34,6 +34,7 @@ from outerloop.swarm.p2p.framing import BrokenStream, Stream
 from outerloop.swarm.p2p.greeting import greet
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.swarm.p2p.probe import Probes
+from outerloop.swarm.p2p.reachability import best_first
 from outerloop.swarm.p2p.socket_dir import SocketFolder
 from outerloop.swarm.p2p.transport import Handler, Unreachable
 from outerloop.swarm.resource_exhaustion import EXHAUSTION, raise_file_limit
@@ -53,7 +54,7 @@ class Node:
 
     peer_id: str
     addresses: list[str]
-    """Full multiaddrs at which other peers can join. Those that other machines can reach come first."""
+    """Full multiaddrs at which other peers can join, sorted by reachability.best_first."""
     dht: DHTNode
     member: Callable[[str], bool]
     """Returns whether the peer with this id is a member. Members take precedence over non-members in the DHT and in
@@ -144,8 +145,7 @@ class Node:
         self._p2p = await _attach(self._daemon, self._folder.path)
         self.peer_id = self._p2p.peer_id.to_base58()
         assert self.peer_id == self.trust.signatures.peer_id
-        visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
-        self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
+        self.addresses = best_first(str(address) for address in await self._p2p.get_visible_maddrs())
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
         self.dht = await self._enter_dht(self._p2p)

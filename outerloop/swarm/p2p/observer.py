@@ -46,12 +46,14 @@ def visit(
     announce: Sequence[str] = (),
     observer: bool = True,
     identity_path: Path | None = None,
+    open_internet: bool = False,
 ) -> Iterator[ObserverNode]:
     """Run an observer node for the duration of a `with` block. Raises UserError if the node cannot start.
 
     Args:
         observer: whether the DHT node sends requests but answers none.
         identity_path: file of a key that other peers know. If None, a new key is created, and deleted afterwards.
+        open_internet: whether to relay connections for other peers, and to use relays and hole punching.
     """
     folder = SocketFolder()  # if this process is killed, the next peer on this machine removes the folder
     try:
@@ -61,7 +63,7 @@ def visit(
             port=port,
             announce=announce,
             initial_peers=initial_peers,
-            open_internet=False,
+            open_internet=open_internet,
             observer=observer,
         )
         visitor = ObserverNode(options)

@@ -1,0 +1,82 @@
+"""`outerloop host`: start an open run for volunteers, or continue it, with one line."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from outerloop.commands import service
+from outerloop.commands.arguments import Parser, check_listen_address
+from outerloop.commands.host.settings import check_name, host_overrides, refuse_closed
+from outerloop.commands.invitation import Invitation
+from outerloop.commands.known_peers import answering_peers
+from outerloop.config import build, load
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.run_directory import identity_file
+from outerloop.launcher.train import train
+from outerloop.types import raise_terminated
+
+DESCRIPTION = """\
+Starts an open run: this machine trains, and volunteers join and leave while it does. It prints the line with which they
+join, on a terminal also as a QR code. The same command in the same folder continues the run, also after a crash; if
+volunteers have kept the run going meanwhile, this machine joins them. Ctrl-C saves and leaves.
+
+It is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, exchange.host
+and exchange.port from --host and --port, and exchange.open_internet=true, so that this machine relays connections for
+volunteers behind routers. Options that follow replace them."""
+
+EXAMPLES = """\
+examples
+  outerloop host --name summer                          the default recipe and model
+  outerloop host recipe=outerloop model=small --name summer exchange.max_mbit=20
+  outerloop host --name summer 'exchange.announce=[/ip4/198.51.100.7/tcp/4242]'
+                       behind a router that forwards TCP port 4242; the address is that of the router
+  outerloop host --name summer --systemd                print a systemd unit that runs this command after every reboot
+  outerloop host --name summer --docker                 print a docker command that does the same
+
+what volunteers can join
+  Recipes and parts that outerloop contains, with any values. Runs with code or files of your own, an allow-list or
+  exchange=inprocess are refused; use outerloop train for them. Before an open run, read the threat model: anyone who
+  reaches the port may join.
+
+see also
+  outerloop doctor --host 0.0.0.0 --port 4242           can others reach this machine?
+  outerloop relay ADDRESS                               a second address for volunteers, without training
+  outerloop status ADDRESS --run summer                 who takes part"""
+
+
+def parser() -> Parser:
+    """Return the option parser."""
+    out = Parser("host", example="outerloop host --name summer", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("options", nargs="*", metavar="option=value", help="options of outerloop train")
+    out.add_argument("--name", default="open", help="name of the run (default: open)")
+    out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
+    out.add_argument(
+        "--port", type=int, default=4242, help="TCP port, which others must be able to reach (default: 4242)"
+    )
+    out.add_argument("--qr", action="store_true", help="print the QR code also if the output is not a terminal")
+    service.add_flags(out)
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return the exit code. Raises UserError if an option is invalid or closes the run."""
+    options = parser().parse_intermixed_args(arguments)
+    check_name(options.name)
+    check_listen_address(options.host, options.port)
+    overrides = host_overrides(options.options, name=options.name, host=options.host, port=options.port)
+    config = load.load(overrides)
+    refuse_closed(config)
+    invitation = Invitation(options.name, qr=options.qr, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
+    if service.is_requested(options):
+        name = f"outerloop-{options.name}"
+        print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
+        return 0
+    signal.signal(signal.SIGTERM, raise_terminated)
+    if not build.initial_peers(config):
+        peers = answering_peers(identity_file(Path(config.run_dir), 0))
+        overrides = [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
+    train(load.load(overrides), overrides=overrides, show_address=invitation.show)
+    return 0

@@ -1,0 +1,73 @@
+"""Complete the options of an open run, and refuse options with which volunteers could not join."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+from outerloop.config import load
+from outerloop.config.budget import BUDGETS
+from outerloop.config.build import capabilities
+from outerloop.config.manifest.allowed_options import EXCHANGES
+from outerloop.config.manifest.content import parse
+from outerloop.config.manifest.describe_run import describe
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.options.compose import parse_overrides
+from outerloop.swarm.p2p.reachability import is_loopback
+from outerloop.types import UserError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+"""Form of a run's name. It is also the name of a folder, a systemd unit and a container."""
+ROUNDS = 100_000
+"""Number of rounds unless the user sets it: an open run lasts until it is stopped."""
+GATHER, GOSSIP = EXCHANGES
+
+
+def check_name(name: str) -> None:
+    """Raise UserError unless `name` is a valid name of an open run."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name {name} must be 1 to 40 letters, digits, - or _: pass --name summer")
+
+
+def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> list[str]:
+    """Return the overrides of an open run: those typed by the user, after the defaults for all others.
+
+    Raises UserError if the user typed an option that --name sets, or an invalid one.
+    """
+    keys = [override.key_or_group for override in parse_overrides(typed)]
+    if "exchange.run" in keys:
+        raise UserError("exchange.run is set by --name: leave it out, and pass --name NAME")
+    for text, key in zip(typed, keys, strict=True):
+        if key == "exchange" and text.partition("=")[2] not in EXCHANGES:
+            raise UserError(f"volunteers join over a network, so {text} cannot be hosted: leave it out")
+    own = {
+        "workers": 1,
+        "run_dir": f"runs/{name}",
+        "exchange.run": name,
+        "exchange.host": host,
+        "exchange.port": port,
+        "exchange.open_internet": not is_loopback(host),
+    }
+    own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
+    exchange = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]
+    return [*exchange, *to_overrides({key: value for key, value in own.items() if key not in keys}), *typed]
+
+
+def default_exchange(typed: Sequence[str]) -> str:
+    """Return the exchange of an open run: gossip if the recipe that the user typed gossips, otherwise gather."""
+    recipe = [text for text in typed if parse_overrides([text])[0].key_or_group == "recipe"]
+    return GATHER if capabilities(load.load(recipe)).agrees else GOSSIP
+
+
+def refuse_closed(config: DictConfig) -> None:
+    """Raise UserError if volunteers could not join a run with this configuration."""
+    if config.island.kind != "single":
+        raise UserError("outerloop host starts its workers itself, without torchrun: leave out island=")
+    if not capabilities(config).replicated and config.exchange.peers <= config.workers:
+        raise UserError(
+            "gossip starts with a fixed number of peers: add exchange.peers=N, the number of workers on all machines"
+        )
+    if reason := parse(describe(config).encode()).reason:
+        raise UserError(f"volunteers could not join this run, because {reason}: change this, or run outerloop train")

@@ -1,0 +1,67 @@
+"""Run the node of a relay: forward the manifest, and watch who is in the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from outerloop.commands.join.offer import ask_peer
+from outerloop.commands.observe import roster_from_dht
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.membership.known_addresses import addresses_file, addresses_of, write_addresses
+from outerloop.swarm.membership.manifest_relay import ManifestRelay, read_copy
+from outerloop.swarm.membership.run_manifest import SignedManifest
+from outerloop.swarm.p2p.observer import ObserverNode
+from outerloop.swarm.timeouts import DHT_S, OPEN_S, ROSTER_REFRESH_S
+from outerloop.types import UserError
+
+
+def manifest_of(address: str, identity: Path) -> tuple[SignedManifest, str]:
+    """Return the manifest of the run of the peer at `address`, and "" or why it is the copy on disk.
+
+    Raises UserError if that peer sends no manifest with which a machine can join, and there is no copy.
+    """
+    try:
+        signed = ask_peer(address).signed
+        assert signed is not None
+        return signed, ""
+    except UserError as error:
+        copy = read_copy(identity.parent, peer_of(address), Signatures.of(identity))
+        if copy is None:
+            raise
+        return copy, str(error)
+
+
+def serve_until_alone(
+    node: ObserverNode,
+    manifest: SignedManifest,
+    *,
+    source: str,
+    identity: Path,
+    report: Callable[[str], None],
+    others_answer: Callable[[], bool],
+) -> None:
+    """Forward the manifest, and report the number of peers whenever it changes.
+
+    Return once no peer is in the run as seen from here, although `others_answer`: then the node has to join again.
+    """
+    relay = ManifestRelay(node, manifest, source=source, folder=identity.parent)
+    node.call(relay.serve(), timeout_s=DHT_S)
+    roster, shown = roster_from_dht(node, manifest.run), -1
+    while True:
+        records = [record for record, _ in roster()]
+        if len(records) != shown:
+            shown = len(records)
+            report(f"{shown} {'peer' if shown == 1 else 'peers'} in run {manifest.run}")
+        if found := addresses_of(records):
+            write_addresses(addresses_file(identity), found)
+        elif others_answer():
+            return
+        node.call(relay.refresh(), timeout_s=2 * OPEN_S)
+        time.sleep(ROSTER_REFRESH_S)
+
+
+def peer_of(address: str) -> str:
+    """Return the peer id in a full multiaddr."""
+    return address.rpartition("/p2p/")[2]

@@ -1,0 +1,96 @@
+"""--systemd and --docker: print what keeps a command running across crashes and reboots, without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outerloop.types import UserError
+
+FLAGS = ("--systemd", "--docker")
+STOP_S = 180
+"""Seconds that a stopped command has to save its state: more than supervisor.ANSWER_S + SAVE_S."""
+RESTART_S = 30
+"""Seconds until a command that failed is started again, for example because the network was not up yet."""
+PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
+"""Arguments that systemd reads as they are."""
+
+UNIT = """\
+# {self} | sudo tee /etc/systemd/system/{name}.service
+# sudo systemctl daemon-reload && sudo systemctl enable --now {name}
+# follow it with: journalctl -fu {name}
+[Unit]
+Description={title}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+User={user}
+WorkingDirectory={folder}
+Environment=PYTHONUNBUFFERED=1
+ExecStart={command}
+Restart=on-failure
+RestartSec={restart_s}
+SuccessExitStatus=130 143
+KillMode=mixed
+TimeoutStopSec={stop_s}
+
+[Install]
+WantedBy=multi-user.target
+"""
+DOCKER = """\
+docker run --detach --name {name} --restart unless-stopped --stop-timeout {stop_s} --network host \\
+    --volume outerloop-runs:/work/runs outerloop {command}
+"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --systemd and --docker, which exclude each other."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--systemd", action="store_true", help="print a systemd unit that keeps this command running, and exit"
+    )
+    group.add_argument("--docker", action="store_true", help="print a docker command that does the same, and exit")
+
+
+def is_requested(options: argparse.Namespace) -> bool:
+    """Return whether the user asked for a unit or a docker command."""
+    return bool(options.systemd or options.docker)
+
+
+def service_text(options: argparse.Namespace, arguments: Sequence[str], *, name: str, user: str) -> str:
+    """Return the systemd unit, or the docker command, that runs `outerloop` with these arguments.
+
+    The arguments are those of this command, without FLAGS. `name`: name of the unit or the container. `user`: the
+    account that runs the unit.
+
+    Raises UserError for a folder of results that the container would lose.
+    """
+    arguments = [argument for argument in arguments if argument not in FLAGS]
+    if options.docker:
+        if any(argument.startswith(("run_dir=", "--run-dir")) for argument in arguments):
+            raise UserError("--docker keeps all results in the volume outerloop-runs: leave out the run folder")
+        return DOCKER.format(name=name, stop_s=STOP_S, command=shlex.join(arguments))
+    command = [sys.executable, "-m", "outerloop", *arguments]
+    return UNIT.format(
+        self=shlex.join([*command, "--systemd"]),
+        name=name,
+        title=f"outerloop {arguments[0]} ({name})",
+        user=user,
+        folder=str(Path.cwd()).replace("%", "%%"),
+        command=" ".join(map(quoted, command)),
+        restart_s=RESTART_S,
+        stop_s=STOP_S,
+    )
+
+
+def quoted(argument: str) -> str:
+    """Return an argument of ExecStart as systemd reads it: quoted if needed, with %, $ and quotes escaped."""
+    if PLAIN.fullmatch(argument):
+        return argument
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'.replace("%", "%%").replace("$", "$$")

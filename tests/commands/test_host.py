@@ -1,0 +1,182 @@
+"""`outerloop host`: its options, what it refuses, and what it shows to volunteers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outerloop.commands import host, main
+from outerloop.commands.host.settings import host_overrides, refuse_closed
+from outerloop.commands.invitation import Invitation, join_line, qr_code
+from outerloop.config import load
+from outerloop.types import UserError
+
+ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+LOCAL, LAN, PUBLIC = (f"/ip4/{ip}/tcp/4242/p2p/{ID}" for ip in ("127.0.0.1", "192.168.1.5", "8.8.8.8"))
+
+
+def overrides(*typed: str, name: str = "summer", listen: str = "0.0.0.0") -> list[str]:
+    return host_overrides(typed, name=name, host=listen, port=4242)
+
+
+def error_of(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr("sys.argv", ["outerloop", "host", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--name", "../home"], "--name ../home must be 1 to 40 letters"),
+        (["--port", "65536"], "--port 65536 is not a port"),
+        (["--host", "home"], "--host home is not an IP address"),
+        (["exchange=inprocess"], "volunteers join over a network, so exchange=inprocess cannot be hosted"),
+        (["exchange.run=x"], "exchange.run is set by --name"),
+        (["island=sharded"], "without torchrun"),
+        ([f"exchange.allow=[{ID}]"], "because it has an allow-list"),
+        (["recipe=noloco"], "gossip starts with a fixed number of peers: add exchange.peers=N"),
+        (["model=module", "model._target_=torch.nn.Linear"], "volunteers could not join this run, because"),
+        (["run_dir"], "is not an option"),
+        (["--systemd", "--docker"], "not allowed with"),
+        (["--docker", "run_dir=/data"], "leave out the run folder"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host, "train", lambda *_, **__: pytest.fail("it trains"))
+    assert answer in error_of(arguments, monkeypatch, capsys)
+
+
+def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> None:
+    assert overrides() == [
+        "exchange=swarm_gather",
+        "workers=1",
+        "run_dir='runs/summer'",
+        "exchange.run='summer'",
+        "exchange.host='0.0.0.0'",
+        "exchange.port=4242",
+        "exchange.open_internet=true",
+        "rounds=100000",
+    ]
+    assert load.load(overrides()).exchange.peers == 1
+    typed = overrides("workers=2", "steps=300", "run_dir=x")
+    assert typed[-3:] == ["workers=2", "steps=300", "run_dir=x"]
+    assert not any(text.startswith(("rounds=", "run_dir='")) for text in typed)
+    assert load.load(typed).exchange.peers == 2
+    assert "exchange.open_internet=false" in overrides(listen="127.0.0.1")
+
+
+def test_a_gossip_recipe_is_hosted_with_a_fixed_number_of_peers() -> None:
+    config = load.load(overrides("recipe=noloco", "exchange.peers=3"))
+    refuse_closed(config)
+    assert config.exchange._target_.endswith("SwarmGossip") and config.exchange.peers == 3
+
+
+class Flow:
+    """`outerloop host` without training: what it would train with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, remembered: list[str]) -> None:
+        self.trained: list[Any] = []
+        self.looked_at: list[Path] = []
+        monkeypatch.setattr(host, "train", self.train)
+        monkeypatch.setattr(host, "answering_peers", lambda key: self.looked_at.append(key) or remembered)
+        monkeypatch.setattr(host.signal, "signal", lambda *_: None)
+
+    def train(self, config: Any, *, overrides: list[str], show_address: Any) -> None:
+        self.trained.append(config)
+        show_address([LOCAL, LAN])
+
+
+def test_a_host_that_restarts_joins_the_peers_that_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = Flow(monkeypatch, [LAN])
+    assert host.main(["--name", "summer"]) == 0
+    assert list(flow.trained[0].exchange.initial_peers) == [LAN]
+    assert flow.looked_at[0].parts[-5:] == ("runs", "summer", "workers", "0", "identity.key")
+    said = capsys.readouterr().out
+    assert f"outerloop join {LAN}\n" in said and "forward TCP port 4242" in said
+    flow = Flow(monkeypatch, [])
+    assert host.main([f"exchange.initial_peers=[{PUBLIC}]"]) == 0 and not flow.looked_at
+    assert list(flow.trained[0].exchange.initial_peers) == [PUBLIC]
+
+
+def test_the_join_line_has_the_address_that_most_machines_reach() -> None:
+    assert join_line([LOCAL, LAN, PUBLIC]) == f"outerloop join {PUBLIC}"
+    assert join_line([LOCAL, LAN]) == f"outerloop join {LAN}"
+    assert join_line([LOCAL]) == f"outerloop join {LOCAL} --host 127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "hint"),
+    [
+        ([PUBLIC], ""),
+        ([LAN, LOCAL], "announce the public address of the router with exchange.announce=[/ip4/ADDRESS/tcp/4242]"),
+        ([LOCAL], "listen with --host 0.0.0.0"),
+    ],
+)
+def test_the_reach_of_the_address_is_told(addresses: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Invitation("summer", qr=False, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]").show(addresses)
+    said = capsys.readouterr().out
+    assert "volunteers join run summer with\n" in said
+    assert hint in said if hint else said.count("\n") == 2
+
+
+def fake_segno(drawn: list[str]) -> ModuleType:
+    """The part of segno that is used."""
+    module = ModuleType("segno")
+
+    def make_qr(text: str) -> SimpleNamespace:
+        drawn.append(text)
+        return SimpleNamespace(terminal=lambda out, compact: out.write("▄▀\n" if compact else ""))
+
+    module.make_qr = make_qr  # type: ignore[attr-defined]
+    return module
+
+
+def test_a_qr_code_of_the_join_line_is_drawn_on_request_and_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setitem(sys.modules, "segno", fake_segno(drawn))
+    Invitation("summer", qr=False, announce="").show([PUBLIC])
+    assert not drawn and "▄▀" not in capsys.readouterr().out
+    Invitation("summer", qr=True, announce="").show([PUBLIC])
+    assert drawn == [f"outerloop join {PUBLIC}"] and "▄▀" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    Invitation("summer", qr=False, announce="").show([PUBLIC])
+    assert len(drawn) == 2
+
+
+def test_a_real_qr_code_has_three_corners() -> None:
+    pytest.importorskip("segno")
+    lines = qr_code(join_line([PUBLIC])).splitlines()
+    assert len(lines) > 15 and len({len(line) for line in lines}) == 1
+
+
+def test_without_the_package_it_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "segno", None)
+    assert qr_code("x") == "no QR code: segno is not installed: run pip install 'outerloop-train[host]'"
+    assert "outerloop-train[host]" in error_of(["--qr"], monkeypatch, capsys)
+
+
+def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        host.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "outerloop host --name summer --systemd" in text and "volunteers join and leave" in text
+
+
+def test_a_closed_run_is_refused_also_with_systemd() -> None:
+    with pytest.raises(UserError, match="allow-list"):
+        host.main(["--systemd", f"exchange.allow=[{ID}]"])

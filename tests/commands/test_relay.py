@@ -1,0 +1,58 @@
+"""`outerloop relay`: what it refuses, and which settings it forwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outerloop.commands import main
+from outerloop.commands.join.offer import Offer
+from outerloop.commands.relay import serving
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.membership.manifest_relay import ManifestRelay
+from outerloop.swarm.membership.run_manifest import SignedManifest, signed
+from outerloop.types import UserError
+from tests.support.swarm.dht_scene import id_of, trust
+from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
+
+ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{id_of(1)}"
+OF_HOST = SignedManifest(**signed(trust(1).signatures, run="summer", content=b"{}"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "run outerloop relay ADDRESS"),
+        (["here"], "not a full address like /ip4/"),
+        ([ADDRESS, "--announce", "here"], "--announce: 'here' is not a full address"),
+        ([ADDRESS, "--port", "65536"], "--port 65536 is not a port"),
+        ([ADDRESS, "rounds=5"], "rounds=5"),
+        ([ADDRESS, "--docker", "--run-dir=/data"], "leave out the run folder"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["outerloop", "relay", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert answer in err and err.count("\n") == 1
+
+
+def test_the_copy_is_forwarded_while_the_peer_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = ensure_identity(tmp_path / "identity.key")
+
+    def unreachable(address: str) -> Offer:
+        raise UserError("no answer")
+
+    monkeypatch.setattr(serving, "ask_peer", unreachable)
+    with pytest.raises(UserError, match="no answer"):
+        serving.manifest_of(ADDRESS, identity)
+    own = MemoryTransport(MemoryNetwork(), Signatures.of(identity).peer_id)
+    own.trust = trust(2)
+    ManifestRelay(own, OF_HOST, source=id_of(1), folder=tmp_path)
+    assert serving.manifest_of(ADDRESS, identity) == (OF_HOST, "no answer")
+    with pytest.raises(UserError, match="no answer"):
+        serving.manifest_of(f"/ip4/192.0.2.1/tcp/4/p2p/{id_of(3)}", identity)

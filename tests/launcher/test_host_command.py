@@ -1,0 +1,91 @@
+"""A volunteer joins a run of `outerloop host` through a relay, and a host that was killed finds its run again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.swarm.loopback import eventually
+from tests.support.train_processes import rows
+
+HOST = ["host", "--name", "summer", "--host", "127.0.0.1", "--port", "0", "model=nano", "schedule.sync_every=30"]
+SMALL = ["eval.sequences=16", "eval.every=0", "threads=1"]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "outerloop", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+
+
+def join_line(process: subprocess.Popen[str]) -> list[str]:
+    """The arguments of the line that a host or a relay prints for volunteers."""
+    assert process.stdout
+    said = ""
+    for line in process.stdout:
+        said += line
+        if found := re.match(r" +outerloop (join /ip4/127\.0\.0\.1/tcp/\S+ --host 127\.0\.0\.1)$", line):
+            return found[1].split()
+    raise AssertionError(said)
+
+
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    """Kill the processes at once: alone, a host would wait for the volunteer to return."""
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def rounds_with_two(run_dir: Path) -> list[int]:
+    try:
+        return [row["round"] for row in rows(run_dir) if row["event"] == "round" and row["peers"] == 2]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.timeout(600)
+def test_a_volunteer_joins_through_a_relay_and_its_payload_counts(tmp_path: Path) -> None:
+    started = [start(tmp_path / "host", *HOST, *SMALL)]
+    try:
+        address = join_line(started[0])[1]
+        started.append(start(tmp_path / "relay", "relay", address, "--host", "127.0.0.1", "--port", "0"))
+        joining = join_line(started[1])
+        assert joining[1] != address
+        volunteer = start(tmp_path / "volunteer", *joining, "--yes", *SMALL)
+        started.append(volunteer)
+        folder = tmp_path / "volunteer/runs/join-summer"
+        assert eventually(lambda: volunteer.poll() is not None or len(rounds_with_two(folder)) > 1, limit_s=200)
+        volunteer.send_signal(signal.SIGINT)
+        said = volunteer.communicate(timeout=60)[0]
+        assert volunteer.returncode == 130, said
+        assert f"signed by    …{address[-8:]}, forwarded by …{joining[1][-8:]}" in said, said
+        assert rounds_with_two(tmp_path / "host/runs/summer")
+    finally:
+        end(started)
+
+
+@pytest.mark.timeout(600)
+def test_a_host_that_was_killed_joins_the_volunteer_that_remained(tmp_path: Path) -> None:
+    host = start(tmp_path / "host", *HOST, *SMALL)
+    started = [host]
+    try:
+        started.append(start(tmp_path / "volunteer", *join_line(host), "--yes", *SMALL))
+        folder = tmp_path / "host/runs/summer"
+        remembered = folder / "workers/0/identity.peers"
+        assert eventually(lambda: remembered.exists() and len(rounds_with_two(folder)) > 1, limit_s=200)
+        end([host])
+        before = max(rounds_with_two(folder))
+        started.append(start(tmp_path / "host", *HOST, *SMALL))
+        assert eventually(lambda: max(rounds_with_two(folder), default=0) > before + 1, limit_s=200)
+    finally:
+        end(started)
