@@ -16,6 +16,7 @@ from outerloop.commands.train import train
 from outerloop.config import part_checks
 from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
+from outerloop.launcher.corpus_download import fetch_index
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
 
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
     )
     config = load_settings(offer.manifest, overrides)
+    fetch_index(config)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())
     print("\n".join(summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))))
