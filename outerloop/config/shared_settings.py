@@ -41,7 +41,8 @@ def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
     Paths, data that is not shared by the peers, evaluation, checkpoints, the device and the numbers of local workers
-    and ranks may differ, so they are omitted. The hardware is included if the outer method gives bitwise equal results only on equal hardware.
+    and ranks may differ, so they are omitted. The hardware is included if the outer method gives bitwise equal results
+    only on equal hardware.
 
     `lanes`: number of shards in each message of an island.
     """

@@ -23,8 +23,9 @@ from outerloop.types import UserError, raise_terminated
 DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: the names of a
 recipe and a model that outerloop contains, and numbers. Settings that contain code or paths are refused. This command
-shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. Ctrl-C
-leaves the run at any time. The same command joins again and continues, also after a crash."""
+shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. If the
+peers share their training data, it is downloaded from them first. Ctrl-C leaves the run at any time. The same command
+joins again and continues, also after a crash."""
 
 EXAMPLES = """\
 examples
