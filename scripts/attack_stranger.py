@@ -54,10 +54,10 @@ STALLED_S = 0.5
 """Timeout in seconds for sending one piece. If it is exceeded, all buffers are full, because the peer does not read."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
-    *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
+    *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk", "corpus", "corpus/bulk"),
 )
 PROTOCOLS = ["outerloop/1/probe", "outerloop/1/manifest", *(f"outerloop/1/default/{part}" for part in PARTS)]
-"""All protocols that a peer serves in a run with the default name."""
+"""All protocols that a peer serves in a run with the default name whose peers share their data."""
 
 
 class Stranger:

@@ -32,6 +32,7 @@ from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedul
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
 from outerloop.state.checkpoint import unwrap_parts
+from outerloop.swarm.corpus.folder import corpus_path
 from outerloop.types import Capabilities, Round, UserError
 
 
@@ -60,8 +61,15 @@ def make_peer_exchange(
         "initial_peers": list(initial_peers),
         "identity_path": str(identity_file(run_dir, worker)),
         "on_status": on_status,
+        "corpus": shared_corpus(config),
     } | (settings_to_compare(config, lanes=lanes) if "settings" in node else {})
     return make(node, **{name: value for name, value in options.items() if name in node})
+
+
+def shared_corpus(config: DictConfig) -> str | None:
+    """Return the folder of the training data that the peers of the run serve, or None with any other data."""
+    data = config.data
+    return str(corpus_path(data.folder, data.sha256)) if "sha256" in data else None
 
 
 def make_model(config: DictConfig, corpus: Corpus) -> Module:

@@ -40,6 +40,8 @@ MAY_DIFFER = (
     "checkpoint.keep",
     "checkpoint.hf_every",
     "samples",
+    "corpus",
+    "data.folder",
     "exchange",
     "island",
     "state_device",

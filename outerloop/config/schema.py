@@ -68,6 +68,14 @@ class Samples(Options):
     tokens: Count
 
 
+class SharedData(Options):
+    """Options of the section corpus."""
+
+    share: str | None
+    folder: str | None
+    max_gb: Positive
+
+
 class Network(Options):
     """Options of exchange/shared/node, which exchange=swarm_gather and exchange=swarm_gossip share."""
 
@@ -110,6 +118,7 @@ class Training(Options):
     eval: Evaluation
     checkpoint: Checkpoints
     samples: Samples
+    corpus: SharedData
 
 
 class SwarmTraining(Training):

@@ -16,7 +16,8 @@ from outerloop.protocols import AdaptiveSchedule
 
 ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Options of the exchange that may change when a run is resumed, but must stay equal on all machines."""
-
+CORPUS = "data.sha256"
+"""Hash of the training data that the peers of a run share (data=shared). With other data, machines may differ."""
 
 MAY_DIFFER_IF_WEIGHTED = ("inner.batch", "inner.accumulate", "schedule.sync_every")
 """Options that determine how much work a peer does in a round.
@@ -39,14 +40,16 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
-    Paths, data, evaluation, checkpoints, the device and the numbers of local workers and ranks may differ, so they are
-    omitted. The hardware is included if the outer method gives bitwise equal results only on equal hardware.
+    Paths, data that is not shared by the peers, evaluation, checkpoints, the device and the numbers of local workers
+    and ranks may differ, so they are omitted. The hardware is included if the outer method gives bitwise equal results
+    only on equal hardware.
 
     `lanes`: number of shards in each message of an island.
     """
     local = ("workers", "island", "data", "eval", "checkpoint", "inner.device", "inner.compile")
     shared = {key: value for key, value in training_settings(config).items() if not is_in(key, local)}
     shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
+    shared |= {CORPUS: config.data.sha256} if "sha256" in config.data else {}
     shared |= {"lanes": lanes} if lanes > 1 else {}
     return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})
 

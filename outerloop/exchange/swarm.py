@@ -7,8 +7,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from outerloop.swarm.corpus.folder import CorpusFolder
+from outerloop.swarm.corpus.service import CorpusService
 from outerloop.swarm.membership.common_checkpoint import Held
 from outerloop.swarm.membership.session import NodeOptions, PeerSession
 from outerloop.swarm.membership.status import Status
@@ -59,6 +62,7 @@ class SwarmExchange(ABC):
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         self._rate = limiter_for(options.max_mbit)
+        corpus = CorpusFolder.open(Path(options.corpus)) if options.corpus else None
         presence = PeerSession(options, on_status=on_status, remembers=remembers)
         self.peer = presence.name
         self._presence, self.node, self.members = presence, presence.node, presence.members
@@ -67,6 +71,7 @@ class SwarmExchange(ABC):
         self._pending: list[SwarmPending] = []
         self._closed = False
         self._carriers: Sequence[Bulk] = ()  # the Bulk that transfers payloads comes first
+        self._corpus = CorpusService(self.node, corpus, run=options.run, limiter=self._rate) if corpus else None
         self._after_close = ExitStack()
 
     @contextmanager
@@ -94,7 +99,7 @@ class SwarmExchange(ABC):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of content sent by this peer, counting every copy."""
+        """Bytes of content sent by this peer, counting every copy, except those of the training data."""
         return sum(bulk.bytes_sent for bulk in self._carriers)
 
     @property
@@ -169,6 +174,6 @@ class SwarmExchange(ABC):
         self._pending = [*(earlier for earlier in self._pending if not earlier.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:
-        for part in parts:
+        for part in [*parts, self._corpus] if self._corpus else parts:
             await part.serve()
         await self._presence.appear()

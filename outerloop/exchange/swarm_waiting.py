@@ -58,15 +58,18 @@ class PatientPending(SwarmPending):
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 
 
-def progress_to(on_status: OnStatus) -> Callable[[int, int], None]:
-    """Return a callback that takes (bytes received, total bytes) and reports progress at intervals."""
+def progress_to(on_status: OnStatus, *, what: str = "state of the run") -> Callable[[int, int], None]:
+    """Return a callback that takes (bytes received, total bytes) and reports progress at intervals.
+
+    `what`: name of the content.
+    """
     reported_s = time.monotonic()
 
     def progress(received: int, size: int) -> None:
         nonlocal reported_s
         if received == size or time.monotonic() - reported_s > TELL_S:
             reported_s = time.monotonic()
-            on_status(f"state of the run: {received / 1e6:.1f} of {size / 1e6:.1f} MB received")
+            on_status(f"{what}: {received / 1e6:.1f} of {size / 1e6:.1f} MB received")
 
     return progress
 

@@ -72,6 +72,11 @@ def train(overrides: Sequence[str]) -> int:
 def load_settings(overrides: Sequence[str], *, processes: int) -> DictConfig:
     """Return the settings, with the processes divided into islands. Raises UserError if the settings are invalid."""
     settings = load.load([*overrides, f"workers={processes}"])
+    if settings.corpus.share is not None:
+        raise UserError(
+            "corpus.share does not apply to processes of torchrun, which read the same files: leave it out, or run"
+            " outerloop train without torchrun"
+        )
     ranks = ranks_per_island(settings, processes)
     refuse_island(settings, ranks)
     return load.load([*overrides, f"workers={processes // ranks}", f"island.ranks={ranks}"])

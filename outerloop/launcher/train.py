@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from outerloop.config import part_checks, run_directory
 from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
+from outerloop.launcher import shared_data
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
@@ -53,6 +55,7 @@ def train(
     """
     refuse_missing_packages()
     console, sinks = Console(), make_sinks(config)
+    shared_data.prepare(config, partial(print_line, console))
     part_checks.limit_payloads(config, part_checks.check_parts(config))
     add_manifest(config)
     with closing(run_directory.open_run(config)) as run:

@@ -13,6 +13,7 @@ authenticated sender), the raw binary streams and the DHT. Each entry of this li
     membership         records and rosters; formation of a run; each peer's signed opening statement
     transfer           transfer of content, identified by its hash, from any peers that hold it
     gather             rounds among all peers: payloads, ballots, commits, catching up
+    corpus             the training data of a run, served by all peers and downloaded by newcomers
     state_transfer     transfer of the run's state to a peer that joins late or fell behind
     gossip             rounds in pairs, and the final average of all peers' weights
 """

@@ -102,6 +102,13 @@ def test_other_data_replaces_that_of_the_run_and_a_path_must_be_set(manifest: Ru
     assert not any(text.startswith("data='text'") for text in overrides(of_text, "data=stdlib"))
 
 
+def test_data_that_the_peers_share_cannot_be_replaced(manifest: RunManifest) -> None:
+    shared = replace(manifest, options={**manifest.options, "data": "shared", "data.sha256": "ab" * 32})
+    assert f"data.sha256='{'ab' * 32}'" in overrides(shared, "corpus.max_gb=80")
+    with pytest.raises(UserError, match="train on the corpus that its peers share: leave data= out"):
+        overrides(shared, "data=stdlib")
+
+
 def test_a_hostile_manifest_is_refused(manifest: RunManifest) -> None:
     with pytest.raises(UserError, match=r"sets 'model\._target_'"):
         overrides(replace(manifest, options={**manifest.options, "model._target_": "os.system"}))

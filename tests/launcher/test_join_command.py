@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from outerloop.config import load
+from outerloop.launcher.shared_data import prepare
 from outerloop.launcher.supervisor import SAVE_S
+from outerloop.swarm.corpus.folder import CorpusFolder
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import invitation, rows, start
 
@@ -18,8 +21,8 @@ RUN = ["recipe=sparseloco", "workers=1", "exchange.peers=1", "exchange.run=summe
 RUN += ["schedule.sync_every=30"]  # rounds long enough for a newcomer on a busy machine to catch up
 
 
-def joining(address: str, run_dir: Path) -> subprocess.Popen[str]:
-    own = [f"run_dir={run_dir}", "eval.sequences=16", "eval.every=0", "threads=1"]
+def joining(address: str, run_dir: Path, *options: str) -> subprocess.Popen[str]:
+    own = [f"run_dir={run_dir}", "eval.sequences=16", "eval.every=0", "threads=1", *options]
     command = [sys.executable, "-m", "outerloop", "join", address, "--yes", "--host", "127.0.0.1", *own]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
 
@@ -59,3 +62,35 @@ def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> 
         for process in [first, *joined]:
             process.kill()  # at once: alone, the first machine would wait for the other to return
             process.communicate()
+
+
+@pytest.mark.timeout(600)
+def test_a_machine_downloads_the_text_of_the_run_and_serves_it_to_others(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("".join(f"<{i:08d}>" for i in range(1_000_000)))
+    files, own = str(tmp_path / "book.txt"), f"corpus.folder={tmp_path}/corpus-a"
+    processes = [
+        start(tmp_path / "a", *RUN, "data=text", f"data.files=[{files}]", "corpus.share=book", own, "threads=1")
+    ]
+    try:
+        address = invitation(processes[0]).partition("[")[2].rstrip("]")
+        processes.append(joining(address, tmp_path / "b", f"corpus.folder={tmp_path}/corpus-b"))
+        joined = processes[1]
+        assert eventually(lambda: joined.poll() is not None or len(rounds_with_two(tmp_path / "b")) > 0, limit_s=240)
+        assert joined.poll() is None
+        processes[0].kill()  # from now on, only the machine that joined has the corpus
+        [told] = [row for row in rows(tmp_path / "b") if row["event"] == "address"]
+        (sha256,) = (path.name for path in (tmp_path / "corpus-b").iterdir())
+        of_run = ["data=shared", f"data.sha256='{sha256}'", f"corpus.folder={tmp_path}/corpus-c", "exchange.run=summer"]
+        third = load.load(["recipe=sparseloco", "workers=1", *of_run])
+        third.exchange.initial_peers = told["addresses"][:1]
+        prepare(third, lambda line: None)
+        folder = CorpusFolder.open(tmp_path / "corpus-c" / sha256)
+        assert (tmp_path / "book.txt").read_bytes() in b"".join(
+            bytes(folder.get(sha) or b"") for sha in folder.index.shards
+        )
+    finally:
+        for process in processes:
+            process.kill()
+        said = [process.communicate()[0] for process in processes]
+    assert "corpus book: 10.0 of 10.0 MB received" in said[1], said[1]
+    assert "data=shared (book: 10.0 MB of tokens, of which 10.0 MB are to be downloaded to" in said[1], said[1]

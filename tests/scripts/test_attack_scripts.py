@@ -28,6 +28,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertifica
 from outerloop.swarm.p2p.daemon import MESSAGE_BYTES
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.state_transfer.manifest import Manifest
+from tests.support.swarm import corpus_scene
 
 SESSION = "run/x"
 
@@ -123,7 +124,8 @@ def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, mon
     monkeypatch.setattr(Node, "serve", seen)
     identity = ensure_identity(tmp_path / "identity")
     allow = [Signatures.of(identity).peer_id]
-    SwarmGather(run="default", peers=1, identity_path=str(identity), allow=allow).abort()
+    corpus = str(corpus_scene.empty(tmp_path).path)
+    SwarmGather(run="default", peers=1, identity_path=str(identity), allow=allow, corpus=corpus).abort()
     assert set(attack_stranger.PROTOCOLS) == served
 
 

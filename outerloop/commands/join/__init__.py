@@ -18,14 +18,16 @@ from outerloop.commands.train import train
 from outerloop.config import part_checks
 from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
+from outerloop.launcher.corpus_download import fetch_index
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
 
 DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: the names of a
 recipe and a model that outerloop contains, and numbers. Settings that contain code or paths are refused. This command
-shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. Ctrl-C
-leaves the run at any time. The same command joins it again and continues training, even after a crash."""
+shows the run, asks whether to join, checks this machine, downloads the current state of the run and trains. If the
+peers share their training data, it is downloaded from them first. Ctrl-C leaves the run at any time. The same command
+joins it again and continues training, even after a crash."""
 
 EXAMPLES = """\
 examples
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
     )
     config = load_settings(offer.manifest, overrides)
+    fetch_index(config)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())
     print("\n".join(summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))))

@@ -11,7 +11,7 @@ from outerloop.config import load
 from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.config.manifest.content import RunManifest
 from outerloop.config.option_mapping import to_overrides
-from outerloop.config.shared_settings import fingerprint, shared_settings
+from outerloop.config.shared_settings import CORPUS, fingerprint, shared_settings
 from outerloop.types import UserError
 
 DATA = "data"
@@ -25,6 +25,8 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     """
     keys = [override.key_or_group for override in load.parse_overrides(typed)]
     shared = {**manifest.options, "exchange.run": manifest.run}
+    if DATA in keys and CORPUS in shared:
+        raise UserError("all machines of this run train on the corpus that its peers share: leave data= out")
     if DATA in keys:
         shared = {key: value for key, value in shared.items() if key.split(".")[0] != DATA}
     elif missing := [key for key in manifest.needs if key not in keys]:

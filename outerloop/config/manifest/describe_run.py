@@ -63,8 +63,8 @@ def describe(config: DictConfig) -> str:
 
 
 def needed_options(config: DictConfig) -> tuple[str, ...]:
-    """Return the paths that a machine must set itself to join this run."""
-    return tuple(key for key in NEEDED if OmegaConf.select(config, key))
+    """Return the paths that a machine must set itself to join this run. Peers that share data send it instead."""
+    return () if "sha256" in config.data else tuple(key for key in NEEDED if OmegaConf.select(config, key))
 
 
 def shared_options(config: DictConfig) -> dict[str, Any]:

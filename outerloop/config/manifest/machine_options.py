@@ -14,7 +14,16 @@ PROGRAM = (
     "workers_as",
     *(
         f"exchange.{name}"
-        for name in ("worker", "identity_path", "initial_peers", "fingerprint", "settings", "manifest", "on_status")
+        for name in (
+            "worker",
+            "identity_path",
+            "initial_peers",
+            "fingerprint",
+            "settings",
+            "corpus",
+            "manifest",
+            "on_status",
+        )
     ),
     "exchange.allow",
     "exchange.reform",
@@ -35,7 +44,8 @@ MACHINE = (
     "eval",
     "checkpoint",
     "samples",
-    *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer")),
+    "corpus",
+    *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer", "folder")),
     *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""

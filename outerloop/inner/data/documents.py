@@ -63,6 +63,16 @@ class Documents:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.encoding.tokenizer()
 
+    @property
+    def tokenizer_identity(self) -> str:
+        """Identity of the tokenizer (tokenization.py)."""
+        return self.encoding.identity
+
+    def tokens(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the training and the validation tokens, each as the documents joined in the order of their names."""
+        split = self.split()
+        return (self._read(split[0]), self._read(split[1])) if split else self._unsplit()
+
     def split(self) -> tuple[list[Document], list[Document]] | None:
         """Return (training, validation) documents, or None if the held-out share of the bytes is not 1 % to 20 %."""
         training: list[Document] = []
@@ -88,22 +98,22 @@ class Documents:
 
     def _training(self, rank: int, size: int) -> np.ndarray:
         split = self.split()
-        if split is None:
-            tokens = self._read(self.documents)
-            tokens = tokens[: training_length(len(tokens))]
-            return tokens[rank_span(len(tokens), rank, size)]
-        shares = self.documents_by_worker(split[0], size)
-        if self.whole_packages or is_fair(shares):
-            return self._read(shares[rank])
-        tokens = self._read(split[0])
+        if split is not None:
+            shares = self.documents_by_worker(split[0], size)
+            if self.whole_packages or is_fair(shares):
+                return self._read(shares[rank])
+        tokens = self._read(split[0]) if split else self._unsplit()[0]
         return tokens[rank_span(len(tokens), rank, size)]
 
     def _validation(self) -> np.ndarray:
         split = self.split()
-        if split is not None:
-            return self._read(split[1])
+        return self._read(split[1]) if split else self._unsplit()[1]
+
+    def _unsplit(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first 95 % and the last 5 % of the joined text, for training and for validation."""
         tokens = self._read(self.documents)
-        return tokens[training_length(len(tokens)) :]
+        length = training_length(len(tokens))
+        return tokens[:length], tokens[length:]
 
     def _read(self, documents: Sequence[Document]) -> np.ndarray:
         if not documents:

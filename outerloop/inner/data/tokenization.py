@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,10 +15,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+BYTES = "bytes"
+
+
 class Encoding(Protocol):
     """Converts documents to token ids."""
 
     vocab_size: int
+    identity: str
+    """Identity of the tokenizer: "bytes", or the result of `identity_of`."""
 
     def encode(self, document: bytes) -> np.ndarray:
         """Return the token ids of one document, given as UTF-8 bytes, with the end-of-text token, if any, appended."""
@@ -29,6 +36,7 @@ class Bytes:
     """An encoding whose token ids are byte values. Documents end with byte 0. It needs no download."""
 
     vocab_size = 256
+    identity = BYTES
 
     def encode(self, document: bytes) -> np.ndarray:
         return np.frombuffer(document + b"\0", dtype=np.uint8)
@@ -43,6 +51,7 @@ class LocalTokenizer:
     def __init__(self, folder: str) -> None:
         self._tokenizer = load_tokenizer(folder)
         self.vocab_size = len(self._tokenizer)
+        self.identity = identity_of(self._tokenizer)
         eos = self._tokenizer.eos_token_id
         self._end = [] if eos is None else [eos]
 
@@ -72,6 +81,12 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
             f"data.tokenizer={folder} contains no Hugging Face tokenizer; pass a folder written by save_pretrained, "
             "or set data.tokenizer=null"
         ) from error
+
+
+def identity_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the identity of a tokenizer: the sha256 of its vocabulary, in hexadecimal."""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:

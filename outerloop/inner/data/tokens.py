@@ -20,7 +20,7 @@ from torch import Tensor
 from outerloop.inner.data.corpus import check_rank
 from outerloop.inner.data.file_patterns import match_files
 from outerloop.inner.data.partition import rank_span, training_length
-from outerloop.inner.data.tokenization import load_tokenizer
+from outerloop.inner.data.tokenization import identity_of, load_tokenizer
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
 
@@ -28,23 +28,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HEADER_INTS = 256
+HEADER_BYTES = 4 * HEADER_INTS
 DTYPES: dict[tuple[int, int], np.dtype] = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Tokens [start, stop) of one file."""
+    """Tokens [start, stop) of one file, whose tokens begin after `header_bytes`."""
 
     path: Path
     dtype: np.dtype
     start: int
     stop: int
+    header_bytes: int = HEADER_BYTES
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def read(self) -> np.ndarray:
-        offset = HEADER_INTS * 4 + self.start * self.dtype.itemsize
+        offset = self.header_bytes + self.start * self.dtype.itemsize
         return np.fromfile(self.path, dtype=self.dtype, count=len(self), offset=offset)
 
 
@@ -58,17 +60,20 @@ def open_shard(path: Path) -> Shard:
             "(uint16) and magic 20240801 version 7 (uint32); convert the file or set data=text"
         )
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
-    available = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
+    available = (path.stat().st_size - HEADER_BYTES) // shard.dtype.itemsize
     if available < tokens:
         raise UserError(f"{path}: the header states {tokens} tokens, but the file has {available}; copy the file again")
     return shard
 
 
 class Shards:
-    """A read-only array of the tokens in several shards, joined end to end."""
+    """A read-only array of the tokens in several shards, joined end to end.
 
-    def __init__(self, shards: Sequence[Shard], *, vocab_size: int) -> None:
-        self.shards, self.vocab_size = list(shards), vocab_size
+    `mend`: advice for the user if a token id is not below `vocab_size`.
+    """
+
+    def __init__(self, shards: Sequence[Shard], *, vocab_size: int, mend: str) -> None:
+        self.shards, self.vocab_size, self.mend = list(shards), vocab_size, mend
         self.ends = np.cumsum([len(shard) for shard in self.shards])
 
     def __len__(self) -> int:
@@ -80,7 +85,7 @@ class Shards:
 
     def view(self, window: slice) -> Shards:
         """Return a part of the tokens as `Shards`, without reading the files."""
-        return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
+        return Shards(list(self._pieces(window)), vocab_size=self.vocab_size, mend=self.mend)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
         """Yield the overlap of each shard with the window, in order. Shards without tokens are skipped."""
@@ -97,8 +102,7 @@ class Shards:
         tokens = shard.read()
         if tokens.max() >= self.vocab_size:
             raise UserError(
-                f"{shard.path}: token id {tokens.max()} is not below data.vocab_size={self.vocab_size}; "
-                "set data.vocab_size=N to the vocabulary size of the tokenizer that made the file"
+                f"{shard.path}: token id {tokens.max()} is not below data.vocab_size={self.vocab_size}; {self.mend}"
             )
         return tokens
 
@@ -137,5 +141,16 @@ class TokenShards:
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self._tokenizer
 
+    def tokens(self) -> tuple[Shards, Shards]:
+        """Return the training and the validation tokens."""
+        return self.train, self.val
+
+    @property
+    def tokenizer_identity(self) -> str:
+        """Identity of the tokenizer (tokenization.py), or "" if it is unknown."""
+        return "" if self._tokenizer is None else identity_of(self._tokenizer)
+
     def _open(self, files: Sequence[str], option: str) -> Shards:
-        return Shards([open_shard(path) for path in match_files(files, option=option)], vocab_size=self.vocab_size)
+        shards = [open_shard(path) for path in match_files(files, option=option)]
+        mend = "set data.vocab_size=N to the vocabulary size of the tokenizer that made the file"
+        return Shards(shards, vocab_size=self.vocab_size, mend=mend)

@@ -44,8 +44,9 @@ class NodeOptions:
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
     manifest          the settings of the run, for machines that run `outerloop join`; None: the run has its own program
+    corpus            folder of the training data that this peer serves to newcomers; None: none
     max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
-    max_mbit          upload rate limit for payloads and state, in Mbit/s; None: no limit
+    max_mbit          upload rate limit for payloads, state and data, in Mbit/s; None: no limit
     on_status         called with each one-line status message, e.g. what this peer waits for; None: log the line
     """
 
@@ -63,6 +64,7 @@ class NodeOptions:
     fingerprint: str = ""
     settings: RunSettings | None = None
     manifest: str | None = None
+    corpus: str | None = None
     max_blob_bytes: int | None = None
     max_mbit: float | None = None
     on_status: Callable[[str], None] | None = None

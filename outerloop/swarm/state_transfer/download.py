@@ -20,9 +20,10 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Transport, Unreachable
 from outerloop.swarm.state_transfer.donor import content_of, protocol_of
 from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut, max_bytes
-from outerloop.swarm.storage import Buffer, Disk
+from outerloop.swarm.storage import Disk
 from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import EmptyStore
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MalformedMessage, checked_int, digest
@@ -43,7 +44,7 @@ class Download:
         self._disk = disk
         self.bulk = Bulk(
             transport,
-            _Nothing(),
+            EmptyStore(),
             run=content_of(run),
             allowed=lambda peer_id: False,
             max_per_source=TRANSFERS_AT_ONCE,  # chunks are small, and there may be only one donor
@@ -156,13 +157,6 @@ class Download:
         for name in held - needed:
             self._disk.remove(name)
         return held & needed
-
-
-class _Nothing:
-    """An empty content source, for a downloader that serves nothing."""
-
-    def get(self, sha: bytes) -> Buffer | None:
-        return None
 
 
 def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:

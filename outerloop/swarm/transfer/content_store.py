@@ -9,6 +9,8 @@ import hashlib
 import io
 from typing import Protocol
 
+from outerloop.swarm.storage import Buffer
+
 
 class ReceiveBuffer(Protocol):
     """A buffer that is written sequentially from its beginning."""
@@ -78,3 +80,10 @@ class ContentStore:
 
     def get(self, sha: bytes) -> bytes | None:
         return self._held.get(sha)
+
+
+class EmptyStore:
+    """A store without content, for a peer that downloads but serves nothing."""
+
+    def get(self, sha: bytes) -> Buffer | None:
+        return None

@@ -27,12 +27,19 @@ class RateLimiter:
     """A rate limiter. `take` waits until the bytes of all earlier calls would have been sent at the limit.
 
     `bytes_per_s`: the limit, or None for no limit. Idle time earns no credit: t seconds after the first call, at most
-    `bytes_per_s` * t bytes plus the bytes of one call have been sent.
+    `bytes_per_s` * t bytes plus the bytes of one call have been sent. `within`: a limiter that also counts the bytes.
     """
 
-    def __init__(self, bytes_per_s: float | None) -> None:
+    def __init__(self, bytes_per_s: float | None, *, within: RateLimiter | None = None) -> None:
         self.bytes_per_s = bytes_per_s
+        self._within = within
         self._free_at_s = 0.0
+
+    def part(self, share: float) -> RateLimiter:
+        """Return a limiter for a share of this rate, but at least MIN_BYTES_PER_S. Its bytes also count here."""
+        if self.bytes_per_s is None:
+            return self
+        return RateLimiter(max(share * self.bytes_per_s, MIN_BYTES_PER_S), within=self)
 
     async def take(self, count: int) -> None:
         """Wait until `count` bytes may be sent."""
@@ -42,6 +49,8 @@ class RateLimiter:
         turn_s = max(now_s, self._free_at_s)
         self._free_at_s = turn_s + count / self.bytes_per_s
         await asyncio.sleep(turn_s - now_s)
+        if self._within is not None:
+            await self._within.take(count)
 
 
 def limiter_for(max_mbit: float | None) -> RateLimiter:

@@ -1,0 +1,83 @@
+"""Write a corpus of this machine as token shards, so that the other machines of a run can download it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from outerloop.inner.data.windows import TokenArray
+from outerloop.swarm.corpus.folder import CorpusFolder, corpus_path
+from outerloop.swarm.corpus.index import MAX_SHARDS, MAX_VOCAB, NAME, SHARD_BYTES, CorpusIndex, token_bytes
+from outerloop.types import UserError
+
+
+@runtime_checkable
+class Publishable(Protocol):
+    """A corpus whose tokens can be published."""
+
+    vocab_size: int
+
+    @property
+    def tokenizer_identity(self) -> str:
+        """Identity of the tokenizer (tokenization.py), or "" if it is unknown."""
+        ...
+
+    def tokens(self) -> tuple[TokenArray, TokenArray]:
+        """Return the training and the validation tokens."""
+        ...
+
+
+def publish(corpus: Publishable, *, name: str, folder: str | None) -> CorpusFolder:
+    """Write the corpus to its folder inside `folder` (null: ~/.cache/outerloop/corpus), and return that folder.
+
+    The tokens are read once to compute the hashes, and once more if shards are missing in the folder. Raises UserError
+    if the corpus cannot be published, or if the disk has no space for it.
+    """
+    train, val = corpus.tokens()
+    refuse(corpus, name, len(train), len(val))
+    index = CorpusIndex(
+        name=name,
+        vocab_size=corpus.vocab_size,
+        tokenizer=corpus.tokenizer_identity,
+        train_tokens=len(train),
+        val_tokens=len(val),
+        shards=tuple(hashlib.sha256(shard).digest() for shard in shards(train, val, corpus.vocab_size)),
+    )
+    out = CorpusFolder.create(corpus_path(folder, index.sha.hex()), index)
+    with out.writing():
+        out.refuse_full_disk()
+        if out.missing():
+            for sha, shard in zip(index.shards, shards(train, val, corpus.vocab_size), strict=True):
+                out.write(sha, shard)
+    return out
+
+
+def refuse(corpus: Publishable, name: str, train: int, val: int) -> None:
+    """Raise UserError if the corpus has no name, no tokens or too many. `train`, `val`: numbers of tokens."""
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"corpus.share={name!r} must be 1 to 64 letters, digits, spaces and _ . , : + -: set corpus.share=data"
+        )
+    if corpus.vocab_size > MAX_VOCAB or not (train and val):
+        raise UserError(
+            f"a corpus of {train} training and {val} validation tokens with {corpus.vocab_size} ids cannot be shared:"
+            f" it needs tokens of both kinds and at most {MAX_VOCAB} ids"
+        )
+    size_bytes, most = (train + val) * token_bytes(corpus.vocab_size), MAX_SHARDS * SHARD_BYTES
+    if size_bytes > most:
+        raise UserError(
+            f"the corpus has {size_bytes / 1e9:.0f} GB of tokens, and at most {most / 1e9:.0f} GB can be shared: leave"
+            " out some files"
+        )
+
+
+def shards(train: TokenArray, val: TokenArray, vocab_size: int) -> Iterator[bytes]:
+    """Yield the bytes of each shard of the training tokens followed by the validation tokens."""
+    dtype = np.dtype(f"<u{token_bytes(vocab_size)}")
+    each = SHARD_BYTES // dtype.itemsize
+    for start in range(0, len(train) + len(val), each):
+        rest = slice(max(0, start - len(train)), max(0, start + each - len(train)))
+        yield np.concatenate([train[start : start + each], val[rest]]).astype(dtype).tobytes()

@@ -1,0 +1,104 @@
+"""Download the corpus of a run from its peers: the index before the user is asked, the shards before training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig
+
+from outerloop.config.build import initial_peers, shared_corpus
+from outerloop.config.run_directory import identity_file
+from outerloop.exchange.swarm_waiting import progress_to
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.corpus import download as from_peers
+from outerloop.swarm.corpus.folder import INDEX, CorpusFolder
+from outerloop.swarm.membership.roster import read_roster
+from outerloop.swarm.p2p.observer import ObserverNode, visit
+from outerloop.swarm.timeouts import DHT_S
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.types import UserError
+
+T = TypeVar("T")
+
+
+def fetch_index(config: DictConfig) -> None:
+    """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
+
+    Raises UserError if no peer sends it, or if this machine refuses to download the corpus.
+    """
+    path = shared_corpus(config)
+    if path is None:
+        return
+    if not (Path(path) / INDEX).exists():
+        with source_peers(config) as (node, peers):
+            index = result_of(node, from_peers.fetch_index(node, Path(path).name, peers, run=run_id(config)))
+        CorpusFolder.create(Path(path), index)
+    refuse_download(CorpusFolder.open(Path(path)), max_gb=config.corpus.max_gb)
+
+
+def download(config: DictConfig, tell: Callable[[str], None]) -> None:
+    """Download what this machine does not have of the run's corpus. Raises UserError if that fails."""
+    fetch_index(config)
+    folder = CorpusFolder.open(Path(str(shared_corpus(config))))
+    with folder.writing():
+        if not folder.missing():
+            return
+        progress = progress_to(tell, what=f"corpus {folder.index.name}")
+        with source_peers(config) as (node, peers):
+            result_of(node, from_peers.fetch_shards(node, folder, peers, run=run_id(config), progress=progress))
+
+
+def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
+    """Raise UserError if shards are missing and the corpus is larger than `max_gb`, or the disk has no space for it."""
+    size_gb = folder.index.size_bytes / 1e9
+    if size_gb > max_gb and folder.missing():
+        raise UserError(
+            f"the corpus {folder.index.name} of this run has {size_gb:.1f} GB, more than corpus.max_gb={max_gb:g}: set"
+            f" corpus.max_gb={math.ceil(size_gb)} to download it"
+        )
+    folder.refuse_full_disk()
+
+
+@contextmanager
+def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]:
+    """Yield a node that takes no part in the run, and the ids of the peers to download from.
+
+    These are the initial peers, and in an open run all others of its roster. In a run with an allow-list, the node has
+    the key of this machine's first worker. Raises UserError if there is no initial peer, or if none answers.
+    """
+    addresses = initial_peers(config)
+    if not addresses:
+        raise UserError(
+            "the corpus of this run is not on this machine: run outerloop join with the address of a peer, or set"
+            " exchange.initial_peers"
+        )
+    key = None
+    if config.exchange.allow and config.run_dir:
+        key = ensure_identity(identity_file(Path(config.run_dir), 0))
+    with visit(initial_peers=addresses, identity_path=key) as node:
+        initial = [address.rpartition("/p2p/")[2] for address in addresses]
+        seen = node.call(read_roster(node.dht, run_id(config)), timeout_s=2 * DHT_S)
+        others = [record.peer_id for record, age_s in seen]
+        yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
+
+
+def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a download in the node's thread. Raises UserError if no peer delivers."""
+    future = node.spawn(work)
+    try:
+        return future.result()
+    except ContentUnavailable as error:
+        raise UserError(
+            f"the corpus of this run could not be downloaded ({error}): run the same command again, which resumes"
+        ) from error
+    finally:
+        future.cancel()
+
+
+def run_id(config: DictConfig) -> str:
+    """Return the name of the run, as it is part of protocol names."""
+    return str(config.exchange.get("run") or "default")

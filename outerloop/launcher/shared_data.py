@@ -1,0 +1,47 @@
+"""Publish this machine's data to the run, or download the run's corpus, before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.config.build import shared_corpus
+from outerloop.config.instantiate import make
+from outerloop.config.options.search_path import config_dir
+from outerloop.inner.data.publish import Publishable, publish
+from outerloop.types import UserError
+
+Tell = Callable[[str], None]
+
+
+def prepare(config: DictConfig, tell: Tell) -> None:
+    """Bring the training data of the run to this machine. `tell`: called with each line for the user.
+
+    With corpus.share, this machine's data is published, and `config.data` becomes the published corpus. Raises
+    UserError if that is not possible, or if the peers of the run do not send the corpus.
+    """
+    if config.corpus.share is not None:
+        share(config, tell)
+    elif shared_corpus(config):
+        from outerloop.launcher.corpus_download import download  # imports hivemind, which other runs do not need
+
+        download(config, tell)
+
+
+def share(config: DictConfig, tell: Tell) -> None:
+    """Publish the data of this machine, and train on the published corpus."""
+    data = config.data
+    corpus = None if "sha256" in data else make(data)
+    if not isinstance(corpus, Publishable):
+        raise UserError(
+            "corpus.share publishes text files and token shards of this machine, and this data is neither: set"
+            " data=text, data=tokens or data=stdlib, or leave corpus.share out"
+        )
+    tell(f"corpus {config.corpus.share}: computing its hash")
+    folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder)
+    config.data = OmegaConf.load(config_dir() / "data" / "shared.yaml")
+    config.data.sha256, config.data.tokenizer = folder.path.name, data.get("tokenizer")
+    config.corpus.share = None
+    size_mb = folder.index.size_bytes / 1e6
+    tell(f"corpus {folder.index.name}: {size_mb:,.1f} MB in {folder.path}, for all machines of the run")

@@ -1,0 +1,102 @@
+"""Download a corpus: its index from the first peer that has it, and its shards in parallel from all peers.
+
+All content is checked against its hash. Shards that are on disk are not downloaded again, so an interrupted download
+resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from outerloop.swarm.corpus.folder import CorpusFolder, verified_index
+from outerloop.swarm.corpus.index import MAX_INDEX_BYTES, SHARD_BYTES, CorpusIndex
+from outerloop.swarm.corpus.service import CorpusService, shards_of
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.transport import Transport, Unreachable, protocol_name
+from outerloop.swarm.resource_exhaustion import EXHAUSTION
+from outerloop.swarm.timeouts import INDEX_S, PULL_S, limit
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import EmptyStore
+from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MalformedMessage
+
+Progress = Callable[[int, int], None]
+
+
+async def fetch_index(transport: Transport, sha256: str, peers: Sequence[str], *, run: str) -> CorpusIndex:
+    """Return the index with this sha256 (hexadecimal) from the first of the peers (ids) that sends it.
+
+    Raises ContentUnavailable, with the reason for each peer, if none does.
+    """
+    reasons = []
+    for peer in peers:
+        try:
+            async with limit(INDEX_S), transport.open_stream(peer, protocol_name(run, CorpusService.service)) as stream:
+                await stream.send_object({})
+                return verified_index(await stream.receive(at_most=MAX_INDEX_BYTES), sha256)
+        except (BrokenStream, Unreachable, TimeoutError, MalformedMessage) as error:
+            reasons.append(f"{peer}: {error or 'no answer in time'}")
+    raise ContentUnavailable("; ".join(reasons) or "no peer is known")
+
+
+async def fetch_shards(
+    transport: Transport, folder: CorpusFolder, peers: Sequence[str], *, run: str, progress: Progress
+) -> None:
+    """Download the shards that are not in the folder from the peers (ids).
+
+    `progress` is called with the number of bytes in the folder or received, and the size of the corpus. Raises
+    ContentUnavailable if no peer delivers a shard.
+    """
+    await _ShardDownload(transport, folder, peers, run=run, progress=progress).run()
+
+
+class _ShardDownload:
+    """Downloads the missing shards of one corpus, at most TRANSFERS_AT_ONCE at a time."""
+
+    def __init__(
+        self, transport: Transport, folder: CorpusFolder, peers: Sequence[str], *, run: str, progress: Progress
+    ) -> None:
+        self._folder, self._peers, self._progress = folder, list(peers), progress
+        self._bulk = Bulk(
+            transport,
+            EmptyStore(),
+            run=shards_of(run),
+            allowed=lambda peer_id: False,
+            max_per_source=TRANSFERS_AT_ONCE,  # shards are small, and there may be only one source
+        )
+        self._turns = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        self._missing = folder.missing()
+        self._size = sum(folder.index.lengths().values())
+        self._held = self._size - sum(self._missing.values())
+        self._arrived: dict[bytes, int] = {}
+
+    async def run(self) -> None:
+        tasks = [asyncio.create_task(self._fetch(number, sha)) for number, sha in enumerate(self._missing)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _fetch(self, number: int, sha: bytes) -> None:
+        """Download one shard. Each shard starts with another source."""
+        first = number % max(1, len(self._peers))
+        sources = self._peers[first:] + self._peers[:first]
+        async with self._turns:
+            content = await self._bulk.get(
+                sha,
+                self._missing[sha],
+                sources,
+                at_most=SHARD_BYTES,
+                timeout_s=PULL_S,
+                progress=lambda arrived, length: self._count(sha, arrived),
+            )
+            await EXHAUSTION.wait_out(
+                lambda: asyncio.to_thread(self._folder.write, sha, content), where=str(self._folder.path)
+            )
+
+    def _count(self, sha: bytes, arrived: int) -> None:
+        self._arrived[sha] = arrived
+        self._progress(self._held + sum(self._arrived.values()), self._size)

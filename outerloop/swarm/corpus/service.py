@@ -1,0 +1,51 @@
+"""Serve a corpus: its index by service `corpus`, and its shards by service `bulk` of RUN/corpus.
+
+    outerloop/1/RUN/corpus    {} ->   <- one frame: the index
+
+A machine asks before it is a member of the run. The index is public, so its bytes are limited (admission.py). Shards
+are admitted like the requests of a newcomer: limited in number, and by the upload rate.
+"""
+
+from __future__ import annotations
+
+from outerloop.swarm.corpus.folder import CorpusFolder
+from outerloop.swarm.p2p.framing import Stream
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.uploads import RateLimiter
+
+UPLOAD_SHARE = 0.5
+"""Share of exchange.max_mbit that shards may use, so that payloads never wait long for them."""
+
+
+class CorpusService(RpcService):
+    """Serves the corpus in a folder to any peer that the allow-list admits.
+
+    `limiter`: rate limit of all uploads of this peer. `bulk` uploads the shards.
+    """
+
+    service = "corpus"
+
+    def __init__(self, transport: Transport, folder: CorpusFolder, *, run: str, limiter: RateLimiter) -> None:
+        super().__init__(transport, run=run)
+        self._index = folder.index.to_bytes()
+        self.bulk = Bulk(transport, folder, run=shards_of(run), allowed=as_newcomer, limiter=limiter.part(UPLOAD_SHARE))
+
+    async def serve(self) -> None:
+        """Start answering requests for the index and the shards."""
+        await super().serve()
+        await self.bulk.serve()
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        await stream.send(self._index)
+        await stream.ended()
+
+
+def as_newcomer(peer_id: str) -> bool:
+    """Admit every peer, but with the limits of a newcomer, not those of public requests (transport.anybody)."""
+    return True
+
+
+def shards_of(run: str) -> str:
+    """Return the run name under which shards are transferred."""
+    return f"{run}/corpus"
