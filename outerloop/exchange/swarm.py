@@ -161,7 +161,11 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. It raises UserError if another process uses this peer's identity."""
+        """Start work in the network thread.
+
+        It raises UserError if another process uses this peer's identity, or if this peer may no longer take part.
+        """
+        self._presence.check_admitted()
         return self.node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:

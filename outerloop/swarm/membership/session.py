@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
+from outerloop.swarm.access.invite_register import ADDRESS, InviteRegister, folder_of
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.membership.invite_service import InviteService
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, peer_name
@@ -20,6 +22,7 @@ from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
+from outerloop.types import UserError
 
 INTRODUCTIONS_S = 4 * VIEW_S
 """Time limit for introducing this process to the peers present, and again to the members once the run has formed."""
@@ -97,6 +100,8 @@ class PeerSession:
         self.name = peer_name(options.worker, self.node.peer_id)
         self._manifest = ManifestService(self.node, run=str(run), content=options.manifest or "")
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
+        self._access = Folder(folder_of(path)).cleared() if allow else None
+        self._invites = self._invite_service(self._access, str(run)) if self._access else None
         self._join_timeout_s = options.join_timeout_s
         settings = options.settings or RunSettings()
         own = Record(
@@ -124,6 +129,18 @@ class PeerSession:
         )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
+    def _invite_service(self, disk: Folder, run: str) -> InviteService:
+        register = InviteRegister(disk, self.node.trust, run=run, on_removed=self._stop)
+        return InviteService(self.node, register, run=run)
+
+    def _stop(self, why: str) -> None:
+        self.incarnations.stop(_no_longer_admitted(why))
+
+    def check_admitted(self) -> None:
+        """Raise UserError if this peer was invited for a number of rounds that is over, or was removed."""
+        if why := self.node.trust.allow.why_not(self.node.peer_id):
+            raise _no_longer_admitted(why)
+
     async def appear(self) -> None:
         """Start the membership services, and publish this peer's roster record.
 
@@ -133,6 +150,10 @@ class PeerSession:
         await self.mismatched.serve()
         await self.incarnations.serve()
         await self._manifest.serve()
+        if self._invites is not None and self._access is not None:
+            await self._invites.serve()
+            await self._access.write(ADDRESS, self.node.addresses[0].encode())
+            self._keeping_up = asyncio.create_task(self._invites.keep_up())
         await self.roster.publish()
 
     def form(self) -> None:
@@ -157,3 +178,7 @@ class PeerSession:
             self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:
             self.node.close()
+
+
+def _no_longer_admitted(why: str) -> UserError:
+    return UserError(f"this peer {why}: to take part again, ask the operator of a listed peer")
