@@ -40,7 +40,7 @@ def roster_key(run: str) -> str:
 
 
 class ListedRoster(RpcService):
-    """Stores this peer's record and those received from the listed and invited peers. `records` signs and verifies them."""
+    """Stores this peer's record and those of the listed and invited peers. `records` signs and verifies them."""
 
     service = ROSTER
 

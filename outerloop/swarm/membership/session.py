@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
@@ -24,6 +25,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 from outerloop.types import UserError
 
+T = TypeVar("T")
 INTRODUCTIONS_S = 4 * VIEW_S
 """Time limit for introducing this process to the peers present, and again to the members once the run has formed."""
 
@@ -136,10 +138,16 @@ class PeerSession:
     def _stop(self, why: str) -> None:
         self.incarnations.stop(_no_longer_admitted(why))
 
-    def check_admitted(self) -> None:
-        """Raise UserError if this peer was invited for a number of rounds that is over, or was removed."""
+    async def while_admitted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` and return its result.
+
+        Raises UserError if another process uses this peer's identity, if this peer was removed, or if it was invited
+        for a number of rounds that is over.
+        """
         if why := self.node.trust.allow.why_not(self.node.peer_id):
+            work.close()
             raise _no_longer_admitted(why)
+        return await self.incarnations.unless_stopped(work)
 
     async def appear(self) -> None:
         """Start the membership services, and publish this peer's roster record.
