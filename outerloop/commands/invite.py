@@ -24,7 +24,7 @@ from outerloop.types import UserError
 DESCRIPTION = """\
 Prints a token with which one machine can join a run with an allow-list, and the line to type there. The first machine
 that uses the token is admitted; no list is edited. Run it on a machine whose id is in exchange.allow, while the run is
-active or between two runs. Send the line over a private channel: whoever has it can use it."""
+active or between two runs. Send the line over a private channel: anyone who has it can use it."""
 
 EXAMPLES = """\
 examples
@@ -66,6 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print("\n".join(lines(peers_of(run.workers[0]))) or "no peer was invited")
         return 0
+    if not run.config.exchange.get("invites", True):
+        raise UserError(
+            "invite: this run accepts no invites (exchange.invites=false): add the machine's id to the lists"
+        )
     if reason := parse(describe(run.config).encode()).reason:
         raise UserError(f"invite: no machine can join this run with outerloop join, because {reason}: edit the lists")
     token = issue(run, name=options.name, expires_s=expires_s, rounds=options.rounds)

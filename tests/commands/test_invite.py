@@ -137,6 +137,14 @@ def test_a_run_that_cannot_be_described_says_so_at_once(run_dir: Path, command: 
     assert code == 2 and "its recipe is not one of outerloop's own" in text
 
 
+def test_a_run_without_invites_says_so(run_dir: Path, command: Command) -> None:
+    config = OmegaConf.load(run_dir / "config.yaml")
+    config.exchange.invites = False
+    OmegaConf.save(config, run_dir / "config.yaml")
+    code, text = command("invite", run_dir)
+    assert code == 2 and "accepts no invites (exchange.invites=false)" in text and text.count("\n") == 1
+
+
 def test_used_and_unused_tokens_are_limited(run_dir: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invite, "MAX_PER_ISSUER", 3)
     admit(run_dir, 7)

@@ -18,6 +18,7 @@ from outerloop.swarm.access.invites import Token
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.membership.invite_client import InviteRefused, use
 from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.storage import Folder
 from outerloop.types import Round, UserError
 from tests.support.swarm.loopback import Make, eventually, together
@@ -85,3 +86,12 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
         peer.close(linger=False)
     with pytest.raises(UserError, match=r"this peer was removed|rejects this peer"):
         make(worker=2, identity_path=str(paths[2]), initial_peers=[], **options).join()
+
+
+def test_a_run_without_invites_admits_only_its_list(make: Make, tmp_path: Path) -> None:
+    own = Signatures.of(ensure_identity(tmp_path / "identity0"))
+    listed = [own.peer_id]
+    one = make(peers=1, allow=listed, invites=False)
+    token = Token.new(own, run="r", listed=listed, name="", expires_s=int(time.time()) + 600, rounds=0)
+    with pytest.raises(Unreachable):
+        admit(tmp_path / "identity1", token, one.address[0], listed)

@@ -57,7 +57,7 @@ class Admission:
 
     @property
     def order(self) -> tuple[int, str, str, int, bytes]:
-        """Of two admissions with one invite, the one with the smaller order counts: the one received first."""
+        """The order of admissions with one invite, of which the first one counts: the one received first."""
         return self.at_s, self.peer, self.receiver, self.number, self.signature
 
     def is_signed(self, signatures: Signatures) -> bool:
@@ -99,7 +99,7 @@ class Removal:
 
     @property
     def order(self) -> tuple[int, bool, str]:
-        """Of two removals of one peer, the one with the larger order counts: the later one."""
+        """The order of removals of one peer, of which the last one counts."""
         return self.at_s, not self.lifted, self.by
 
     def is_signed(self, signatures: Signatures) -> bool:

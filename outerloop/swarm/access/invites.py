@@ -3,7 +3,7 @@
     invite    by a listed peer      the holder of this one-time key may name one peer of the run
     binding   by the one-time key   the named peer
 
-A token is an invite and the private one-time key, as text. Whoever has the token can use it, so it is a secret. The
+A token is an invite and the private one-time key, as text. Anyone who has the token can use it, so it is a secret. The
 private key never leaves the machine that uses the token: peers see the binding, which names one peer only.
 """
 

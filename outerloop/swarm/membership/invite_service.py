@@ -144,7 +144,7 @@ class InviteService(RpcService):
             await stream.send(one)
 
     async def _receive(self, remote: str, statements: Sequence[Statement]) -> None:
-        """Accept statements from a peer, and tell the other peers about the new ones."""
+        """Accept statements from a peer, and send the new ones to the other peers."""
         if lacking := self._told.spend(remote):
             self._trust.refusals.note("requests", lacking, "sent too many statements about invited peers")
             return
@@ -174,7 +174,7 @@ class InviteService(RpcService):
         try:
             await tell(self._transport, peer, statement)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s was not told about %s: %s", peer, statement.peer, error)
+            logger.debug("%s did not receive a statement about %s: %s", peer, statement.peer, error)
 
     def _others(self) -> list[str]:
         return sorted(self._trust.allow.admitted - {self._transport.peer_id})

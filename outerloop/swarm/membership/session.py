@@ -44,6 +44,7 @@ class NodeOptions:
     announce          addresses at which other peers reach this peer, if they differ from `host` and `port`
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
     allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part
+    invites           with an allow-list: whether peers that a listed peer invited may take part, too
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
@@ -63,6 +64,7 @@ class NodeOptions:
     announce: Sequence[str] = ()
     open_internet: bool = False
     allow: Sequence[str] = ()
+    invites: bool = True
     join_timeout_s: float = 120.0
     fingerprint: str = ""
     settings: RunSettings | None = None
@@ -102,7 +104,7 @@ class PeerSession:
         self.name = peer_name(options.worker, self.node.peer_id)
         self._manifest = ManifestService(self.node, run=str(run), content=options.manifest or "")
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
-        self._access = Folder(folder_of(path)).cleared() if allow else None
+        self._access = Folder(folder_of(path)).cleared() if allow and options.invites else None
         self._invites = self._invite_service(self._access, str(run)) if self._access else None
         self._join_timeout_s = options.join_timeout_s
         settings = options.settings or RunSettings()
