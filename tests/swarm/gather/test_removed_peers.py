@@ -64,3 +64,18 @@ def test_a_peer_that_may_take_part_again_returns_to_the_rounds() -> None:
         swarm.agree()
 
     run(scene())
+
+
+def test_an_invited_peer_is_counted_up_to_its_last_round() -> None:
+    async def scene() -> None:
+        swarm = Swarm("abcd", quorum="majority", min_peers=2)
+        for node in swarm.nodes.values():
+            node.allow = "abc"
+            await node.appear()
+            node.rounds.context.trust.allow.invite({"d": 3}, known=frozenset("d"), removed=frozenset())
+        for node in swarm.nodes.values():
+            await node.start()
+        await swarm.until("abc", 8)
+        assert ["d" in swarm["a"].who(number) for number in range(8)] == 4 * [True] + 4 * [False]
+
+    run(scene())
