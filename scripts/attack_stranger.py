@@ -56,7 +56,12 @@ PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk", "corpus", "corpus/bulk"),
 )
-PROTOCOLS = ["outerloop/1/probe", "outerloop/1/manifest", *(f"outerloop/1/default/{part}" for part in PARTS)]
+PROTOCOLS = [
+    "outerloop/1/probe",
+    "outerloop/1/manifest",
+    "outerloop/1/invites",
+    *(f"outerloop/1/default/{part}" for part in PARTS),
+]
 """All protocols that a peer serves in a run with the default name whose peers share their data."""
 
 

@@ -1,16 +1,22 @@
-"""`outerloop expelled`: list the peers that the workers of a run directory have expelled, and lift expulsions.
+"""`outerloop expelled`: list the peers that the workers of a run directory have expelled, and let them return.
 
-Expulsions are permanent until they are lifted with this command.
+Expulsions for an offence and removals by `outerloop expel` are permanent until they are lifted with this command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
+from outerloop.commands.expel import write_removal
+from outerloop.commands.invite import peers_of
+from outerloop.commands.listed_workers import listed_run
 from outerloop.config.run_directory import lock_directory, unlock
+from outerloop.swarm.access.admissions import Removal
+from outerloop.swarm.access.invite_register import FOLDER, read_statements
 from outerloop.swarm.accountability.expulsion import read_register, write_register
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -18,7 +24,7 @@ from outerloop.types import UserError
 DESCRIPTION = """\
 Lists the peers that the workers of a run directory have expelled: what each did, in which round, and when this machine
 detected it. The workers of this machine refuse all connections of an expelled peer, even after a restart, until you
-lift the expulsion."""
+lift the expulsion. Peers removed with outerloop expel are listed, too."""
 
 EXAMPLES = """\
 examples
@@ -29,7 +35,8 @@ A peer is expelled when two messages with its signature contradict each other. P
 same key on two machines, or a disk restored from an older backup. A peer whose weights differ from the others' is not
 expelled, because a memory fault can cause this on an honest machine. Such a peer loads the others' state instead.
 Lifting an expulsion means trusting the peer again. Stop the run on this machine first, and lift the expulsion on every
-machine: each machine keeps refusing the peer until you have lifted the expulsion there."""
+machine: each machine keeps refusing the peer until you have lifted the expulsion there. A removal by outerloop expel is
+lifted while the run is active, too; that of an invited peer is lifted on all machines at once."""
 
 
 def parser() -> Parser:
@@ -50,10 +57,44 @@ def main(arguments: Sequence[str]) -> int:
     if not folders:
         raise UserError(f"expelled: no swarm workers found in {options.run_dir}: pass the run_dir of a swarm run")
     for peer in options.lift:
-        lift(options.run_dir, folders, peer)
+        if not lift_removal(options.run_dir, peer):
+            lift(options.run_dir, folders, peer)
     expelled = {peer: evidence for folder in folders for peer, evidence in read_register(folder).expelled.items()}
-    print("\n".join(evidence.line() for _, evidence in sorted(expelled.items())) or "no peer is expelled")
+    lines = [evidence.line() for _, evidence in sorted(expelled.items())]
+    print("\n".join([*lines, *map(line, removed(options.run_dir).values())]) or "no peer is expelled")
     return 0
+
+
+def removed(run_dir: Path) -> dict[str, Removal]:
+    """Return peer id -> its latest removal by `outerloop expel`, for the peers that are removed now."""
+    latest: dict[str, Removal] = {}
+    for path in sorted(run_dir.glob(f"workers/*/{FOLDER}")):
+        removals = [one for one in read_statements(Folder(path)) if isinstance(one, Removal)]
+        for one in sorted(removals, key=lambda removal: removal.order):
+            if one.peer not in latest or latest[one.peer].order < one.order:
+                latest[one.peer] = one
+    return {peer: one for peer, one in sorted(latest.items()) if not one.lifted}
+
+
+def line(removal: Removal) -> str:
+    """Return a description of a removal."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(removal.at_s))
+    return f"{removal.peer} removed by {removal.by} with outerloop expel {when}"
+
+
+def lift_removal(run_dir: Path, peer: str) -> bool:
+    """Sign that a removed peer may take part again. Return False if it was not removed by `outerloop expel`.
+
+    Raises UserError if no worker of this machine may sign it.
+    """
+    peer_id = peer.rpartition("-")[2]
+    if peer_id not in removed(run_dir):
+        return False
+    run = listed_run(run_dir, command="expelled")
+    for index, worker in enumerate(run.workers):
+        if peer_id in peers_of(worker).removed:
+            write_removal(run, index, peer_id, lifted=True)
+    return True
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:

@@ -66,6 +66,8 @@ HINTS = {
 }
 """Option that cannot change when a run is resumed -> alternatives that the error message suggests."""
 
+ACCESS = "identity.access"
+"""Name of a worker's folder of invited peers (swarm/access/invite_register.py)."""
 LOCK = ".lock"
 """Name of the lock file of a run directory."""
 FINAL_EVENTS = ("done", "left", "error", "died")
@@ -170,10 +172,11 @@ def identity_file(path: Path, index: int) -> Path:
 def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in a run directory before the run has started.
 
-    Such files are keys created by `outerloop doctor`, files that hydra writes for a sweep job, the record of a job that
-    died before it started, and the lock file of a process that could not write config.yaml.
+    Such files are keys created by `outerloop doctor`, the admission of an invited peer, files that hydra writes for a
+    sweep job, the record of a job that died before it started, and the lock file of a process that could not write
+    config.yaml.
     """
-    return path.is_dir() or path.name in ("identity.key", DIED, LOCK) or path.parent.name == ".hydra"
+    return path.is_dir() or path.name in ("identity.key", DIED, LOCK) or path.parent.name in (".hydra", ACCESS)
 
 
 def lock_directory(path: Path) -> IO[str]:

@@ -14,7 +14,7 @@ from outerloop.config.run_directory import comparable, is_in
 from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule
 
-ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
+ROUND_RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes", "invites")
 """Options of the exchange that may change when a run is resumed, but must stay equal on all machines."""
 CORPUS = "data.sha256"
 """Hash of the training data that the peers of a run share (data=shared). With other data, machines may differ."""

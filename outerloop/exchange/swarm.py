@@ -166,8 +166,8 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. It raises UserError if another process uses this peer's identity."""
-        return self.node.spawn(self._presence.incarnations.unless_stopped(work))
+        """Start work in the network thread. It raises UserError if this process may not take part (session.py)."""
+        return self.node.spawn(self._presence.while_admitted(work))
 
     def _follow(self, pending: SwarmPending) -> None:
         """Keep track of a round, so that `close` can drop it if it is still in progress."""

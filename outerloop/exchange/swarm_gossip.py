@@ -130,6 +130,7 @@ class SwarmGossip(SwarmExchange):
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
+        self.node.trust.allow.number = lambda: round.number
         own_s = self._patience.timeout_s(self._clock.inner_s())
         patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
         pending = _Pending(

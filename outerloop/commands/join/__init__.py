@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.join.checks import refuse_failed_checks
+from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
@@ -40,6 +41,8 @@ examples
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... exchange.open_internet=true
                        behind a router that forwards no port: use relays and hole punching
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... run_dir=/data/summer threads=4 exchange.max_mbit=20
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --invite oli1_...
+                       a run with an allow-list: one of its operators sent this line (outerloop invite)
 
 options of this machine
   Only options of this machine may follow the address, for example run_dir, threads, inner.device or exchange.max_mbit.
@@ -59,6 +62,7 @@ def parser() -> Parser:
     out.add_argument("address", metavar="ADDRESS", help="address of any running peer of the run")
     out.add_argument("options", nargs="*", metavar="option=value", help="options of this machine, such as run_dir=DIR")
     out.add_argument("--yes", action="store_true", help="join without asking")
+    out.add_argument("--invite", metavar="TOKEN", help="token from outerloop invite, for a run with an allow-list")
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: 0, any free port)")
     service.add_flags(out)
@@ -78,10 +82,12 @@ def main(arguments: Sequence[str]) -> int:
         print(service.service_text(options, unasked, name="outerloop-join", user=getpass.getuser()), end="")
         return 0
     signal.signal(signal.SIGTERM, raise_terminated)
-    offer = ask_peer(options.address)
+    invitation = Invitation.read(options.invite, options.options, address=options.address) if options.invite else None
+    offer = invitation.ask_peer() if invitation else ask_peer(options.address)
     overrides = chosen_overrides(
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
     )
+    overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)
     fetch_index(config)
     corpus = make(config.data)
@@ -90,6 +96,8 @@ def main(arguments: Sequence[str]) -> int:
     if not options.yes and not is_confirmed():
         return 0
     refuse_failed_checks(config, params)
+    if invitation:
+        invitation.use()
     return train(overrides)
 
 

@@ -18,8 +18,8 @@ from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 LISTED = (
-    "this run has an allow-list (exchange.allow), so its peers answer only its members: ask its operator for the"
-    " options, and run outerloop train"
+    "this run has an allow-list (exchange.allow), so its peers answer only its members: ask one of its operators for an"
+    " invite (outerloop invite), and run outerloop join ADDRESS --invite TOKEN"
 )
 
 

@@ -74,8 +74,6 @@ def shared_options(config: DictConfig) -> dict[str, Any]:
     """
     if config.island.kind == "sharded":
         raise NotDescribable("each peer is an island of processes that hold shards of the model (island=sharded)")
-    if config.exchange.get("allow"):
-        raise NotDescribable("it has an allow-list (exchange.allow)")
     choices = packaged_choices(config)
     options = choices | changed_values(packaged(**choices), config) | {"exchange.peers": config.exchange.peers}
     packaged_groups = choices_in([config_dir()])

@@ -3,8 +3,8 @@
 The rejection log counts, by kind, the messages and streams that this peer refused, and logs the sender and the reason
 at a limited rate. The kinds are:
 
-    outsiders   a stream from a peer that is not on the allow-list or may not use the protocol, or from a second
-                process with a peer's key (incarnations.py)
+    outsiders   a stream from a peer that is neither listed nor invited, or may not use the protocol, or from a second
+                process with a peer's key (incarnations.py); an invite that is not accepted
     records     a roster record not signed by its owner, too large, valid for too long, or about a peer outside the run
     requests    stream data that is not a message of the protocol or is too long; a request that exceeds a limit
     payloads    a payload that is not signed by its owner for this round, is too large, cannot be decoded, or has a norm
@@ -21,8 +21,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from outerloop.swarm.access.signatures import Signatures, public_key_of
@@ -78,10 +78,20 @@ ROSTER = "roster"
 """Name of the service that serves the roster (listed_roster.py)."""
 EXPELLED = "expelled"
 """Name of the service that serves the list of expelled peers (accusations.py)."""
+MANIFEST = "manifest"
+"""Name of the service that serves the run manifest (run_manifest.py)."""
+INVITES = "invites"
+"""Name of the service that accepts invites (invite_service.py). In a run with an allow-list, it is the only service
+that answers peers outside the list: it checks what they send."""
+MAX_VISITORS = 16
+"""Maximum number of peers that may read the settings of a run with an allow-list because they showed a valid token."""
 
 
 class AllowList:
     """The ids of the peers that may take part; test an id with `in`. An empty list means that the run is open to all.
+
+    In a run with an allow-list, invited peers may take part as well (invite_register.py), some of them only up to a
+    certain round. `number` returns the number of this peer's current round.
 
     Args:
         peers: ids from the configuration.
@@ -100,13 +110,26 @@ class AllowList:
             except MalformedMessage as error:
                 shown = "run `outerloop doctor --run-dir` to see the ids of the workers of a run directory"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
-        self._peers = frozenset(peers) | {own} if peers else frozenset()
+        self.configured = frozenset(peers)
+        self.number: Callable[[], int] = lambda: 0
+        self._peers = self.configured | {own} if peers else frozenset()
         self._expelled: set[str] = set()
+        self._invited: Mapping[str, int | None] = {}
+        self._known: frozenset[str] = frozenset()
+        self._removed: frozenset[str] = frozenset()
 
     @property
     def listed(self) -> frozenset[str]:
-        """The listed ids that are not expelled, including this peer's own id; empty if the run is open."""
+        """The listed ids that are not expelled, including this peer's own id; empty if the run is open.
+
+        Invited peers are not included: they are not voters in the proof of a run's history (proof.py).
+        """
         return frozenset(peer for peer in self._peers if peer in self)
+
+    @property
+    def admitted(self) -> frozenset[str]:
+        """The listed and invited ids that may take part now, including this peer's own id; empty if the run is open."""
+        return self.listed | frozenset(peer for peer in self._invited if peer in self)
 
     @property
     def closed(self) -> bool:
@@ -114,7 +137,7 @@ class AllowList:
         return bool(self._peers)
 
     def __contains__(self, peer_id: str) -> bool:
-        return peer_id not in self._expelled and (not self._peers or peer_id in self._peers)
+        return not self.why_not(peer_id)
 
     def expel(self, peer_id: str) -> None:
         """Exclude a peer from the run, even if the run is open (expulsion.py)."""
@@ -124,13 +147,30 @@ class AllowList:
         """Lift the expulsion of a peer."""
         self._expelled.discard(peer_id)
 
+    def invite(self, last: Mapping[str, int | None], *, known: frozenset[str], removed: frozenset[str]) -> None:
+        """Replace the invited and the removed peers.
+
+        `last`: invited peer -> number of the last round in which it may take part; None: no limit. `known`: all peers
+        that were ever named in an invite. `removed`: the peers, invited or listed, that were removed.
+        """
+        self._invited, self._known, self._removed = last, known, removed
+
     def why_not(self, peer_id: str) -> str:
-        """Return the reason for refusing `peer_id`, a peer that is not `in` this list."""
-        return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
+        """Return the reason for refusing `peer_id`, or "" if it may take part."""
+        if peer_id in self._expelled:
+            return "was expelled from the run"
+        if peer_id in self._removed:
+            return "was removed from the run with outerloop expel"
+        if not self._peers or peer_id in self.configured:
+            return ""
+        if peer_id in self._invited:
+            last = self._invited[peer_id]
+            return "" if last is None or self.number() <= last else f"was invited for rounds up to {last}"
+        return "" if peer_id in self._peers else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
-        """Return whether the configuration admits `peer_id`: the run is open or lists it. Expulsions are ignored."""
-        return not self._peers or peer_id in self._peers
+        """Return whether the run is open, lists `peer_id`, or has ever invited it. Expulsions are ignored."""
+        return not self._peers or peer_id in self._peers or peer_id in self._known
 
 
 @dataclass(frozen=True)
@@ -138,22 +178,30 @@ class AccessControl:
     """The access control of one peer. Call `admits` before each handler, and `garbled` if a request is malformed.
 
     `onlooker`: peer id of the read-only observer, which `outerloop status` uses on this machine. In a run with an
-    allow-list, it may read only the roster and the expelled peers.
+    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers and the manifest.
     """
 
     signatures: Signatures
     allow: AllowList
     refusals: RejectionLog
     onlooker: str = ""
+    _visitors: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+    def let_look(self, visitor: str) -> None:
+        """Let a peer that showed a valid token read what the observer may read. The oldest visitor is forgotten."""
+        self._visitors[visitor] = None
+        if len(self._visitors) > MAX_VISITORS:
+            self._visitors.popitem(last=False)
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
         """Return whether to answer a stream from `remote`. If not, record the refusal in the rejection log.
 
-        `allowed(remote)` must be true. In addition, `remote` must be on the allow-list, or be the read-only observer
-        (`onlooker`) and use a protocol that it may read.
+        `allowed(remote)` must be true. In addition, `remote` must be on the allow-list or invited, or use a protocol
+        that is open to it: that for invites, or one that an observer may read.
         """
-        looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
-        if remote not in self.allow and not looks_on:
+        service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
+        open_to = (INVITES, ROSTER, EXPELLED, MANIFEST) if observes else (INVITES,)
+        if remote not in self.allow and service not in open_to:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):

@@ -115,7 +115,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
     if listed:
         raise UserError(
             f"{lost}. Run rm {path}, then outerloop doctor --run-dir RUN_DIR to see the new id, and replace the old id"
-            " with the new one in exchange.allow of every peer"
+            " with the new one in exchange.allow of every peer; a peer that was invited needs a new invite instead"
         )
     kept_at = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):

@@ -186,6 +186,7 @@ class GatherRunner:
             max_bytes=self._max_bytes,
         )
         context.begin(chain)
+        context.trust.allow.number = lambda: chain.number
         self.witness.begin(hard_state.run)
         self.outcomes.begin(hard_state)
         self.own_payloads.resume(hard_state.number)

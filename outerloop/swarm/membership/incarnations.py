@@ -205,13 +205,18 @@ class Incarnations(RpcService):
         except (OSError, UserError) as error:  # peers may then mistake this peer's next process for the copy
             logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
+    def stop(self, error: UserError) -> None:
+        """Make this process stop with this error."""
+        self.stopped = error
+        self._stop_called.set()
+
     def _stop(self, why: str) -> None:
-        self.stopped = UserError(
+        error = UserError(
             f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops."
             f" Delete the copied key: run rm {self.life.path} on the machine with the copy. That machine then gets"
             " its own key"
         )
-        self._stop_called.set()
+        self.stop(error)
 
     # messages from other peers
 

@@ -1,4 +1,4 @@
-"""The roster of a run with an allow-list: peers request records directly from the listed peers.
+"""The roster of a run with an allow-list: peers request records directly from the listed and invited peers.
 
     outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}     returns the answering peer's own record
                                {record}           ->   <- {}                   withdraws the record of the asking peer
@@ -40,7 +40,7 @@ def roster_key(run: str) -> str:
 
 
 class ListedRoster(RpcService):
-    """Stores this peer's record and those received from the listed peers. `records` signs and verifies them."""
+    """Stores this peer's record and those of the listed and invited peers. `records` signs and verifies them."""
 
     service = ROSTER
 
@@ -74,7 +74,7 @@ class ListedRoster(RpcService):
                 task.cancel()
 
     async def read(self) -> Found:
-        """Ask the listed peers for their records, and return those of the peers present.
+        """Ask the listed and invited peers for their records, and return those of the peers present.
 
         Waits up to LISTED_S. Records that arrive later appear in a later read.
         """
@@ -142,7 +142,7 @@ class ListedRoster(RpcService):
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Store a listed peer's own record from `entries`, if it is valid and expires later than the stored one."""
+        """Store a peer's own record from `entries`, if it is valid and expires later than the stored one."""
         record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):
@@ -162,7 +162,7 @@ class ListedRoster(RpcService):
         return [self._held[owner] for owner in sorted(self._held)]
 
     def _others(self) -> list[str]:
-        return sorted(self._transport.trust.allow.listed - {self._transport.peer_id})
+        return sorted(self._transport.trust.allow.admitted - {self._transport.peer_id})
 
     def _record(self, owner: str, value: bytes, expires: float) -> DHTRecord:
         return DHTRecord(self._key, MSGPackSerializer.dumps(owner), value, expires)

@@ -19,13 +19,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from outerloop.swarm.access.access_control import MANIFEST
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.framing import Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport, anybody
 from outerloop.swarm.timeouts import VIEW_S, limit
 from outerloop.swarm.validation import MAX_MANIFEST_BYTES, MalformedMessage, fields, quote
 
-PROTOCOL = "outerloop/1/manifest"
+PROTOCOL = f"outerloop/1/{MANIFEST}"
 CONTEXT = "run_manifest"
 FORWARDED_CONTEXT = "forwarded_manifest"
 FORWARDING = "forwarding"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
+from outerloop.swarm.access.invite_register import ADDRESS, InviteRegister, folder_of
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.membership.invite_service import InviteService
 from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
@@ -21,7 +24,9 @@ from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
+from outerloop.types import UserError
 
+T = TypeVar("T")
 INTRODUCTIONS_S = 4 * VIEW_S
 """Time limit for introducing this process to the peers present. It applies again once the run has its members."""
 
@@ -40,6 +45,7 @@ class NodeOptions:
     announce          addresses at which other peers reach this peer, if they differ from `host` and `port`
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
     allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part
+    invites           with an allow-list: whether peers that a listed peer invited may take part, too
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
@@ -60,6 +66,7 @@ class NodeOptions:
     announce: Sequence[str] = ()
     open_internet: bool = False
     allow: Sequence[str] = ()
+    invites: bool = True
     join_timeout_s: float = 120.0
     fingerprint: str = ""
     settings: RunSettings | None = None
@@ -101,6 +108,8 @@ class PeerSession:
         content = (options.manifest or "").encode()
         self._manifest = ManifestService(self.node, signed(self.node.trust.signatures, run=str(run), content=content))
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
+        self._access = Folder(folder_of(path)).cleared() if allow and options.invites else None
+        self._invites = self._invite_service(self._access, str(run)) if self._access else None
         self._join_timeout_s, self._addresses_file = options.join_timeout_s, addresses_file(path)
         settings = options.settings or RunSettings()
         own = Record(
@@ -128,6 +137,24 @@ class PeerSession:
         )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
+    def _invite_service(self, disk: Folder, run: str) -> InviteService:
+        register = InviteRegister(disk, self.node.trust, run=run, on_removed=self._stop)
+        return InviteService(self.node, register, run=run)
+
+    def _stop(self, why: str) -> None:
+        self.incarnations.stop(_no_longer_admitted(why))
+
+    async def while_admitted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` and return its result.
+
+        Raises UserError if another process uses this peer's identity, if this peer was removed, or if it was invited
+        for a number of rounds that is over.
+        """
+        if why := self.node.trust.allow.why_not(self.node.peer_id):
+            work.close()
+            raise _no_longer_admitted(why)
+        return await self.incarnations.unless_stopped(work)
+
     async def appear(self) -> None:
         """Start the membership services, and publish this peer's roster record.
 
@@ -137,6 +164,10 @@ class PeerSession:
         await self.mismatched.serve()
         await self.incarnations.serve()
         await self._manifest.serve()
+        if self._invites is not None and self._access is not None:
+            await self._invites.serve()
+            await self._access.write(ADDRESS, self.node.addresses[0].encode())
+            self._keeping_up = asyncio.create_task(self._invites.keep_up())
         await self.roster.publish()
 
     def form(self) -> None:
@@ -167,3 +198,7 @@ class PeerSession:
             self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:
             self.node.close()
+
+
+def _no_longer_admitted(why: str) -> UserError:
+    return UserError(f"this peer {why}: to take part again, ask the operator of a listed peer")

@@ -69,6 +69,11 @@ def test_what_was_typed_is_described_without_what_is_the_machines_own(
     assert fingerprint(joined(manifest)) == manifest.fingerprint
 
 
+def test_a_listed_run_is_described_without_its_list() -> None:
+    listed = described(compose_config(["exchange.allow=[12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp]"]))
+    assert listed == described(compose_config([])) and not listed.reason
+
+
 def test_paths_are_not_described_but_named() -> None:
     config = compose_config(["data=text", "data.files=[/home/me/*.txt]", "data.tokenizer=/home/me/tokenizer"])
     manifest = described(config)
@@ -79,7 +84,6 @@ def test_paths_are_not_described_but_named() -> None:
     ("overrides", "reason"),
     [
         (["model=module", "model._target_=mine.Net", "+model.width=3"], "its model part is not one of outerloop's own"),
-        (["exchange.allow=[12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp]"], "it has an allow-list"),
         (["+inner.extra=3"], "its inner part is not one of outerloop's own"),
         (
             ["recipe=sparseloco", "compress.large.index._target_=outerloop.compress.index.fixed.Fixed"],

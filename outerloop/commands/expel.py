@@ -1,0 +1,74 @@
+"""`outerloop expel`: remove an invited peer from a run with an allow-list, or refuse a listed one on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgpack
+
+from outerloop.commands.arguments import Parser
+from outerloop.commands.invite import peers_of
+from outerloop.commands.listed_workers import ListedRun, listed_run
+from outerloop.swarm.access.admissions import Removal
+from outerloop.swarm.access.invite_register import REMOVAL
+from outerloop.types import UserError
+
+DESCRIPTION = """\
+Removes a peer from a run with an allow-list. An invited peer is removed on all machines: this machine signs the removal
+and sends it to the others. A listed peer is refused by this machine only; to remove it from the run, take its id off
+exchange.allow on all machines. Run it on a machine whose id is in exchange.allow, while the run is active or not."""
+
+EXAMPLES = """\
+examples
+  outerloop expel runs/mine 12D3Koo...                     remove the peer with this id
+  outerloop expel runs/mine lab-2                          remove the invited peer with this name
+  outerloop invite runs/mine --list                        the invited peers, with their ids and names
+  outerloop expelled runs/mine --lift 12D3Koo...           let it take part again
+
+Rounds that are already decided stay decided. From now on the peer's payloads are not counted, and its connections are
+refused. It leaves the roster like a peer that has crashed."""
+
+
+def parser() -> Parser:
+    """Return the option parser."""
+    out = Parser("expel", example="outerloop expel runs/mine ID", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's run_dir on this machine")
+    out.add_argument("peer", metavar="ID", help="id of the peer, or the name in its invite")
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return exit code 0. Raises UserError if this machine cannot remove the peer."""
+    options = parser().parse_args(arguments)
+    run = listed_run(options.run_dir, command="expel")
+    peer = peer_of(run, options.peer.rpartition("-")[2] if "-12D3Koo" in options.peer else options.peer)
+    removals = [write_removal(run, index, peer, lifted=False) for index in range(len(run.workers))]
+    where = "by this machine only" if removals[0].peer in run.allow else "on all machines"
+    print(f"{peer} is removed {where}: within 10 s if the run is active, otherwise when it starts here again")
+    return 0
+
+
+def peer_of(run: ListedRun, given: str) -> str:
+    """Return the id of the peer with this id or name. Raises UserError if there is none, or if it is this machine's."""
+    peers = peers_of(run.workers[0])
+    found = [one.peer for one in peers.used if given in (one.peer, one.invite.name)]
+    if given in {worker.signatures.peer_id for worker in run.workers}:
+        raise UserError(f"expel: {given} is a worker of this machine: stop the run here instead")
+    if len(set(found)) > 1:
+        raise UserError(f"expel: {len(set(found))} invited peers have the name {given}: pass the id of one")
+    if not found and given not in run.allow:
+        raise UserError(f"expel: no peer {given} was invited or listed: run outerloop invite RUN_DIR --list for ids")
+    return found[0] if found else given
+
+
+def write_removal(run: ListedRun, index: int, peer: str, *, lifted: bool) -> Removal:
+    """Write a removal, signed by the worker with this index among those listed, for its process. Return it."""
+    worker = run.workers[index]
+    earlier = peers_of(worker).removals.get(peer)
+    at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than an earlier one, whatever the clock
+    removal = Removal.new(worker.signatures, run=run.run, peer=peer, lifted=lifted, at_s=at_s)
+    asyncio.run(worker.access.write(f"{REMOVAL}{peer[-16:]}", msgpack.packb(removal.to_list())))
+    return removal

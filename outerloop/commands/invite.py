@@ -1,0 +1,138 @@
+"""`outerloop invite`: print a token with which one machine can join a run with an allow-list."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgpack
+
+from outerloop.commands.arguments import Parser
+from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
+from outerloop.config.manifest.content import parse
+from outerloop.config.manifest.describe_run import describe
+from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.invite_register import ADDRESS, ISSUED, read_statements
+from outerloop.swarm.access.invited_peers import MAX_PER_ISSUER, InvitedPeers
+from outerloop.swarm.access.invites import NAME, Token
+from outerloop.swarm.validation import MAX_NUMBER
+from outerloop.types import UserError
+
+DESCRIPTION = """\
+Prints a token with which one machine can join a run with an allow-list, and the line to type there. The first machine
+that uses the token is admitted; no list is edited. Run it on a machine whose id is in exchange.allow, while the run is
+active or between two runs. Send the line over a private channel: anyone who has it can use it."""
+
+EXAMPLES = """\
+examples
+  outerloop invite runs/mine                               valid for 7 days
+  outerloop invite runs/mine --name lab-2 --expires 12h
+  outerloop invite runs/mine --rounds 500                  the machine takes part in 500 rounds at most
+  outerloop invite runs/mine --list                        the peers that were invited to the run
+
+An invited machine cannot invite others. outerloop expel RUN_DIR ID removes it."""
+
+UNITS = {"m": 60, "h": 3600, "d": 86400}
+MAX_EXPIRES_S = 90 * UNITS["d"]
+"""Longest time for which a token can be valid."""
+
+
+def parser() -> Parser:
+    """Return the option parser."""
+    out = Parser("invite", example="outerloop invite runs/mine", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's run_dir on this machine")
+    out.add_argument("--name", default="", help="name of the machine, for lists and logs")
+    out.add_argument("--rounds", type=int, default=0, help="rounds in which it may take part (default: 0, no limit)")
+    out.add_argument("--expires", default="7d", help="how long the token can be used: 30m, 12h or 7d (default: 7d)")
+    out.add_argument("--list", action="store_true", help="list the invited peers instead")
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return exit code 0.
+
+    Raises UserError if an option is invalid, or if this machine cannot invite others to the run.
+    """
+    options = parser().parse_args(arguments)
+    if options.name and not NAME.fullmatch(options.name):
+        raise UserError(f"invite: --name {options.name} must have at most 32 letters and digits: pass --name lab-2")
+    if not 0 <= options.rounds <= MAX_NUMBER:
+        raise UserError(f"invite: --rounds {options.rounds} is out of range: pass 1 or more, or 0 for no limit")
+    expires_s = int(time.time()) + seconds(options.expires)
+    run = listed_run(options.run_dir, command="invite")
+    if options.list:
+        print("\n".join(lines(peers_of(run.workers[0]))) or "no peer was invited")
+        return 0
+    if not run.config.exchange.get("invites", True):
+        raise UserError(
+            "invite: this run accepts no invites (exchange.invites=false): add the machine's id to the lists"
+        )
+    if reason := parse(describe(run.config).encode()).reason:
+        raise UserError(f"invite: no machine can join this run with outerloop join, because {reason}: edit the lists")
+    token = issue(run, name=options.name, expires_s=expires_s, rounds=options.rounds)
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires_s))
+    print(f"a token for one machine to join run {run.run}, to be used before {until}:\n\n{token}\n")
+    print(f"on that machine:\n\nouterloop join {address(run.workers[0])} --invite {token}")
+    return 0
+
+
+def issue(run: ListedRun, *, name: str, expires_s: int, rounds: int) -> str:
+    """Return a new token, signed by the first listed worker, and record it. Raises UserError if there are too many."""
+    worker = run.workers[0]
+    issued, peers = unused(worker, now_s=time.time()), peers_of(worker)
+    unused_yet = {digest: until_s for digest, until_s in issued.items() if digest not in peers.admissions}
+    if len(unused_yet) + peers.number_by(worker.signatures.peer_id) >= MAX_PER_ISSUER:
+        raise UserError(
+            f"invite: this machine has invited {MAX_PER_ISSUER} peers, with the tokens that can still be used: wait"
+            " until some have expired, or invite from another listed machine"
+        )
+    token = Token.new(worker.signatures, run=run.run, listed=run.allow, name=name, expires_s=expires_s, rounds=rounds)
+    asyncio.run(worker.access.write(ISSUED, msgpack.packb({**unused_yet, token.invite.digest: expires_s})))
+    return token.to_text()
+
+
+def unused(worker: ListedWorker, *, now_s: float) -> Mapping[bytes, int]:
+    """Return digest -> expiry of the tokens of a worker that have not expired."""
+    if ISSUED not in worker.access.names():
+        return {}
+    issued: dict[bytes, int] = msgpack.unpackb(bytes(worker.access.read(ISSUED)))
+    return {digest: until_s for digest, until_s in issued.items() if until_s > now_s}
+
+
+def peers_of(worker: ListedWorker) -> InvitedPeers:
+    """Return the invited and removed peers in a worker's register."""
+    out = InvitedPeers()
+    for statement in read_statements(worker.access):
+        out = out.with_admission(statement) if isinstance(statement, Admission) else out.with_removal(statement)
+    return out
+
+
+def lines(peers: InvitedPeers) -> list[str]:
+    """Return one line for each invited peer."""
+    return [line(one, peers.removals.get(one.peer)) for one in peers.used]
+
+
+def line(admission: Admission, removal: Removal | None) -> str:
+    """Return a description of an invited peer."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(admission.at_s))
+    limit = "" if admission.last is None else f", for rounds up to {admission.last}"
+    removed = "; removed from the run" if removal is not None and not removal.lifted else ""
+    name = admission.invite.name or "-"
+    return f"{admission.peer} {name} invited by {admission.invite.issuer}, joined {when}{limit}{removed}"
+
+
+def address(worker: ListedWorker) -> str:
+    """Return the address at which a worker listens, or ADDRESS if it has never run."""
+    return bytes(worker.access.read(ADDRESS)).decode() if ADDRESS in worker.access.names() else "ADDRESS"
+
+
+def seconds(text: str) -> int:
+    """Return a duration in seconds. Raises UserError if it is malformed or too long."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
+    value = int(match[1]) * UNITS[match[2]] if match else 0
+    if not 0 < value <= MAX_EXPIRES_S:
+        raise UserError(f"invite: --expires {text} must be from 1m to 90d: pass --expires 30m, 12h or 7d")
+    return value

@@ -1,0 +1,132 @@
+"""Join a run with an allow-list by an invite: see its settings, then have this machine's key admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from outerloop.commands.doctor.network import last_line
+from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.observe import roster_from_worker
+from outerloop.config import load
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.invite_register import InviteRegister, folder_of
+from outerloop.swarm.access.invites import Token, digest_of_list
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.membership.invite_client import InviteRefused, look, use
+from outerloop.swarm.membership.run_manifest import fetch
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.observer import ObserverNode, visit
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.storage import Folder
+from outerloop.swarm.timeouts import HISTORY_S, OPEN_S
+from outerloop.swarm.validation import MalformedMessage
+from outerloop.types import UserError
+
+NEW = "ask for a new one (outerloop invite)"
+REFUSALS = {
+    "run": "is for another run than that of this peer: use the address that came with the invite",
+    "issuer": f"was not issued by a listed peer of this run: {NEW}",
+    "removed": "is of a machine that was removed from the run: ask the operator of a listed peer",
+    "used": f"was already used by another machine: {NEW}",
+    "expired": f"has expired: {NEW}",
+    "full": "cannot be used, because too many peers were invited: ask the operator to list this machine's id instead",
+    "invited": "cannot be used at a peer that was invited itself: use the address of a listed peer",
+}
+"""Word with which a peer refuses an invite (InviteService.objection) -> what is wrong, and what to do."""
+
+
+class Invitation:
+    """An invite, the peer at which this machine uses it, and this machine's key file.
+
+    `listed`: the run's allow-list, known after `ask_peer`.
+    """
+
+    def __init__(self, token: Token, address: str, identity: Path) -> None:
+        self._token, self._address, self._identity = token, address, identity
+        self._receiver = address.rpartition("/p2p/")[2]
+        self.listed: Sequence[str] = ()
+
+    @staticmethod
+    def read(text: str, typed: Sequence[str], *, address: str) -> Invitation:
+        """Parse a token. Raises UserError if it is malformed, or for more than one worker.
+
+        `typed`: options that the user typed, which may contain run_dir.
+        """
+        try:
+            token = Token.from_text(text)
+        except MalformedMessage as error:
+            raise UserError(f"--invite: {error}: copy the whole token, or {NEW}") from error
+        options = {override.key_or_group: override.value() for override in load.parse_overrides(typed)}
+        if options.get("workers", 1) != 1:
+            raise UserError("an invite admits one worker: leave workers= out, and use one invite for each machine")
+        run_dir = Path(str(options.get("run_dir", f"runs/join-{token.invite.run}")))
+        return Invitation(token, address, identity_file(run_dir, 0))
+
+    @property
+    def overrides(self) -> list[str]:
+        """The options of a member of this run."""
+        return to_overrides({"exchange.allow": list(self.listed)})
+
+    def ask_peer(self) -> Offer:
+        """Show the token, and return the settings of the run. The token is not used yet.
+
+        Raises UserError if the invite is not accepted, or if the peer does not answer.
+        """
+        own = Signatures.of(self._identity).peer_id if self._identity.exists() else ""
+        with self._visiting() as node:
+            listed = node.call(look(node, self._receiver, self._token, peer=own), timeout_s=2 * OPEN_S)
+            self._check_list(listed)
+            manifest = checked_manifest(node.call(fetch(node, self._receiver), timeout_s=2 * OPEN_S))
+            roster = roster_from_worker(node, self._address, self._token.invite.run)
+            self.listed = listed
+            return Offer(manifest, self._receiver, roster())
+
+    def use(self) -> None:
+        """Have this machine's key admitted, and store the admission next to the key, which is created if absent.
+
+        Raises UserError if the invite is not accepted, or if the peer does not answer.
+        """
+        own = Signatures.of(ensure_identity(self._identity))
+        with self._visiting() as node:
+            binding = self._token.binding(own.peer_id)
+            statements = node.call(use(node, self._receiver, binding), timeout_s=2 * HISTORY_S)
+        trust = AccessControl(own, AllowList(self.listed), RejectionLog())
+        register = InviteRegister(Folder(folder_of(self._identity)), trust, run=self._token.invite.run)
+        try:
+            asyncio.run(register.add(statements))
+        except MalformedMessage as error:
+            raise UserError(f"the peer at {self._address} sent a forged admission ({error}): {NEW}") from error
+        if own.peer_id not in register.peers.last:
+            raise UserError(f"the peer at {self._address} did not admit this machine: {NEW}")
+
+    def _check_list(self, listed: Sequence[str]) -> None:
+        """Raise UserError unless `listed` is the list of the peer that issued the invite."""
+        if digest_of_list(listed) != self._token.invite.listed:
+            raise UserError(
+                f"the allow-list of the peer at {self._address} is not that of the peer that issued the invite: {NEW}"
+            )
+
+    @contextmanager
+    def _visiting(self) -> Iterator[ObserverNode]:
+        """Connect to the peer as a visitor with a new key. Errors become UserErrors."""
+        if time.time() > self._token.invite.expires_s and not self._identity.exists():
+            raise UserError(f"the invite {REFUSALS['expired']}")
+        try:
+            with visit() as node:
+                node.call(node.dial(self._address), timeout_s=2 * OPEN_S)
+                yield node
+        except InviteRefused as refusal:
+            what = REFUSALS.get(str(refusal), f"is not accepted: {NEW}")
+            raise UserError(f"the invite {what}") from refusal
+        except (Unreachable, BrokenStream, TimeoutError) as error:
+            raise UserError(
+                f"the peer at {self._address} does not accept invites ({last_line(error)}): check that it runs; leave"
+                " --invite out if the run has no allow-list"
+            ) from error

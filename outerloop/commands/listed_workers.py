@@ -1,0 +1,61 @@
+"""Find the workers of a run directory whose keys may sign invites and removals: those on the run's allow-list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.access.invite_register import folder_of
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.storage import Folder
+from outerloop.types import UserError
+
+
+@dataclass(frozen=True)
+class ListedWorker:
+    """A worker of this machine that is on the allow-list: its key, and its folder of invited peers."""
+
+    signatures: Signatures
+    access: Folder
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run with an allow-list, and its listed workers on this machine, at least one."""
+
+    config: DictConfig
+    workers: list[ListedWorker]
+
+    @property
+    def run(self) -> str:
+        return str(self.config.exchange.get("run") or "default")
+
+    @property
+    def allow(self) -> list[str]:
+        return list(self.config.exchange.allow)
+
+
+def listed_run(run_dir: Path, *, command: str) -> ListedRun:
+    """Return the run in a run directory. `command`: the command that needs it, for messages.
+
+    Raises UserError if the folder contains no run, or the run has no allow-list, or lists no worker of this machine.
+    """
+    try:
+        config = OmegaConf.load(run_dir / "config.yaml")
+    except OSError as error:
+        raise UserError(f"{command}: no run found in {run_dir}: pass the run_dir of a run that was started") from error
+    assert isinstance(config, DictConfig)
+    allow = config.get("exchange", {}).get("allow")
+    if not allow:
+        raise UserError(f"{command}: the run in {run_dir} has no allow-list (exchange.allow): anyone may join it")
+    keys = sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}"))
+    workers = [ListedWorker(Signatures.of(key), Folder(folder_of(key))) for key in keys]
+    listed = [worker for worker in workers if worker.signatures.peer_id in allow]
+    if not listed:
+        raise UserError(
+            f"{command}: no worker of {run_dir} is in exchange.allow: run it on the machine of a listed peer"
+        )
+    return ListedRun(config, listed)

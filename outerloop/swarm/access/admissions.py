@@ -1,0 +1,125 @@
+"""Signed statements of listed peers about invited peers, which any peer can check without asking another one.
+
+    admission   the listed peer `receiver` received this binding (invites.py) at this time, in this round
+    removal     an invited peer may no longer take part, or may again
+
+Both are valid in one run only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.swarm.access.invites import Binding, Invite, run_id
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.validation import (
+    MAX_AMOUNT,
+    MAX_NUMBER,
+    MalformedMessage,
+    checked_int,
+    peer_id,
+    quote,
+    row,
+    signature,
+)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A binding, and the statement of the listed peer `receiver` when and in which round it received the binding."""
+
+    binding: Binding
+    receiver: str
+    at_s: int
+    number: int
+    signature: bytes
+
+    @staticmethod
+    def new(binding: Binding, receiver: Signatures, *, at_s: int, number: int) -> Admission:
+        """Return the admission that a listed peer signs. `number`: number of its current round."""
+        statement = binding.invite.digest, binding.peer, at_s, number
+        signed = receiver.sign("invite_admission", binding.invite.run, *statement)
+        return Admission(binding, receiver.peer_id, at_s, number, signed)
+
+    @property
+    def peer(self) -> str:
+        return self.binding.peer
+
+    @property
+    def invite(self) -> Invite:
+        return self.binding.invite
+
+    @property
+    def last(self) -> int | None:
+        """Number of the last round in which the peer may take part, or None if there is no limit."""
+        return self.number + self.invite.rounds - 1 if self.invite.rounds else None
+
+    @property
+    def order(self) -> tuple[int, str, str, int, bytes]:
+        """The order of admissions with one invite, of which the first one counts: the one received first."""
+        return self.at_s, self.peer, self.receiver, self.number, self.signature
+
+    def is_signed(self, signatures: Signatures) -> bool:
+        """Return whether all three signatures are valid."""
+        invite, statement = self.invite, (self.invite.digest, self.peer, self.at_s, self.number)
+        signed = signatures.verify(self.signature, "invite_admission", invite.run, *statement, by=self.receiver)
+        return signed and self.binding.is_signed(signatures)
+
+    def to_list(self) -> list[Any]:
+        return [self.binding.to_list(), self.receiver, self.at_s, self.number, self.signature]
+
+    @staticmethod
+    def from_list(value: Any) -> Admission:
+        """Parse the result of `to_list`. Raises MalformedMessage if it is invalid. No signature is checked."""
+        binding, receiver, at_s, number, signed = row(value, 5, "an admission must have 5 values")
+        return Admission(
+            Binding.from_list(binding),
+            peer_id(receiver, "the receiver of a binding"),
+            checked_int(at_s, "the time of an admission", maximum=MAX_AMOUNT),
+            checked_int(number, "the round of an admission", maximum=MAX_NUMBER),
+            signature(signed, "the signature of an admission"),
+        )
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The statement of the peer `by` that `peer` may no longer take part or, if `lifted`, that it may again."""
+
+    run: str
+    by: str
+    peer: str
+    lifted: bool
+    at_s: int
+    signature: bytes
+
+    @staticmethod
+    def new(by: Signatures, *, run: str, peer: str, lifted: bool, at_s: int) -> Removal:
+        return Removal(run, by.peer_id, peer, lifted, at_s, by.sign("removal", run, peer, int(lifted), at_s))
+
+    @property
+    def order(self) -> tuple[int, bool, str]:
+        """The order of removals of one peer, of which the last one counts."""
+        return self.at_s, not self.lifted, self.by
+
+    def is_signed(self, signatures: Signatures) -> bool:
+        statement = self.peer, int(self.lifted), self.at_s
+        return signatures.verify(self.signature, "removal", self.run, *statement, by=self.by)
+
+    def to_list(self) -> list[Any]:
+        return [self.run, self.by, self.peer, self.lifted, self.at_s, self.signature]
+
+    @staticmethod
+    def from_list(value: Any) -> Removal:
+        """Parse the result of `to_list`. Raises MalformedMessage if it is invalid. The signature is not checked."""
+        run, by, peer, lifted, at_s, signed = row(value, 6, "a removal must have 6 values")
+        if type(lifted) is not bool:
+            raise MalformedMessage(f"a removal must say whether it is lifted; got {quote(lifted)}")
+        return Removal(
+            run_id(run),
+            peer_id(by, "the peer that removes another"),
+            peer_id(peer, "the removed peer"),
+            lifted,
+            checked_int(at_s, "the time of a removal", maximum=MAX_AMOUNT),
+            signature(signed, "the signature of a removal"),
+        )

@@ -1,0 +1,109 @@
+"""The admissions and removals that a peer knows, merged so that all peers that know the same ones admit the same keys.
+
+    two keys, one invite   the admission that was received first counts. The other one is kept as well, as evidence that
+                           the token was used twice
+    too many admissions    those received first are kept: MAX_PER_ISSUER of each issuer, MAX_ADMISSIONS in total
+    two removals           the later one counts
+
+The result does not depend on the order in which the statements arrive. Times are those that the listed peers signed,
+so it depends on their clocks: if two of them receive bindings of one token before they hear of each other, the one
+whose clock is behind decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.invites import Invite
+from outerloop.swarm.validation import MAX_PEERS
+
+MAX_PER_ISSUER = 64
+"""Maximum number of admissions by one listed peer. `outerloop invite` counts the unused tokens, too."""
+MAX_ADMISSIONS = MAX_PEERS
+"""Maximum number of used invites, equal to the size of the largest roster. They take at most 2 MB, on disk and in an
+answer to a poll."""
+MAX_PER_INVITE = 2
+"""Number of admissions that are kept for one invite: two prove that the token was used twice."""
+
+
+@dataclass(frozen=True)
+class InvitedPeers:
+    """`admissions`: digest of the invite -> its admissions, in order. `removals`: peer id -> the latest removal.
+
+    It is immutable: each change returns a new object.
+    """
+
+    admissions: Mapping[bytes, tuple[Admission, ...]] = field(default_factory=dict)
+    removals: Mapping[str, Removal] = field(default_factory=dict)
+
+    def with_admission(self, admission: Admission) -> InvitedPeers:
+        """Return the peers with this admission, which must be valid, unless earlier ones fill its place."""
+        invite = admission.invite.digest
+        known = {one.order: one for one in (*self.admissions.get(invite, ()), admission)}
+        first = tuple(known[order] for order in sorted(known))[:MAX_PER_INVITE]
+        return replace(self, admissions=_first_used({**self.admissions, invite: first}))
+
+    def with_removal(self, removal: Removal) -> InvitedPeers:
+        """Return the peers with this removal, which must be valid, unless a later one is known."""
+        known = self.removals.get(removal.peer)
+        if known is not None and known.order >= removal.order:
+            return self
+        return replace(self, removals={**self.removals, removal.peer: removal})
+
+    @property
+    def used(self) -> list[Admission]:
+        """The admission that counts, for each used invite, in order."""
+        return sorted((admissions[0] for admissions in self.admissions.values()), key=lambda one: one.order)
+
+    @property
+    def last(self) -> dict[str, int | None]:
+        """Invited peer -> number of the last round in which it may take part, or None if there is no limit."""
+        out: dict[str, int | None] = {}
+        for one in self.used:
+            other = out.get(one.peer, -1)
+            out[one.peer] = None if one.last is None or other is None else max(one.last, other)
+        return out
+
+    @property
+    def known(self) -> frozenset[str]:
+        """All peers named in an admission, including those whose invite another peer had used before."""
+        return frozenset(one.peer for admissions in self.admissions.values() for one in admissions)
+
+    @property
+    def removed(self) -> frozenset[str]:
+        return frozenset(peer for peer, removal in self.removals.items() if not removal.lifted)
+
+    def user_of(self, invite: Invite) -> str:
+        """Return the id of the peer that an invite has admitted, or "" if it has not been used."""
+        admissions = self.admissions.get(invite.digest)
+        return admissions[0].peer if admissions else ""
+
+    def number_by(self, issuer: str) -> int:
+        """Return the number of used invites of a listed peer."""
+        return sum(one.invite.issuer == issuer for one in self.used)
+
+    def name_of(self, peer: str) -> str:
+        """Return the name in the invite of a peer, or ""."""
+        return next((one.invite.name for one in self.used if one.peer == peer), "")
+
+    @property
+    def shared(self) -> list[Admission | Removal]:
+        """The statements to send to other peers. Removals of listed peers are local and not included."""
+        admissions = [one for admissions in self.admissions.values() for one in admissions]
+        known = self.known
+        removals = [removal for removal in self.removals.values() if removal.peer in known]
+        return [*sorted(admissions, key=lambda one: one.order), *sorted(removals, key=lambda one: one.peer)]
+
+
+def _first_used(admissions: Mapping[bytes, tuple[Admission, ...]]) -> dict[bytes, tuple[Admission, ...]]:
+    """Return the first MAX_PER_ISSUER used invites of each issuer, and of these the first MAX_ADMISSIONS."""
+    kept: dict[bytes, tuple[Admission, ...]] = {}
+    by_issuer: Counter[str] = Counter()
+    for invite, of_invite in sorted(admissions.items(), key=lambda one: one[1][0].order):
+        by_issuer[of_invite[0].invite.issuer] += 1
+        if by_issuer[of_invite[0].invite.issuer] <= MAX_PER_ISSUER and len(kept) < MAX_ADMISSIONS:
+            kept[invite] = of_invite
+    return kept

@@ -1,0 +1,180 @@
+"""Accept invites, and exchange the admissions and removals of invited peers with the other peers.
+
+    outerloop/1/invites   {look, proof, peer}   ->   <- {listed} | {refused}   look: an invite; listed: exchange.allow
+                          {use}                 ->   <- {count} | {refused}, then each known statement in its own frame
+                          {known}               ->   <- {count}, then each known statement in its own frame
+                          {tell}                ->                             tell: an admission or a removal
+
+The first two are for machines that are not in the run yet. After a look, the asking peer may read the roster and the
+run manifest. A use names the peer to admit: this peer, which must be listed, signs that it received the binding, stores
+the admission, and sends it to the other peers. A repeated use for the same peer is answered with the same admission.
+Only peers that may take part are answered the third. `known`: sha256 of the asking peer's statements; if it knows the
+same ones, none are sent. Anybody may tell: the statements prove themselves (invite_register.py).
+
+`refused` is one of the words in invitation.py, which says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+
+import msgpack
+
+from outerloop.swarm.access.access_control import INVITES
+from outerloop.swarm.access.admissions import Admission
+from outerloop.swarm.access.invite_register import InviteRegister, Statement, packed, parsed
+from outerloop.swarm.access.invited_peers import MAX_ADMISSIONS, MAX_PER_ISSUER
+from outerloop.swarm.access.invites import Binding, Invite, may_look
+from outerloop.swarm.access.rate_limits import Budget, Rate, loop_s
+from outerloop.swarm.membership.invite_client import PROTOCOL, ask, digest_of, tell
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
+from outerloop.swarm.validation import MalformedMessage
+
+logger = logging.getLogger(__name__)
+AROUND_S = 10.0
+"""Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
+STATEMENTS, STATEMENTS_OF_STRANGERS = Rate(burst=64, per_s=1), Rate(burst=64, per_s=4)
+"""Rate limits for the statements that other peers tell: per peer, and in total for all peers that may not take part.
+Each takes up to 1 ms and, if it is new and valid, a write and a message to all peers."""
+
+
+class InviteService(RpcService):
+    """Accepts invites, and keeps the register up to date. Only for a run with an allow-list."""
+
+    service = INVITES
+
+    def __init__(self, transport: Transport, register: InviteRegister, *, run: str) -> None:
+        super().__init__(transport, run=run)
+        self._protocol = PROTOCOL
+        self._register, self._run, self._trust = register, run, transport.trust
+        self._told = Budget(STATEMENTS, STATEMENTS_OF_STRANGERS, is_member=self._trust.allow.__contains__, now_s=loop_s)
+        self._using = asyncio.Lock()
+        self._random = random.Random(transport.peer_id)
+        self._sending = BackgroundTasks()
+
+    async def keep_up(self) -> None:
+        """Poll all peers, then one random peer at a time, and take removals by `outerloop expel`, until cancelled."""
+        polled: Sequence[str] = self._others()
+        self._tell([one for one in self._register.peers.used if one.peer == self._transport.peer_id])
+        while True:
+            await asyncio.gather(*map(self._poll, polled))
+            await asyncio.sleep(AROUND_S)
+            self._tell(await self._register.take_removals())
+            others = self._others()
+            polled = [self._random.choice(others)] if others else []
+
+    def objection(self, invite: Invite, *, peer: str) -> str:
+        """Return why this peer does not accept an invite for `peer` ("" if the peer is not known yet), as one word.
+
+        Returns "" if it does.
+        """
+        peers, allow = self._register.peers, self._trust.allow
+        if self._transport.peer_id not in allow.configured:
+            return "invited"
+        if invite.run != self._run:
+            return "run"
+        if invite.issuer not in allow.listed or not invite.is_signed(self._trust.signatures):
+            return "issuer"
+        if peer in peers.removed:
+            return "removed"
+        if user := peers.user_of(invite):
+            return "" if user == peer else "used"
+        if self._register.now_s() > invite.expires_s:
+            return "expired"
+        full = peers.number_by(invite.issuer) >= MAX_PER_ISSUER or len(peers.admissions) >= MAX_ADMISSIONS
+        return "full" if full else ""
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        try:
+            if "look" in request:
+                await self._answer_look(remote, request, stream)
+            elif "use" in request:
+                await self._answer_use(remote, Binding.from_list(request["use"]), stream)
+            elif "tell" in request:
+                await self._receive(remote, [parsed(request["tell"])])
+                return
+            elif remote in self._trust.allow:
+                await self._send_all(stream, known=request.get("known"))
+            else:
+                await stream.turn_away()
+                return
+        except MalformedMessage as error:
+            raise Unreadable(str(error)) from error
+        await stream.ended()
+
+    async def _answer_look(self, remote: str, request: Request, stream: Stream) -> None:
+        invite, peer = Invite.from_list(request["look"]), request.get("peer")
+        why = self.objection(invite, peer=peer if type(peer) is str else "")
+        if not why and not may_look(invite, remote, request.get("proof"), self._trust.signatures):
+            why = "issuer"
+        if why:
+            await self._refuse(remote, why, stream)
+            return
+        self._trust.let_look(remote)
+        await stream.send_object({"listed": sorted(self._trust.allow.configured)})
+
+    async def _answer_use(self, remote: str, binding: Binding, stream: Stream) -> None:
+        async with self._using:  # two bindings of one token must not both be the first
+            why = self.objection(binding.invite, peer=binding.peer)
+            if not why and not binding.is_signed(self._trust.signatures):
+                why = "issuer"
+            if not why and not self._register.peers.user_of(binding.invite):
+                await self._admit(binding)
+        await (self._refuse(remote, why, stream) if why else self._send_all(stream))
+
+    async def _admit(self, binding: Binding) -> None:
+        at_s, number = int(self._register.now_s()), self._trust.allow.number()
+        admission = Admission.new(binding, self._trust.signatures, at_s=at_s, number=number)
+        self._tell(await self._register.add([admission]))
+
+    async def _refuse(self, remote: str, why: str, stream: Stream) -> None:
+        self._trust.refusals.note("outsiders", remote, f"showed an invite that is not accepted: {why}")
+        await stream.send_object({"refused": why})
+
+    async def _send_all(self, stream: Stream, *, known: object = None) -> None:
+        shared = self._register.peers.shared
+        rows = [] if known == digest_of(shared) else [msgpack.packb(packed(one)) for one in shared]
+        await stream.send_object({"count": len(rows)})
+        for one in rows:
+            await stream.send(one)
+
+    async def _receive(self, remote: str, statements: Sequence[Statement]) -> None:
+        """Accept statements from a peer, and send the new ones to the other peers."""
+        if lacking := self._told.spend(remote):
+            self._trust.refusals.note("requests", lacking, "sent too many statements about invited peers")
+            return
+        try:
+            self._tell(await self._register.add(statements), received_from=remote)
+        except MalformedMessage as error:
+            self._trust.refusals.note("requests", remote, str(error))
+
+    async def _poll(self, peer: str) -> None:
+        try:
+            statements = await ask(self._transport, peer, known=digest_of(self._register.peers.shared))
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("could not ask %s for the invited peers: %s", peer, error)
+            return
+        await self._receive(peer, statements)
+
+    def _tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:
+        """Send statements to all other peers, and to the peers that they are about, in the background.
+
+        A removed peer learns from its own removal that it must stop.
+        """
+        for statement in filter(self._register.is_shared, statements):
+            for peer in {*self._others(), statement.peer} - {received_from, self._transport.peer_id}:
+                self._sending.start(self._send(peer, statement))
+
+    async def _send(self, peer: str, statement: Statement) -> None:
+        try:
+            await tell(self._transport, peer, statement)
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s did not receive a statement about %s: %s", peer, statement.peer, error)
+
+    def _others(self) -> list[str]:
+        return sorted(self._trust.allow.admitted - {self._transport.peer_id})

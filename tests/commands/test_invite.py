@@ -1,0 +1,208 @@
+"""`outerloop invite`, `expel` and `expelled`: who may use them, what they print, and what they write for the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgpack
+import pytest
+from omegaconf import OmegaConf
+
+from outerloop.commands import invite, main
+from outerloop.commands.invite import MAX_EXPIRES_S, seconds
+from outerloop.config.manifest.describe_run import packaged
+from outerloop.config.run_directory import identity_file, may_precede_run
+from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.invite_register import ADDRESS, FOLDER, REMOVAL, folder_of, write_statements
+from outerloop.swarm.access.invites import Token, digest_of_list
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.storage import Folder
+from outerloop.types import UserError
+from tests.support.swarm.dht_scene import id_of, trust
+
+OTHER, INVITED = id_of(1), id_of(7)
+ADDRESS_OF_RUN = "/ip4/192.0.2.1/tcp/4/p2p/X"
+
+
+def own(run_dir: Path) -> Signatures:
+    return Signatures.of(ensure_identity(identity_file(run_dir, 0)))
+
+
+def access(run_dir: Path) -> Folder:
+    return Folder(folder_of(identity_file(run_dir, 0)))
+
+
+def write_config(run_dir: Path, allow: list[str]) -> None:
+    config = packaged(recipe="sparseloco", exchange="swarm_gather").copy()
+    config.exchange.allow, config.exchange.run = allow, "summer"
+    OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Of a run with an allow-list, whose first worker is listed and has run."""
+    write_config(tmp_path, [own(tmp_path).peer_id, OTHER])
+    asyncio.run(access(tmp_path).write(ADDRESS, ADDRESS_OF_RUN.encode()))
+    return tmp_path
+
+
+def admit(run_dir: Path, *numbers: int, name: str = "lab") -> None:
+    """Put peers into the register, as the running worker does."""
+    one = own(run_dir)
+
+    def admission(number: int) -> Admission:
+        token = Token.new(one, run="summer", listed=[OTHER], name=name, expires_s=2_000_000_000, rounds=0)
+        return Admission.new(token.binding(id_of(number)), one, at_s=1_700_000_000, number=0)
+
+    asyncio.run(write_statements(access(run_dir), map(admission, numbers)))
+
+
+class Command:
+    """Runs a command; its exit code and what it prints."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, str]:
+        self._monkeypatch.setattr("sys.argv", ["outerloop", *map(str, arguments)])
+        code = main.main()
+        seen = self._capsys.readouterr()
+        return code, seen.out + seen.err
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_it_prints_a_token_and_the_line_to_type(run_dir: Path, command: Command) -> None:
+    code, text = command("invite", run_dir, "--name", "lab-2", "--rounds", 5, "--expires", "2h")
+    assert code == 0
+    line = text.splitlines()[-1]
+    assert line.startswith(f"outerloop join {ADDRESS_OF_RUN} --invite oli1_")
+    one = Token.from_text(line.split()[-1])
+    assert one.to_text() in text.splitlines(), "the token has a line of its own"
+    assert one.invite.issuer == own(run_dir).peer_id and one.invite.run == "summer"
+    assert one.invite.name == "lab-2" and one.invite.rounds == 5
+    assert one.invite.listed == digest_of_list([OTHER, own(run_dir).peer_id])
+    assert 2 * 3600 - 60 < one.invite.expires_s - time.time() <= 2 * 3600
+
+
+@pytest.mark.parametrize(("text", "value"), [("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("90d", MAX_EXPIRES_S)])
+def test_durations(text: str, value: int) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "7", "0d", "-1d", "91d", "1w", "1.5h", "9999999m", "7d "])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="pass --expires 30m, 12h or 7d"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--name", "a b"], "must have at most 32 letters"),
+        (["--rounds", "-1"], "out of range"),
+        (["--expires", "never"], "pass --expires"),
+        (["--maybe"], "--maybe"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, run_dir: Path, command: Command
+) -> None:
+    code, text = command("invite", run_dir, *arguments)
+    assert code == 2 and answer in text and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["invite"], ["expel", INVITED]])
+def test_only_a_listed_worker_may_do_it(arguments: list[str], run_dir: Path, command: Command) -> None:
+    name, *rest = arguments
+    assert command(name, run_dir / "none", *rest)[1].startswith(f"outerloop: {name}: no run found")
+    write_config(run_dir, [])
+    assert "has no allow-list" in command(name, run_dir, *rest)[1]
+    write_config(run_dir, [OTHER])
+    code, text = command(name, run_dir, *rest)
+    assert code == 2 and "no worker of" in text and text.count("\n") == 1
+
+
+def test_a_run_that_cannot_be_described_says_so_at_once(run_dir: Path, command: Command) -> None:
+    config = OmegaConf.load(run_dir / "config.yaml")
+    config.recipe = "mine"
+    OmegaConf.save(config, run_dir / "config.yaml")
+    code, text = command("invite", run_dir)
+    assert code == 2 and "its recipe is not one of outerloop's own" in text
+
+
+def test_a_run_without_invites_says_so(run_dir: Path, command: Command) -> None:
+    config = OmegaConf.load(run_dir / "config.yaml")
+    config.exchange.invites = False
+    OmegaConf.save(config, run_dir / "config.yaml")
+    code, text = command("invite", run_dir)
+    assert code == 2 and "accepts no invites (exchange.invites=false)" in text and text.count("\n") == 1
+
+
+def test_used_and_unused_tokens_are_limited(run_dir: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invite, "MAX_PER_ISSUER", 3)
+    admit(run_dir, 7)
+    assert [command("invite", run_dir)[0] for _ in range(3)] == [0, 0, 2]
+    later = time.time() + 8 * 86_400
+    monkeypatch.setattr(invite.time, "time", lambda: later)
+    assert command("invite", run_dir)[0] == 0, "the unused ones have expired"
+
+
+def test_the_invited_peers_are_listed(run_dir: Path, command: Command) -> None:
+    assert command("invite", run_dir, "--list") == (0, "no peer was invited\n")
+    admit(run_dir, 7, 8)
+    code, text = command("invite", run_dir, "--list")
+    assert code == 0 and text.count("\n") == 2
+    assert f"{INVITED} lab invited by {own(run_dir).peer_id}, joined 2023-11-1" in text
+    command("expel", run_dir, INVITED)
+    assert command("invite", run_dir, "--list")[1].count("removed from the run") == 1
+
+
+def waiting(run_dir: Path) -> list[Removal]:
+    disk = access(run_dir)
+    names = [name for name in disk.names() if name.startswith(REMOVAL)]
+    return [Removal.from_list(msgpack.unpackb(bytes(disk.read(name)))) for name in names]
+
+
+@pytest.mark.parametrize("given", [INVITED, "lab", f"003-{INVITED}"])
+def test_an_invited_peer_is_expelled_listed_and_readmitted(given: str, run_dir: Path, command: Command) -> None:
+    (identity_file(run_dir, 0).with_suffix(".rounds")).mkdir()
+    admit(run_dir, 7)
+    code, text = command("expel", run_dir, given)
+    assert code == 0 and text.startswith(f"{INVITED} is removed on all machines: within 10 s")
+    [removal] = waiting(run_dir)
+    assert removal.is_signed(trust(1).signatures) and removal.peer == INVITED and not removal.lifted
+    code, text = command("expelled", run_dir)
+    assert code == 0 and text.startswith(f"{INVITED} removed by {own(run_dir).peer_id}") and text.count("\n") == 1
+    assert command("expelled", run_dir, "--lift", INVITED) == (0, "no peer is expelled\n")
+    [lifted] = waiting(run_dir)
+    assert lifted.lifted and lifted.at_s > removal.at_s and lifted.is_signed(trust(1).signatures)
+
+
+def test_a_listed_peer_is_refused_by_this_machine_only(run_dir: Path, command: Command) -> None:
+    code, text = command("expel", run_dir, OTHER)
+    assert code == 0 and "by this machine only" in text and waiting(run_dir)[0].peer == OTHER
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"), [("nobody", "no peer nobody was invited"), ("lab", "2 invited peers have the name lab")]
+)
+def test_a_peer_that_is_not_clear(given: str, answer: str, run_dir: Path, command: Command) -> None:
+    admit(run_dir, 7, 8)
+    code, text = command("expel", run_dir, given)
+    assert code == 2 and answer in text and text.count("\n") == 1
+
+
+def test_this_machine_does_not_expel_itself(run_dir: Path, command: Command) -> None:
+    assert "is a worker of this machine" in command("expel", run_dir, own(run_dir).peer_id)[1]
+
+
+def test_the_folder_of_invited_peers_may_precede_the_run() -> None:
+    assert may_precede_run(Path(f"runs/a/workers/0/{FOLDER}/register"))
+    assert not may_precede_run(Path("runs/a/workers/0/register"))

@@ -1,0 +1,118 @@
+"""`outerloop join --invite`: what it refuses, in one line each, and what it asks of whom."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outerloop.commands import main
+from outerloop.commands.join import invitation
+from outerloop.commands.join.invitation import REFUSALS, Invitation
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.invites import Token
+from outerloop.swarm.membership.invite_client import InviteRefused
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.types import UserError
+from tests.support.swarm.dht_scene import id_of, trust
+
+LISTED = [id_of(1), id_of(2)]
+ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{LISTED[1]}"
+
+
+def token(*, expires_s: float = 0) -> str:
+    one = trust(1).signatures
+    until_s = int(expires_s or time.time() + 600)
+    return Token.new(one, run="summer", listed=LISTED, name="", expires_s=until_s, rounds=0).to_text()
+
+
+class Network:
+    """A visit to the peer that answers each call with the next of `answers`, or raises it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
+        self._answers = iter(answers)
+        monkeypatch.setattr(invitation, "visit", self.visit)
+        for name in ("look", "use", "fetch", "roster_from_worker"):
+            monkeypatch.setattr(invitation, name, lambda *_, **__: None)
+
+    @contextmanager
+    def visit(self) -> Iterator[Any]:
+        yield SimpleNamespace(dial=lambda address: None, call=self.call)
+
+    def call(self, work: Any, *, timeout_s: float) -> Any:
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def read(text: str, *typed: str) -> Invitation:
+    return Invitation.read(text, typed, address=ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--invite", "hello"], "an invite starts with oli1_"),
+        (["--invite", token()[:-20]], "copy the whole token, or ask for a new one"),
+        (["--invite", token(), "workers=2"], "an invite admits one worker"),
+        (["--invite", token(), "exchange.allow=[]"], "exchange.allow cannot be set"),
+        (["--invite", token(expires_s=1)], "the invite has expired: ask for a new one"),
+        (["--invite"], "expected one argument"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.argv", ["outerloop", "join", ADDRESS, "--yes", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert answer in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", [*REFUSALS, "", "else"])
+def test_each_refusal_says_what_to_do(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(monkeypatch, None, InviteRefused(word))
+    with pytest.raises(UserError, match=r"^the invite (is|was|has|cannot).*: (ask|use)") as told:
+        read(token()).ask_peer()
+    assert REFUSALS.get(word, "is not accepted") in str(told.value)
+
+
+def test_another_list_than_that_of_the_issuer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the peer at the address could name voters of its choice."""
+    Network(monkeypatch, None, [*LISTED, id_of(9)])
+    with pytest.raises(UserError, match="is not that of the peer that issued the invite: ask for a new one"):
+        read(token()).ask_peer()
+
+
+def test_a_peer_that_accepts_no_invites(monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(monkeypatch, None, Unreachable("protocols not supported"))
+    with pytest.raises(UserError, match="leave --invite out if the run has no allow-list"):
+        read(token()).ask_peer()
+
+
+def test_an_answer_without_an_admission_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Network(monkeypatch, None, [])
+    one = read(token(), f"run_dir={tmp_path}")
+    one.listed = LISTED
+    with pytest.raises(UserError, match="did not admit this machine"):
+        one.use()
+
+
+def test_a_machine_that_used_the_token_may_return_after_it_has_expired(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ensure_identity(tmp_path / "workers/0/identity.key")
+    Network(monkeypatch, None, InviteRefused("expired"))
+    with pytest.raises(UserError, match="has expired"):
+        read(token(expires_s=1), f"run_dir={tmp_path}").ask_peer()
+    Network(monkeypatch, None, LISTED[:1])
+    with pytest.raises(UserError, match="is not that of the peer"):
+        read(token(expires_s=1), f"run_dir={tmp_path}").ask_peer()

@@ -1,0 +1,131 @@
+"""Which statements count, what the allow-list makes of them, and that they survive a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.invite_register import FUTURE_S, REGISTER, REMOVAL
+from outerloop.swarm.validation import MalformedMessage
+from outerloop.types import UserError
+from tests.support.swarm.dht_scene import id_of, trust
+from tests.support.swarm.invite_scene import NOW_S, RUN, A, B, C, Peer, X, Y, admission, token
+from tests.support.swarm.memory_network import MemoryNetwork
+
+
+def peer(number: int = A, like: Peer | None = None) -> Peer:
+    return Peer(MemoryNetwork(), number, disk=like.disk if like else None)
+
+
+def removal(peer: int = X, *, by: int = B, lifted: bool = False, at_s: int = NOW_S, run: str = RUN) -> Removal:
+    return Removal.new(trust(by).signatures, run=run, peer=id_of(peer), lifted=lifted, at_s=at_s)
+
+
+def test_an_admitted_peer_may_take_part_also_after_a_restart() -> None:
+    one = peer()
+    assert id_of(X) not in one.trust.allow and not one.trust.allow.lists(id_of(X))
+    new = asyncio.run(one.register.add([admission(token())]))
+    assert [statement.peer for statement in new] == [id_of(X)]
+    for each in (one, peer(like=one)):
+        allow = each.trust.allow
+        assert id_of(X) in allow and id_of(X) in allow.admitted and allow.lists(id_of(X))
+        assert id_of(X) not in allow.listed, "an invited peer is no voter in a proof"
+        assert asyncio.run(each.register.add([admission(token()), *new]))[0].peer == id_of(X)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: admission(token(run="winter")), "for run winter"),
+        (lambda: admission(token(X)), "not issued and received by listed peers"),
+        (lambda: admission(token(), Y, receiver=X), "not issued and received by listed peers"),
+        (lambda: admission(token(), at_s=NOW_S + 101), "had expired"),
+        (lambda: admission(token(), C), "is listed"),
+        (lambda: removal(Y), "was not invited"),
+        (lambda: removal(by=X), "only listed peers"),
+        (lambda: removal(C), "only listed peers"),
+        (lambda: removal(at_s=NOW_S + FUTURE_S + 1), "future"),
+        (lambda: removal(run="winter"), "for run winter"),
+    ],
+)
+def test_statements_that_do_not_count_change_nothing(make: Callable[[], Admission | Removal], why: str) -> None:
+    one = peer()
+    asyncio.run(one.register.add([admission(token())]))
+    before = one.register.peers
+    assert why in one.register.objection(make())
+    assert asyncio.run(one.register.add([make()])) == [] and one.register.peers == before
+
+
+def test_a_forged_signature_ends_the_list_and_what_came_before_is_kept() -> None:
+    one, good, bad = peer(), admission(token()), admission(token(), Y)
+    forged = Admission(bad.binding, id_of(C), bad.at_s, bad.number, bad.signature)
+    with pytest.raises(MalformedMessage, match="not valid"):
+        asyncio.run(one.register.add([good, forged, admission(token(), Y)]))
+    assert set(peer(like=one).register.peers.last) == {id_of(X)}
+
+
+def test_a_removed_peer_is_refused_until_the_removal_is_lifted() -> None:
+    one = peer()
+    asyncio.run(one.register.add([admission(token()), removal()]))
+    again = peer(like=one)
+    for each in (one, again):
+        assert id_of(X) not in each.trust.allow and each.trust.allow.lists(id_of(X))
+        assert "was removed" in each.trust.allow.why_not(id_of(X))
+    asyncio.run(again.register.add([removal(lifted=True, at_s=NOW_S + 1)]))
+    assert id_of(X) in peer(like=again).trust.allow
+
+
+def test_a_listed_peer_is_removed_on_one_machine_only() -> None:
+    one = peer(A)
+    own = removal(C, by=A)
+    asyncio.run(one.register.add([own]))
+    assert id_of(C) not in one.trust.allow and id_of(C) not in peer(like=one).trust.allow
+    assert not one.register.is_shared(own) and own not in one.register.peers.shared
+
+
+def test_rounds_that_are_over_end_the_admission() -> None:
+    one = peer()
+    asyncio.run(one.register.add([admission(token(rounds=3), number=5)]))
+    for number, admitted in ((0, True), (7, True), (8, False)):
+        one.trust.allow.number = lambda number=number: number
+        assert (id_of(X) in one.trust.allow) is admitted
+    assert one.trust.allow.why_not(id_of(X)) == "was invited for rounds up to 7"
+
+
+def test_a_removed_peer_learns_it_from_its_own_removal() -> None:
+    own = peer(X)
+    asyncio.run(own.register.add([admission(token())]))
+    assert own.id in own.trust.allow and not own.removed
+    asyncio.run(own.register.add([removal()]))
+    assert "was removed" in own.removed and "was removed" in peer(X, like=own).removed
+
+
+def test_removals_by_the_command_are_taken_once() -> None:
+    one = peer()
+    asyncio.run(one.register.add([admission(token())]))
+    for name, content in ((f"{REMOVAL}x", removal(by=A)), (f"{REMOVAL}y", removal(Y, by=A))):
+        one.disk[name] = msgpack.packb(content.to_list())
+    assert asyncio.run(one.register.take_removals()) == [removal(by=A)]
+    assert list(one.disk) == [REGISTER] and id_of(X) not in one.trust.allow
+    assert asyncio.run(one.register.take_removals()) == []
+
+
+def test_without_its_issuer_on_the_list_an_admission_is_dropped() -> None:
+    """The list is read at each start."""
+    one = peer()
+    asyncio.run(one.register.add([admission(token(B), receiver=C)]))
+    assert id_of(X) in peer(like=one).trust.allow
+    shorter = peer(like=one)
+    shorter.trust.allow.configured = frozenset({id_of(A), id_of(C)})
+    assert "not issued" in shorter.register.objection(admission(token(B), receiver=C))
+
+
+def test_a_damaged_register_is_one_line() -> None:
+    one = peer()
+    one.disk[REGISTER] = b"\x00"
+    with pytest.raises(UserError, match=r"remove the files in identity\.access"):
+        peer(like=one)
