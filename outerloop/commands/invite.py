@@ -66,9 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print("\n".join(lines(peers_of(run.workers[0]))) or "no peer was invited")
         return 0
-    if not run.config.exchange.get("invites", True):
+    if not run.config.exchange.get("invites", False):
         raise UserError(
-            "invite: this run accepts no invites (exchange.invites=false): add the machine's id to the lists"
+            "invite: this run accepts no invites: restart it with exchange.invites=true on all machines, or add the id"
+            " of the new machine to all lists"
         )
     if reason := parse(describe(run.config).encode()).reason:
         raise UserError(f"invite: no machine can join this run with outerloop join, because {reason}: edit the lists")

@@ -87,7 +87,7 @@ class Network(Options):
     announce: list[str] | None = []
     open_internet: bool = False
     allow: list[str] | None = []
-    invites: bool = True
+    invites: bool = False
     join_timeout_s: Positive = 120.0
     max_blob_bytes: Count | None = None
     max_mbit: Positive | None = None

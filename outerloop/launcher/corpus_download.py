@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,23 +18,27 @@ from outerloop.swarm.corpus import download as from_peers
 from outerloop.swarm.corpus.folder import INDEX, CorpusFolder
 from outerloop.swarm.membership.roster import read_roster
 from outerloop.swarm.p2p.observer import ObserverNode, visit
-from outerloop.swarm.timeouts import DHT_S
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.timeouts import DHT_S, OPEN_S
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import UserError
 
 T = TypeVar("T")
+Sources = AbstractContextManager[tuple[ObserverNode, list[str]]]
+"""A connected node that takes no part in the run, and the ids of the peers to download from."""
 
 
-def fetch_index(config: DictConfig) -> None:
+def fetch_index(config: DictConfig, sources: Sources | None = None) -> None:
     """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
 
-    Raises UserError if no peer sends it, or if this machine refuses to download the corpus.
+    `sources`: peers to ask, instead of those in `source_peers`. Raises UserError if no peer sends the index, or if this
+    machine refuses to download the corpus.
     """
     path = shared_corpus(config)
     if path is None:
         return
     if not (Path(path) / INDEX).exists():
-        with source_peers(config) as (node, peers):
+        with sources or source_peers(config) as (node, peers):
             index = result_of(node, from_peers.fetch_index(node, Path(path).name, peers, run=run_id(config)))
         CorpusFolder.create(Path(path), index)
     refuse_download(CorpusFolder.open(Path(path)), max_gb=config.corpus.max_gb)
@@ -67,8 +71,9 @@ def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
 def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]:
     """Yield a node that takes no part in the run, and the ids of the peers to download from.
 
-    These are the initial peers, and in an open run all others of its roster. In a run with an allow-list, the node has
-    the key of this machine's first worker. Raises UserError if there is no initial peer, or if none answers.
+    These are the initial peers, and in an open run all others of its roster. In a run with an allow-list, whose peers
+    serve no DHT, the node has the key of this machine's first worker. Raises UserError if there is no initial peer, or
+    if none answers.
     """
     addresses = initial_peers(config)
     if not addresses:
@@ -76,14 +81,30 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
             "the corpus of this run is not on this machine: run outerloop join with the address of a peer, or set"
             " exchange.initial_peers"
         )
-    key = None
-    if config.exchange.allow and config.run_dir:
-        key = ensure_identity(identity_file(Path(config.run_dir), 0))
-    with visit(initial_peers=addresses, identity_path=key) as node:
-        initial = [address.rpartition("/p2p/")[2] for address in addresses]
+    initial = [address.rpartition("/p2p/")[2] for address in addresses]
+    if config.exchange.allow:
+        with visit(identity_path=ensure_identity(identity_file(Path(config.run_dir), 0))) as node:
+            dial_any(node, addresses)
+            yield node, initial
+        return
+    with visit(initial_peers=addresses) as node:
         seen = node.call(read_roster(node.dht, run_id(config)), timeout_s=2 * DHT_S)
         others = [record.peer_id for record, age_s in seen]
         yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
+
+
+def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
+    """Connect to all of these peers that can be reached. Raises UserError if none can."""
+    failures = []
+    for address in addresses:
+        try:
+            node.call(node.dial(address), timeout_s=2 * OPEN_S)
+        except Unreachable as error:
+            failures.append(f"{address}: {error}")
+    if len(failures) == len(addresses):
+        raise UserError(
+            f"no initial peer can be reached ({failures[0]}): check exchange.initial_peers and your network"
+        )
 
 
 def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:

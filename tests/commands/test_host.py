@@ -11,7 +11,7 @@ import pytest
 
 from outerloop.commands import host, main
 from outerloop.commands.host.settings import host_overrides, refuse_closed
-from outerloop.commands.invitation import Invitation, join_line, qr_code
+from outerloop.commands.join_line import JoinLine, join_command, qr_code
 from outerloop.config import load
 from outerloop.types import UserError
 
@@ -110,9 +110,9 @@ def test_a_host_that_restarts_joins_the_peers_that_answer(
 
 
 def test_the_join_line_has_the_address_that_most_machines_reach() -> None:
-    assert join_line([LOCAL, LAN, PUBLIC]) == f"outerloop join {PUBLIC}"
-    assert join_line([LOCAL, LAN]) == f"outerloop join {LAN}"
-    assert join_line([LOCAL]) == f"outerloop join {LOCAL} --host 127.0.0.1"
+    assert join_command([LOCAL, LAN, PUBLIC]) == f"outerloop join {PUBLIC}"
+    assert join_command([LOCAL, LAN]) == f"outerloop join {LAN}"
+    assert join_command([LOCAL]) == f"outerloop join {LOCAL} --host 127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_join_line_has_the_address_that_most_machines_reach() -> None:
     ],
 )
 def test_the_reach_of_the_address_is_told(addresses: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Invitation("summer", qr=False, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]").show(addresses)
+    JoinLine("summer", qr=False, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]").show(addresses)
     said = capsys.readouterr().out
     assert "volunteers join run summer with\n" in said
     assert hint in said if hint else said.count("\n") == 2
@@ -147,18 +147,18 @@ def test_a_qr_code_of_the_join_line_is_drawn_on_request_and_on_a_terminal(
 ) -> None:
     drawn: list[str] = []
     monkeypatch.setitem(sys.modules, "segno", fake_segno(drawn))
-    Invitation("summer", qr=False, announce="").show([PUBLIC])
+    JoinLine("summer", qr=False, announce="").show([PUBLIC])
     assert not drawn and "▄▀" not in capsys.readouterr().out
-    Invitation("summer", qr=True, announce="").show([PUBLIC])
+    JoinLine("summer", qr=True, announce="").show([PUBLIC])
     assert drawn == [f"outerloop join {PUBLIC}"] and "▄▀" in capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    Invitation("summer", qr=False, announce="").show([PUBLIC])
+    JoinLine("summer", qr=False, announce="").show([PUBLIC])
     assert len(drawn) == 2
 
 
 def test_a_real_qr_code_has_three_corners() -> None:
     pytest.importorskip("segno")
-    lines = qr_code(join_line([PUBLIC])).splitlines()
+    lines = qr_code(join_command([PUBLIC])).splitlines()
     assert len(lines) > 15 and len({len(line) for line in lines}) == 1
 
 

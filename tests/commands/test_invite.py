@@ -37,7 +37,7 @@ def access(run_dir: Path) -> Folder:
 
 def write_config(run_dir: Path, allow: list[str]) -> None:
     config = packaged(recipe="sparseloco", exchange="swarm_gather").copy()
-    config.exchange.allow, config.exchange.run = allow, "summer"
+    config.exchange.allow, config.exchange.run, config.exchange.invites = allow, "summer", True
     OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
 
 
@@ -142,7 +142,7 @@ def test_a_run_without_invites_says_so(run_dir: Path, command: Command) -> None:
     config.exchange.invites = False
     OmegaConf.save(config, run_dir / "config.yaml")
     code, text = command("invite", run_dir)
-    assert code == 2 and "accepts no invites (exchange.invites=false)" in text and text.count("\n") == 1
+    assert code == 2 and "restart it with exchange.invites=true on all machines" in text and text.count("\n") == 1
 
 
 def test_used_and_unused_tokens_are_limited(run_dir: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

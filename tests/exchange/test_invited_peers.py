@@ -50,7 +50,7 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
     own = [Signatures.of(path) for path in paths]
     ids = [one.peer_id for one in own]
     listed = ids[:2]
-    options = {"peers": 3, "allow": listed, "grace_s": 30.0}
+    options = {"peers": 3, "allow": listed, "invites": True, "grace_s": 30.0}
     first = [make(worker=index, identity_path=str(paths[index]), **options) for index in range(2)]
     token = Token.new(own[0], run="r", listed=listed, name="", expires_s=int(time.time()) + 600, rounds=0)
 
@@ -91,7 +91,7 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
 def test_a_run_without_invites_admits_only_its_list(make: Make, tmp_path: Path) -> None:
     own = Signatures.of(ensure_identity(tmp_path / "identity0"))
     listed = [own.peer_id]
-    one = make(peers=1, allow=listed, invites=False)
+    one = make(peers=1, allow=listed)
     token = Token.new(own, run="r", listed=listed, name="", expires_s=int(time.time()) + 600, rounds=0)
     with pytest.raises(Unreachable):
         admit(tmp_path / "identity1", token, one.address[0], listed)

@@ -17,6 +17,12 @@ from tests.support.train_processes import invitation, rows, start
 
 RUN = ["recipe=sparseloco", "workers=1", "exchange.peers=1", "exchange.run=summer", "rounds=100000", "eval.every=0"]
 RUN += ["schedule.sync_every=30"]  # rounds long enough for a newcomer on a busy machine to catch up
+RUN += [
+    "data=text",
+    f"data.files=[{Path(__file__).parents[2] / 'LICENSE'}]",
+    "inner.seq_len=16",
+    "corpus.share=licence",
+]
 
 
 def outerloop(*arguments: object) -> subprocess.Popen[str]:
@@ -31,7 +37,7 @@ def said(*arguments: object) -> tuple[int, str]:
 
 
 def joining(line: list[str], run_dir: Path) -> list[object]:
-    own = [f"run_dir={run_dir}", "eval.sequences=16", "eval.every=0", "threads=1"]
+    own = [f"run_dir={run_dir}", f"corpus.folder={run_dir}-corpus", "eval.sequences=16", "eval.every=0", "threads=1"]
     return [*line, "--yes", "--host", "127.0.0.1", *own]
 
 
@@ -45,7 +51,16 @@ def rounds_with_two(run_dir: Path) -> int:
 @pytest.mark.timeout(600)
 def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
     own = Signatures.of(ensure_identity(identity_file(tmp_path / "a", 0))).peer_id
-    processes = [start(tmp_path / "a", *RUN, "threads=1", f"exchange.allow=[{own}]")]
+    processes = [
+        start(
+            tmp_path / "a",
+            *RUN,
+            "threads=1",
+            f"exchange.allow=[{own}]",
+            "exchange.invites=true",
+            f"corpus.folder={tmp_path}",
+        )
+    ]
     try:
         address = invitation(processes[0]).partition("[")[2].rstrip("]")
         code, text = said("join", address, "--yes")

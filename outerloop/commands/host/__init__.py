@@ -10,7 +10,7 @@ from pathlib import Path
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.host.settings import check_name, host_overrides, refuse_closed
-from outerloop.commands.invitation import Invitation
+from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import answering_peers
 from outerloop.config import build, load
 from outerloop.config.option_mapping import to_overrides
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     overrides = host_overrides(options.options, name=options.name, host=options.host, port=options.port)
     config = load.load(overrides)
     refuse_closed(config)
-    invitation = Invitation(options.name, qr=options.qr, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
+    join_line = JoinLine(options.name, qr=options.qr, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
     if service.is_requested(options):
         name = f"outerloop-{options.name}"
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
@@ -78,5 +78,5 @@ def main(arguments: Sequence[str]) -> int:
     if not build.initial_peers(config):
         peers = answering_peers(identity_file(Path(config.run_dir), 0))
         overrides = [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
-    train(load.load(overrides), overrides=overrides, show_address=invitation.show)
+    train(load.load(overrides), overrides=overrides, show_address=join_line.show)
     return 0

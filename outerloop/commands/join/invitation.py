@@ -79,14 +79,17 @@ class Invitation:
 
         Raises UserError if the invite is not accepted, or if the peer does not answer.
         """
-        own = Signatures.of(self._identity).peer_id if self._identity.exists() else ""
-        with self._visiting() as node:
-            listed = node.call(look(node, self._receiver, self._token, peer=own), timeout_s=2 * OPEN_S)
-            self._check_list(listed)
-            manifest = checked_manifest(node.call(fetch(node, self._receiver), timeout_s=2 * OPEN_S))
+        with self._looking() as node:
+            signed = node.call(fetch(node, self._receiver), timeout_s=2 * OPEN_S)
+            manifest = checked_manifest(signed.content if signed else b"")
             roster = roster_from_worker(node, self._address, self._token.invite.run)
-            self.listed = listed
-            return Offer(manifest, self._receiver, roster())
+            return Offer(manifest, self._receiver, roster(), signed)
+
+    @contextmanager
+    def sources(self) -> Iterator[tuple[ObserverNode, list[str]]]:
+        """Yield a node that showed the token, and the peer that answers it, to read the index of the training data."""
+        with self._looking() as node:
+            yield node, [self._receiver]
 
     def use(self) -> None:
         """Have this machine's key admitted, and store the admission next to the key, which is created if absent.
@@ -105,6 +108,16 @@ class Invitation:
             raise UserError(f"the peer at {self._address} sent a forged admission ({error}): {NEW}") from error
         if own.peer_id not in register.peers.last:
             raise UserError(f"the peer at {self._address} did not admit this machine: {NEW}")
+
+    @contextmanager
+    def _looking(self) -> Iterator[ObserverNode]:
+        """Connect to the peer and show the token, so that the peer lets this machine see the settings of the run."""
+        own = Signatures.of(self._identity).peer_id if self._identity.exists() else ""
+        with self._visiting() as node:
+            listed = node.call(look(node, self._receiver, self._token, peer=own), timeout_s=2 * OPEN_S)
+            self._check_list(listed)
+            self.listed = listed
+            yield node
 
     def _check_list(self, listed: Sequence[str]) -> None:
         """Raise UserError unless `listed` is the list of the peer that issued the invite."""

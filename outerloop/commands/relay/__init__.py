@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
-from outerloop.commands.invitation import Invitation
+from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import answering_peers
 from outerloop.commands.relay.serving import manifest_of, peer_of, serve_until_alone
 from outerloop.swarm.access.identity import ensure_identity
@@ -81,7 +81,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
     if why:
         report(f"forwarding the settings that this relay has kept, because {why}")
     announce = "--announce /ip4/ADDRESS/tcp/{port}"
-    invitation = Invitation(manifest.run, qr=options.qr, announce=announce)
+    join_line = JoinLine(manifest.run, qr=options.qr, announce=announce)
     answering = partial(answering_peers, identity, named=[options.address])
     while True:
         with visit(
@@ -93,7 +93,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
             identity_path=identity,
             open_internet=not is_loopback(options.host),
         ) as node:
-            invitation.show(node.addresses)
+            join_line.show(node.addresses)
             serve_until_alone(
                 node,
                 manifest,

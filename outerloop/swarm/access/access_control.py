@@ -80,6 +80,8 @@ EXPELLED = "expelled"
 """Name of the service that serves the list of expelled peers (accusations.py)."""
 MANIFEST = "manifest"
 """Name of the service that serves the run manifest (run_manifest.py)."""
+CORPUS = "corpus"
+"""Name of the service that serves the index of the run's training data (corpus/service.py)."""
 INVITES = "invites"
 """Name of the service that accepts invites (invite_service.py). In a run with an allow-list, it is the only service
 that answers peers outside the list: it checks what they send."""
@@ -178,7 +180,8 @@ class AccessControl:
     """The access control of one peer. Call `admits` before each handler, and `garbled` if a request is malformed.
 
     `onlooker`: peer id of the read-only observer, which `outerloop status` uses on this machine. In a run with an
-    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers and the manifest.
+    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers, the manifest and
+    the index of the training data.
     """
 
     signatures: Signatures
@@ -200,7 +203,7 @@ class AccessControl:
         that is open to it: that for invites, or one that an observer may read.
         """
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
-        open_to = (INVITES, ROSTER, EXPELLED, MANIFEST) if observes else (INVITES,)
+        open_to = (INVITES, ROSTER, EXPELLED, MANIFEST, CORPUS) if observes else (INVITES,)
         if remote not in self.allow and service not in open_to:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False

@@ -8,6 +8,7 @@ are admitted like the requests of a newcomer: limited in number, and by the uplo
 
 from __future__ import annotations
 
+from outerloop.swarm.access.access_control import CORPUS
 from outerloop.swarm.corpus.folder import CorpusFolder
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport
@@ -24,7 +25,7 @@ class CorpusService(RpcService):
     `limiter`: rate limit of all uploads of this peer. `bulk` uploads the shards.
     """
 
-    service = "corpus"
+    service = CORPUS
 
     def __init__(self, transport: Transport, folder: CorpusFolder, *, run: str, limiter: RateLimiter) -> None:
         super().__init__(transport, run=run)

@@ -66,7 +66,7 @@ class NodeOptions:
     announce: Sequence[str] = ()
     open_internet: bool = False
     allow: Sequence[str] = ()
-    invites: bool = True
+    invites: bool = False
     join_timeout_s: float = 120.0
     fingerprint: str = ""
     settings: RunSettings | None = None

@@ -23,7 +23,7 @@ HINTS = {
 }
 
 
-class Invitation:
+class JoinLine:
     """Prints how to join the run `run` by an address of this machine.
 
     qr          whether to draw the QR code also if the output is not a terminal
@@ -39,7 +39,7 @@ class Invitation:
 
     def show(self, addresses: Sequence[str]) -> None:
         """Print the line that joins, a hint about its address and, on a terminal, the QR code."""
-        line, console = join_line(addresses), Console()
+        line, console = join_command(addresses), Console()
         print_line(console, f"volunteers join run {self._run} with")
         print_line(console, f"    {line}")
         if hint := address_hint(addresses, announce=self._announce):
@@ -48,7 +48,7 @@ class Invitation:
             print(qr_code(line), flush=True)
 
 
-def join_line(addresses: Sequence[str]) -> str:
+def join_command(addresses: Sequence[str]) -> str:
     """Return what volunteers type to join by the best of these addresses (full multiaddrs)."""
     address = best_first(addresses)[0]
     local = " --host 127.0.0.1" if reachable_from(address) == THIS_MACHINE else ""
