@@ -297,6 +297,8 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         (["island=sharded", "exchange=inprocess"], "set exchange=distributed"),
         (["island=sharded", "recipe=muloco"], "Muon needs whole matrices, .*: set island=replicated"),
         (["island=sharded", "inner.compile=true"], "set inner.compile=false"),
+        (["island=sharded", "inner.micro_batch=auto"], "set a number, or inner.micro_batch=null"),
+        (["inner.micro_batch=auto"], "set a number, or inner.micro_batch=null"),
         (["island=gathered", "buffers=averaged"], "set buffers=local"),
         (["island=replicated", "schedule=every_seconds"], "set schedule=every_h"),
         (
@@ -326,6 +328,9 @@ def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = load.load(["inner.batch=8"])
     batches = [run_worker.worker_settings(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
+    small = load.load(["inner.batch=8", "inner.micro_batch=3"])
+    batches = [run_worker.worker_settings(small, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    assert batches == [3, 2, 1]
 
 
 def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ MACHINE = (
     "max_failed_rounds",
     "inner.device",
     "inner.compile",
+    "inner.micro_batch",
     "eval",
     "checkpoint",
     "samples",
@@ -39,8 +40,8 @@ MACHINE = (
     *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
-SUGGESTED = ("data",)
-"""Groups that a run manifest may contain, but a machine may set otherwise."""
+SUGGESTED = ("data", "inner.precision")
+"""Groups and options that a run manifest may contain, but a machine may set otherwise."""
 
 
 def is_machine_option(key: str) -> bool:
