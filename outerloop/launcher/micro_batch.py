@@ -3,7 +3,7 @@
 A process of its own measures, so that all of its memory is free again when training starts. It is `outerloop measure`,
 which reads the configuration from standard input and prints the number of sequences.
 
-    CUDA       passes run beside a tensor as large as the state that training adds: optimizer, slow weights, residual
+    CUDA       a tensor as large as the state that training adds (optimizer, slow weights, residual) exists in the trial
     elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory - weights and state of all workers)
 """
 

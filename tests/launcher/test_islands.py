@@ -43,12 +43,13 @@ SMALL += ["inner.batch=4", "eval.sequences=8", "threads=1", "inner.warmup_steps=
 LENGTH = ["rounds=4", "schedule.sync_every=3", "checkpoint.every=2", "eval.every=2"]
 TWO_OF_TWO = ["exchange=distributed", "island.ranks=2"]
 RUNS = {
-    "sharded": ["recipe=diloco", "island=sharded"],
-    "replicated": ["recipe=sparseloco", "island=replicated"],
+    "sharded": ["recipe=diloco", "island=sharded", "inner.micro_batch=1"],
+    "replicated": ["recipe=sparseloco", "island=replicated", "inner.micro_batch=1"],
     "gathered": ["recipe=sparseloco", "island=gathered"],
 }
 """Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
-replica does; test_fully_shard.py has the others."""
+replica does; test_fully_shard.py has the others. The batch of an island has 4 sequences, so a rank with micro-batches of
+one sequence takes two passes."""
 
 LATER = ["replicated", "gathered"]
 LIMIT_S = 100

@@ -34,7 +34,7 @@ def test_passes_get_half_of_what_the_state_of_all_workers_leaves(config, workers
     settings.workers = workers
     assert micro_batch.measure(settings) == chosen
     free[0] = workers * (2 * params + 1900)
-    with pytest.raises(UserError, match=r"one sequence of 16 tokens needs 1\.0 kB, but 0\.9.* kB of this machine's"):
+    with pytest.raises(UserError, match=r"one sequence of 16 tokens needs 1\.0 KB, but 950 B of this machine's"):
         micro_batch.measure(settings)
 
 
