@@ -48,8 +48,8 @@ RUNS = {
     "gathered": ["recipe=sparseloco", "island=gathered"],
 }
 """Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
-replica does; test_fully_shard.py has the others. The batch of an island has 4 sequences, so a rank with micro-batches of
-one sequence takes two passes."""
+replica does; test_fully_shard.py has the others. The batch of an island has 4 sequences, so a rank with micro-batches
+of one sequence takes two passes."""
 
 LATER = ["replicated", "gathered"]
 LIMIT_S = 100
