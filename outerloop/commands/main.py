@@ -91,10 +91,11 @@ MODULES = {
     "expel": "outerloop.commands.expel",
     "expelled": "outerloop.commands.expelled",
     "worker": "outerloop.launcher.worker_process",
+    "measure": "outerloop.launcher.micro_batch",
 }
 """Command -> the module whose `main` runs it. A module is imported only when its command is called."""
-HIDDEN = "worker"
-"""Internal command, left out of the help text and of completion."""
+HIDDEN = ("worker", "measure")
+"""Internal commands, left out of the help text and of completion."""
 HELP_FLAGS = {"--help", "-h", "help"}
 COMPLETION = ("-sc", "--shell-completion")
 """Flags that hydra's completion scripts pass to the program."""
@@ -113,9 +114,9 @@ def main() -> int:
         if command in COMPLETION:
             from outerloop.commands.completion import complete
 
-            return complete(rest, [name for name in MODULES if name != HIDDEN])
+            return complete(rest, [name for name in MODULES if name not in HIDDEN])
         if command not in MODULES:
-            commands = [name for name in MODULES if name != HIDDEN]
+            commands = [name for name in MODULES if name not in HIDDEN]
             hint = next(iter(get_close_matches(command, commands, n=1)), "train")
             listed = ", ".join(commands)
             raise UserError(f"{command!r} is not a command; the commands are {listed}: run outerloop {hint}")

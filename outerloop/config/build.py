@@ -176,6 +176,7 @@ def make_trainer(
         lr_factor=make_lr_factor(config, outer.schedule),
         warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
+        micro_batch=inner.get("micro_batch"),
         clip_norm=inner.clip_norm,
         precision=inner.precision,
     )

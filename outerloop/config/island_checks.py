@@ -32,6 +32,11 @@ def ranks_per_island(settings: DictConfig, processes: int) -> int:
 
 def refuse_island(settings: DictConfig, ranks: int) -> None:
     """Raise UserError if a setting is not supported by islands of the configured kind with `ranks` ranks."""
+    if settings.inner.get("micro_batch") == "auto":
+        raise UserError(
+            "inner.micro_batch=auto is not supported by processes that torchrun starts, whose micro-batches must be"
+            " equal: set a number, or inner.micro_batch=null"
+        )
     kind = settings.island.kind
     if kind == "single":
         return

@@ -33,6 +33,7 @@ MAY_DIFFER = (
     "init_from",
     "log",
     "threads",
+    "inner.micro_batch",
     "log_every",
     "round_timeout_s",
     "max_failed_rounds",

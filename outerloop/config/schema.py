@@ -32,6 +32,7 @@ class Inner(Options):
     """Options of every choice in the group inner."""
 
     batch: Count
+    micro_batch: Count | Literal["auto"] | None = None
     seq_len: Count
     accumulate: Count
     lr: Annotated[float, Field(ge=0)]

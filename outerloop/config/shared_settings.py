@@ -40,13 +40,13 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 
-    Paths, data that is not shared by the peers, evaluation, checkpoints, the device and the numbers of local workers
-    and ranks may differ, so they are omitted. The hardware is included if the outer method gives bitwise equal results
-    only on equal hardware.
+    Paths, data that is not shared by the peers, evaluation, checkpoints, the device, the precision of inner steps and
+    the numbers of local workers and ranks may differ, so they are omitted. The hardware is included if the outer method
+    gives bitwise equal results only on equal hardware.
 
     `lanes`: number of shards in each message of an island.
     """
-    local = ("workers", "island", "data", "eval", "checkpoint", "inner.device", "inner.compile")
+    local = ("workers", "island", "data", "eval", "checkpoint", "inner.device", "inner.compile", "inner.precision")
     shared = {key: value for key, value in training_settings(config).items() if not is_in(key, local)}
     shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in ROUND_RULES}
     shared |= {CORPUS: config.data.sha256} if "sha256" in config.data else {}

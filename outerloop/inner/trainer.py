@@ -1,8 +1,9 @@
 """Train one worker's model: turn batches into inner steps, and run the outer loop after each step.
 
-An inner step consists of forward and backward passes over `accumulate` micro-batches of `batch` sequences, gradient
-clipping, and a step of the inner optimizer. Then the outer loop counts the step. If there is no inner optimizer
-(method.reads = "gradients"), the outer loop reads the accumulated gradient.
+An inner step consists of forward and backward passes over `accumulate` batches of `batch` sequences, gradient clipping,
+and a step of the inner optimizer. A batch that does not fit in memory at once is split into micro-batches, one pass
+each. Then the outer loop counts the step. If there is no inner optimizer (method.reads = "gradients"), the outer loop
+reads the accumulated gradient.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ class Trainer(Generic[Outer]):
         lr_factor: inner step of the run (from 0) -> factor by which the optimizer's learning rate is multiplied.
         warmup_steps: length of a linear ramp that limits the factor during this worker's first updates. A late joiner
             needs the ramp, because its optimizer moments start at zero.
-        accumulate: number of micro-batches per step.
+        accumulate: number of batches per step.
+        micro_batch: maximum number of sequences per forward and backward pass; None for a whole batch.
         clip_norm: maximum global L2 norm to which the gradient is clipped; None for no limit.
-        precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
+        precision: one of PRECISIONS; see `pick_precision`.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Trainer(Generic[Outer]):
         lr_factor: Callable[[int], float],
         warmup_steps: int,
         accumulate: int,
+        micro_batch: int | None,
         clip_norm: float | None,
         precision: str,
         forward: Module,
@@ -95,7 +98,7 @@ class Trainer(Generic[Outer]):
         self.optimizer = optimizer(list(outer.island.params.items())) if optimizer else None
         self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
         self.lr_factor, self.warmup_steps = lr_factor, max(1, warmup_steps)
-        self.accumulate, self.clip_norm = accumulate, clip_norm
+        self.accumulate, self.micro_batch, self.clip_norm = accumulate, micro_batch, clip_norm
         self.autocast = autocast_context(precision, self.device)
         self.tokens = self.updates = 0
 
@@ -115,7 +118,7 @@ class Trainer(Generic[Outer]):
         return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
 
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
-        """Take one step of the inner optimizer on these micro-batches.
+        """Take one step of the inner optimizer on these batches.
 
         Return the mean loss before the step, the learning rate, and the seconds spent waiting for the outer loop to
         finish reading the weights.
@@ -125,14 +128,18 @@ class Trainer(Generic[Outer]):
         return loss, self.update(), stall_s
 
     def backward(self, window: Tensor) -> float:
-        """Add the gradient of one micro-batch and return its loss, both divided by `accumulate`.
+        """Add the gradient of one batch and return its loss, both divided by `accumulate`.
 
-        Sums over micro-batches are therefore means.
+        Sums over batches are therefore means, and so are those over a batch's micro-batches, which need not be equally
+        long: each counts by its number of sequences.
         """
-        with self.autocast():
-            loss = next_token_loss(self.forward, window) / self.accumulate
-        loss.backward()
-        return float(loss.detach())
+        total = 0.0
+        for part in window.split(self.micro_batch or len(window)):
+            with self.autocast():
+                loss = next_token_loss(self.forward, part) / (self.accumulate * len(window) / len(part))
+            loss.backward()
+            total += float(loss.detach())
+        return total
 
     def update(self) -> float | None:
         """Clip the gradient and step the inner optimizer. Return its learning rate (None without an optimizer)."""
@@ -200,13 +207,24 @@ class Trainer(Generic[Outer]):
 
 
 def autocast_context(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """Return a function that creates an autocast context for `precision`. Raises UserError if that is unknown."""
-    if precision not in PRECISIONS:
-        raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}: set it to auto")
-    supports_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    if precision == "bfloat16" or (precision == "auto" and supports_bf16):
+    """Return a function that creates an autocast context for `precision`. Raises UserError if it is unknown."""
+    if pick_precision(precision, device) == "bfloat16":
         return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext
+
+
+def pick_precision(name: str, device: torch.device) -> str:
+    """Return "float32" or "bfloat16". "auto" is bfloat16 on GPUs that compute in it, float32 elsewhere.
+
+    A GPU that only emulates bfloat16 (CUDA capability below 8.0) computes faster in float32. Raises UserError if the
+    precision is unknown.
+    """
+    if name not in PRECISIONS:
+        raise UserError(f"inner.precision={name!r} is not one of {', '.join(PRECISIONS)}")
+    if name != "auto":
+        return name
+    native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if native else "float32"
 
 
 def pick_device(name: str, index: int) -> torch.device:

@@ -62,7 +62,8 @@ def run_worker(
     outer = trainer.outer
     if config.threads is None and trainer.device.type == "cpu":
         params = sum(p.numel() for p in trainer.params)
-        compute(cpu_share.limit_threads, params, config.inner.batch * config.inner.seq_len // layout.ranks.size)
+        tokens = sequences_per_pass(config, layout.ranks.size) * config.inner.seq_len
+        compute(cpu_share.limit_threads, params, tokens)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = layout.local_windows(windows[index :: config.workers])
     plan = worker_settings(config, index, run_dir, resume_step, ranks=layout.ranks.size)
@@ -136,13 +137,13 @@ def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Ev
 def worker_settings(
     config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int
 ) -> WorkerSettings:
-    """Return the settings of a worker with `ranks` ranks. Evaluation batches are as large as training micro-batches."""
+    """Return the settings of a worker with `ranks` ranks. Evaluation passes are as large as those of an inner step."""
     return WorkerSettings(
         index=index,
         run_dir=run_dir,
         rounds=config.rounds,
         eval_every=config.eval.every,
-        eval_batch=max(1, config.inner.batch // ranks),
+        eval_batch=sequences_per_pass(config, ranks),
         checkpoint_every=config.checkpoint.every,
         export_every=config.checkpoint.hf_every if index == 0 else 0,
         keep_payload_rounds=config.keep_payload_rounds,
@@ -150,6 +151,12 @@ def worker_settings(
         max_failed_rounds=config.max_failed_rounds,
         resume_step=resume_step,
     )
+
+
+def sequences_per_pass(config: DictConfig, ranks: int) -> int:
+    """Return the maximum number of sequences of a forward pass on each of the `ranks` ranks of a worker."""
+    batch = max(1, config.inner.batch // ranks)
+    return min(batch, config.inner.get("micro_batch") or batch)
 
 
 @contextmanager

@@ -168,6 +168,9 @@ def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[
 
 
 def shared_settings(settings: DictConfig) -> dict[str, Any]:
-    """Return the settings that must be equal on all ranks: those that determine training, except `data`."""
+    """Return the settings that must be equal on all ranks: those that determine training, except `data`.
+
+    The ranks of an island communicate in every pass, so their micro-batches must be equal.
+    """
     shared = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
-    return shared | {"island.ranks": settings.island.ranks}
+    return shared | {"island.ranks": settings.island.ranks, "inner.micro_batch": settings.inner.get("micro_batch")}

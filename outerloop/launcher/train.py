@@ -20,7 +20,7 @@ from outerloop.config import part_checks, run_directory
 from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
-from outerloop.launcher import shared_data
+from outerloop.launcher import micro_batch, shared_data
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
@@ -58,10 +58,20 @@ def train(
     shared_data.prepare(config, partial(print_line, console))
     part_checks.limit_payloads(config, part_checks.check_parts(config))
     add_manifest(config)
+    if config.inner.get("micro_batch") == "auto":
+        config.inner.micro_batch = choose_micro_batch(config, console)
     with closing(run_directory.open_run(config)) as run:
         if not run.finished:
             typed_options.write(run.path, overrides)
         return train_in(config, run, console, sinks, make_pool or POOLS[config.workers_as], show_address)
+
+
+def choose_micro_batch(config: DictConfig, console: Console) -> int:
+    """Return the number of sequences per pass that fit in this machine's memory, and print it."""
+    chosen = micro_batch.choose(config)
+    line = f"{chosen} of {config.inner.batch} sequences per forward and backward pass (inner.micro_batch=auto)"
+    console.print(line, highlight=False, soft_wrap=True)
+    return chosen
 
 
 def refuse_missing_packages() -> None:

@@ -17,6 +17,7 @@ NOT_TRAINED = [
     "tokens",
     "log",
     "threads",
+    "inner.micro_batch",
     "log_every",
     "checkpoint",
     "workers_as",

@@ -38,7 +38,7 @@ from outerloop.sinks.jsonl import Jsonl
 from outerloop.state.checkpoint import write_atomically
 from outerloop.types import Stopped, UserError
 
-UNUSED = ("batch", "seq_len", "accumulate", "precision", "compile")
+UNUSED = ("batch", "micro_batch", "seq_len", "accumulate", "precision", "compile")
 """Options of the inner trainer that do not apply, because the functions `batches` and `loss` take their place."""
 REASONS = {
     "recipe": "pass recipe=",

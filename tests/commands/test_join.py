@@ -87,10 +87,28 @@ def test_the_machine_trains_with_the_options_of_the_run_and_its_own(manifest: Ru
         f"exchange.initial_peers=['{ADDRESS}']",
         "exchange.host='0.0.0.0'",
         "exchange.port=0",
+        "inner.micro_batch='auto'",
     ]
     typed = overrides(manifest, "run_dir=/data/x", "exchange.port=4711", "threads=2")
     assert "run_dir='runs/join-summer'" not in typed and "exchange.port=0" not in typed
     assert typed[-3:] == ["run_dir=/data/x", "exchange.port=4711", "threads=2"]
+
+
+def test_a_typed_micro_batch_is_not_measured(manifest: RunManifest) -> None:
+    micro_batches = [text for text in overrides(manifest, "inner.micro_batch=null") if "micro_batch" in text]
+    assert micro_batches == ["inner.micro_batch=null"]
+
+
+def test_a_machine_computes_in_bfloat16_only_if_it_can_or_is_told_to(manifest: RunManifest) -> None:
+    def precision(of_run: dict[str, str], *typed: str) -> str:
+        offered = replace(manifest, options={**manifest.options, **of_run})
+        return str(load_settings(offered, overrides(offered, *typed)).inner.precision)
+
+    assert precision({}) == "auto"
+    assert precision({"inner.precision": "bfloat16"}) == "auto"
+    assert precision({"inner.precision": "bfloat16"}, "inner.precision=bfloat16") == "bfloat16"
+    assert precision({"inner.precision": "float32"}) == "float32"
+    assert precision({"inner.precision": "float32"}, "inner.precision=auto") == "auto"
 
 
 def test_other_data_replaces_that_of_the_run_and_a_path_must_be_set(manifest: RunManifest) -> None:
@@ -175,6 +193,7 @@ def test_the_run_is_shown_in_about_ten_lines(manifest: RunManifest) -> None:
     assert 8 <= len(lines) <= 12
     text = "\n".join(lines)
     assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text and "bits per parameter" in text
+    assert "1 worker on cpu, inner steps in float32, results in runs/join-summer" in text
     assert "…vnc6iDEp" in text and "\x1b" not in text and "results in runs/join-summer" in text
 
 

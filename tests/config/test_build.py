@@ -44,6 +44,8 @@ def test_fingerprint_is_of_what_all_machines_share():
     plain = shared_settings.fingerprint(load.load([]))
     for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):
         assert shared_settings.fingerprint(load.load([local])) == plain, local
+    for local in ("inner.micro_batch=2", "inner.precision=float32", "inner.compile=true"):
+        assert shared_settings.fingerprint(load.load([local])) == plain, local
     assert shared_settings.fingerprint(load.load(["workers=1", "exchange.peers=4"])) == plain
     weighted = shared_settings.fingerprint(load.load(["aggregate=weighted"]))
     for work in ("inner.batch=2", "inner.accumulate=3", "schedule.sync_every=7"):

@@ -59,6 +59,8 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("eval.sequences=3", "less than one per worker: set eval.sequences=4"),
         ("inner.lr=fast", "inner.lr=fast must be a valid number: set inner.lr=0.002"),
         ("inner.lr=nan", "inner.lr=NaN must be a finite number"),
+        ("inner.micro_batch=0", "inner.micro_batch=0 must be greater than or equal to 1 or 'auto'"),
+        ("inner.micro_batch=all", "inner.micro_batch=all must be a valid integer or 'auto'"),
         ("inner.compile=3", "inner.compile=3 must be a valid boolean: set inner.compile=false"),
         ("merge_local=keep", "merge_local=keep must be a valid number or 'carry': set merge_local=0.0"),
         ("merge_local=2", "merge_local=2 must be less than or equal to 1 or 'carry': set merge_local=0.0"),

@@ -82,6 +82,15 @@ def test_where_and_how_it_is_shown_may_differ_between_sessions(tmp_path):
     assert OmegaConf.load(tmp_path / "a/config.yaml").exchange.initial_peers == ["x"], "workers read this session's"
 
 
+def test_a_run_from_before_micro_batches_continues_with_any(tmp_path):
+    where = f"run_dir={tmp_path}/a"
+    run_directory.open_run(load.load([where])).close()
+    file = tmp_path / "a/config.yaml"
+    file.write_text(file.read_text().replace("  micro_batch: null\n", ""))
+    for text in ("null", "2", "5"):
+        run_directory.open_run(load.load([where, f"inner.micro_batch={text}"])).close()
+
+
 def test_rows_after_the_checkpoint_and_a_torn_last_line_are_dropped(tmp_path):
     rows = [{"event": "step", "step": 1}, {"event": "done", "step": 2}, {"event": "step", "step": 2}]
     lines = [json.dumps(row) for row in [*rows, {"event": "step", "step": 3}]]

@@ -25,5 +25,5 @@ def test_every_option_of_a_command_is_on_the_page(command):
 
 
 def test_every_command_is_on_the_page():
-    commands = {*main.MODULES} - {main.HIDDEN}
+    commands = {*main.MODULES} - {*main.HIDDEN}
     assert set(re.findall(r"^## (\S+)$", PAGE, re.MULTILINE)) == commands

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from outerloop.config import load
+from outerloop.inner.models import next_token_loss
+from outerloop.inner.trainer import pick_precision
 from outerloop.launcher import thread_pool
 from outerloop.launcher.thread_pool import ComputeThread
 from outerloop.launcher.train import train
@@ -23,6 +25,66 @@ def test_accumulated_micro_batches_equal_one_batch():
     assert [r.tokens for r in a] == [r.tokens for r in b] == [64, 64, 64]
     assert [r.loss for r in a] == pytest.approx([r.loss for r in b], rel=1e-5)
     assert all(torch.allclose(whole[name], pieces[name], atol=1e-5) for name in whole)
+
+
+def gradient_of(*overrides, dtype=torch.float32):
+    """Loss and flat gradient of one step's batches, before the update."""
+    trainer = trainer_of("recipe=demo", *overrides)  # its gradients stay, because the method reads them
+    trainer.model.to(dtype)
+    loss, _, _ = trainer.train_on([trainer.stream.next() for _ in range(trainer.accumulate)])
+    return loss, torch.cat([p.grad.flatten() for p in trainer.params])
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 3])
+def test_micro_batches_give_the_gradient_of_the_whole_batch(micro_batch):
+    """Five sequences as 2 + 2 + 1: the last part counts half as much. Only the logits are rounded to float32."""
+    work = ["inner.batch=5", "inner.accumulate=2"]
+    loss, whole = gradient_of(*work, dtype=torch.float64)
+    in_parts, parts = gradient_of(*work, f"inner.micro_batch={micro_batch}", dtype=torch.float64)
+    assert in_parts == pytest.approx(loss, rel=1e-6)
+    assert float((parts - whole).norm() / whole.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("options", [[], ["inner.micro_batch=3"], ["inner.micro_batch=100"]], ids=str)
+def test_a_batch_in_one_pass_has_the_bits_of_its_mean_loss(options):
+    trainer = trainer_of("inner.batch=3", "inner.accumulate=3")
+    windows = [trainer.stream.next() for _ in range(3)]
+    expected = 0.0
+    for window in windows:
+        loss = next_token_loss(trainer.model, window) / 3
+        loss.backward()
+        expected += float(loss.detach())
+    gradient = torch.cat([p.grad.flatten() for p in trainer.params])
+    loss, found = gradient_of("inner.batch=3", "inner.accumulate=3", *options)
+    assert loss == expected and torch.equal(found, gradient)
+
+
+def test_a_step_in_micro_batches_trains_as_one_pass_does():
+    whole, a = weights_after(trainer_of("inner.batch=4"), 3)
+    parts, b = weights_after(trainer_of("inner.batch=4", "inner.micro_batch=3"), 3)
+    assert [r.tokens for r in a] == [r.tokens for r in b]
+    assert [r.loss for r in a] == pytest.approx([r.loss for r in b], rel=1e-5)
+    assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "native", "picked"),
+    [
+        ("auto", "cpu", True, "float32"),
+        ("auto", "cuda", True, "bfloat16"),
+        ("auto", "cuda", False, "float32"),
+        ("bfloat16", "cpu", False, "bfloat16"),
+        ("float32", "cuda", True, "float32"),
+    ],
+)
+def test_auto_is_bfloat16_on_a_gpu_that_computes_in_it(name, device, native, picked, monkeypatch):
+    """A GPU that emulates it supports it only with `including_emulation`, which is torch's default."""
+
+    def is_supported(including_emulation=True):
+        return native or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert pick_precision(name, torch.device(device)) == picked
 
 
 def test_learning_rate_warms_up_and_decays_by_inner_step():

@@ -43,12 +43,13 @@ SMALL += ["inner.batch=4", "eval.sequences=8", "threads=1", "inner.warmup_steps=
 LENGTH = ["rounds=4", "schedule.sync_every=3", "checkpoint.every=2", "eval.every=2"]
 TWO_OF_TWO = ["exchange=distributed", "island.ranks=2"]
 RUNS = {
-    "sharded": ["recipe=diloco", "island=sharded"],
-    "replicated": ["recipe=sparseloco", "island=replicated"],
+    "sharded": ["recipe=diloco", "island=sharded", "inner.micro_batch=1"],
+    "replicated": ["recipe=sparseloco", "island=replicated", "inner.micro_batch=1"],
     "gathered": ["recipe=sparseloco", "island=gathered"],
 }
 """Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
-replica does; test_fully_shard.py has the others."""
+replica does; test_fully_shard.py has the others. The batch of an island has 4 sequences, so a rank with micro-batches
+of one sequence takes two passes."""
 
 LATER = ["replicated", "gathered"]
 LIMIT_S = 100
@@ -297,6 +298,8 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         (["island=sharded", "exchange=inprocess"], "set exchange=distributed"),
         (["island=sharded", "recipe=muloco"], "Muon needs whole matrices, .*: set island=replicated"),
         (["island=sharded", "inner.compile=true"], "set inner.compile=false"),
+        (["island=sharded", "inner.micro_batch=auto"], "set a number, or inner.micro_batch=null"),
+        (["inner.micro_batch=auto"], "set a number, or inner.micro_batch=null"),
         (["island=gathered", "buffers=averaged"], "set buffers=local"),
         (["island=replicated", "schedule=every_seconds"], "set schedule=every_h"),
         (
@@ -326,6 +329,9 @@ def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = load.load(["inner.batch=8"])
     batches = [run_worker.worker_settings(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
+    small = load.load(["inner.batch=8", "inner.micro_batch=3"])
+    batches = [run_worker.worker_settings(small, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    assert batches == [3, 2, 1]
 
 
 def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(tmp_path, monkeypatch):

@@ -47,14 +47,15 @@ def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> 
     try:
         address = invitation(first).partition("[")[2].rstrip("]")
         joined.append(joining(address, tmp_path / "b"))
-        assert eventually(lambda: joined[0].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=120)
+        assert eventually(lambda: joined[0].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=260)
         said = left(joined[0])
         assert joined[0].returncode == 130, said
         assert "summer: 1 peer" in said and "model        nano" in said, said
+        assert "of 4 sequences per forward and backward pass (inner.micro_batch=auto)" in said, said
         done = max(rounds_with_two(tmp_path / "b"))
         joined.append(joining(address, tmp_path / "b"))
         assert eventually(
-            lambda: joined[1].poll() is not None or max(rounds_with_two(tmp_path / "b")) > done, limit_s=120
+            lambda: joined[1].poll() is not None or max(rounds_with_two(tmp_path / "b")) > done, limit_s=260
         )
         said = left(joined[1])
         assert joined[1].returncode == 130 and "resuming after inner step" in said, said

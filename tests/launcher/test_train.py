@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
+from omegaconf import OmegaConf
 
 from outerloop.config import load
+from outerloop.launcher import micro_batch
 from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from outerloop.types import UserError
@@ -46,6 +48,16 @@ def test_files_of_a_finished_run(tmp_path):
     assert (tmp_path / "run/loss.png").read_bytes().startswith(b"\x89PNG")
     events = [json.loads(line)["event"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {"ready", "eval", "validation", "round", "saved", "done"} <= set(events)
+
+
+def test_a_measured_micro_batch_is_printed_and_saved_and_used(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(micro_batch, "choose", lambda config: 3)
+    options = ["rounds=1", "schedule.sync_every=1"]
+    run(tmp_path / "auto", "inner.micro_batch=auto", *options)
+    assert "3 of 4 sequences per forward and backward pass (inner.micro_batch=auto)\n" in capsys.readouterr().out
+    assert OmegaConf.load(tmp_path / "auto/config.yaml").inner.micro_batch == 3
+    typed = run(tmp_path / "typed", "inner.micro_batch=3", *options)
+    assert typed["slow_hash"] == summary_of(tmp_path / "auto")["slow_hash"]
 
 
 def test_the_payload_in_the_summary_is_the_formula(tmp_path):

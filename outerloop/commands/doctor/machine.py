@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import platform
-import re
 import resource
 import shutil
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from outerloop.commands.doctor.finding import Finding
+from outerloop.launcher.available_memory import available_bytes
 from outerloop.sinks.console import format_bytes
 
 PACKAGE = "outerloop-train"
@@ -32,7 +31,7 @@ def findings() -> Iterator[Finding]:
     """Run all checks of this machine and yield their findings."""
     yield from versions()
     yield disk(shutil.disk_usage(".").free)
-    yield memory(Path("/proc/meminfo"))
+    yield memory(available_bytes())
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield gpu()
 
@@ -88,19 +87,17 @@ def disk(free: float) -> Finding:
 
 
 def memory(
-    file: Path,
+    free: int | None,
     *,
     needed: float = MIN_MEMORY_BYTES,
     advice: str = "close other programs, or set workers=1 model=nano",
 ) -> Finding:
-    """Check the memory available to a new process, as reported by the kernel in `file` (/proc/meminfo).
+    """Check the memory available to a new process: `free` bytes, or None if this system does not report it.
 
     `needed`: number of bytes that must be free. `advice`: what to do if they are not.
     """
-    match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
-    if match is None:
+    if free is None:
         return Finding("memory", None, "this system does not report its free memory")
-    free = 1024 * int(match[1])
     if free >= needed:
         return Finding("memory", True, f"{format_bytes(free)} free")
     return Finding("memory", False, f"{format_bytes(free)} free, but {format_bytes(needed)} are needed", advice)

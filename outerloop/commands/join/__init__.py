@@ -47,7 +47,8 @@ examples
 options of this machine
   Only options of this machine may follow the address, for example run_dir, threads, inner.device or exchange.max_mbit.
   All other options are those of the run. run_dir is runs/join-NAME by default, where NAME is the name of the run; it
-  contains the key of this machine, so keep it.
+  contains the key of this machine, so keep it. How many sequences of a batch fit in memory at once is measured, unless
+  inner.micro_batch is among the options.
 
 what it does
   It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -13,6 +12,7 @@ from outerloop.commands.doctor import machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.profile import memory_per_param
 from outerloop.inner.trainer import pick_device
+from outerloop.launcher.available_memory import available_bytes
 from outerloop.types import UserError
 
 NETWORK = ("daemon", "port")
@@ -45,4 +45,4 @@ def memory(config: DictConfig, params: int) -> Finding:
     if pick_device(config.inner.device, 0).type == "cpu":
         needed += config.workers * params * sum(memory_per_param(config, peers=config.exchange.peers).values())
     advice = "close other programs, or join from a machine with more memory"
-    return machine.memory(Path("/proc/meminfo"), needed=needed, advice=advice)
+    return machine.memory(available_bytes(), needed=needed, advice=advice)

@@ -15,13 +15,17 @@ from outerloop.config.shared_settings import CORPUS, fingerprint, shared_setting
 from outerloop.types import UserError
 
 DATA = "data"
+PRECISION = "inner.precision"
 
 
 def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
     """Return the overrides with which this machine trains: those of the run, its own, and those that the user typed.
 
-    If the user typed another choice of data, the run's options of its data are left out. Raises UserError if the
-    manifest contains an option that it may not contain, or if the user must set an option of this machine.
+    If the user typed another choice of data, the run's options of its data are left out. Unless the user typed
+    otherwise, this machine measures its micro-batch, and computes in bfloat16 only on a GPU that supports it.
+
+    Raises UserError if the manifest contains an option that it may not contain, or if the user must set an option of
+    this machine.
     """
     keys = [override.key_or_group for override in load.parse_overrides(typed)]
     shared = {**manifest.options, "exchange.run": manifest.run}
@@ -39,7 +43,10 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
         "exchange.initial_peers": [address],
         "exchange.host": host,
         "exchange.port": port,
+        "inner.micro_batch": "auto",
     }
+    if manifest.options.get(PRECISION) == "bfloat16":
+        own[PRECISION] = "auto"
     return [*checked_overrides(shared), *to_overrides({k: v for k, v in own.items() if k not in keys}), *typed]
 
 

@@ -11,7 +11,7 @@ from outerloop.commands.join.offer import Offer
 from outerloop.commands.status import headline
 from outerloop.config.build import initial_peers
 from outerloop.config.profile import plan_method
-from outerloop.inner.trainer import pick_device
+from outerloop.inner.trainer import pick_device, pick_precision
 from outerloop.sinks.console import format_bytes
 from outerloop.types import printable
 
@@ -51,7 +51,8 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
     device = pick_device(inner.device, 0)
     yield (
         "this machine",
-        f"{config.workers} worker{'s' * (config.workers > 1)} on {device}, {resumes(config.run_dir)},"
+        f"{config.workers} worker{'s' * (config.workers > 1)} on {device}, inner steps in"
+        f" {pick_precision(inner.precision, device)}, {resumes(config.run_dir)},"
         f" listens on {config.exchange.host}",
     )
 

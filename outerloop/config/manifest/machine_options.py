@@ -41,6 +41,7 @@ MACHINE = (
     "max_failed_rounds",
     "inner.device",
     "inner.compile",
+    "inner.micro_batch",
     "eval",
     "checkpoint",
     "samples",
@@ -49,8 +50,8 @@ MACHINE = (
     *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
-SUGGESTED = ("data",)
-"""Groups that a run manifest may set, but that a machine may override."""
+SUGGESTED = ("data", "inner.precision")
+"""Groups and options that a run manifest may set, but that a machine may override."""
 
 
 def is_machine_option(key: str) -> bool:

@@ -58,6 +58,7 @@ def test_recipes_packaged_choices_and_plain_values_become_overrides() -> None:
         ("workers", 8),
         ("workers_as", "ranks"),
         ("inner.device", "cpu"),
+        ("inner.micro_batch", 1),
         ("log", "wandb"),
         ("log.console", None),
         ("init_from", "x"),

@@ -55,6 +55,7 @@ def test_others_derive_the_same_settings_from_the_description_of_every_recipe(re
         (["recipe=ddp", "inner=muon"], {"recipe": "ddp", "inner": "muon"}),
         (["steps=600", "round_timeout_s=99.0"], {"rounds": 40, "round_timeout_s": 99.0}),
         (["data=hf", "data.path=HuggingFaceFW/fineweb"], {"data": "hf", "data.path": "HuggingFaceFW/fineweb"}),
+        (["inner.precision=bfloat16", "inner.micro_batch=2"], {"inner.precision": "bfloat16"}),
         (["log=wandb", "inner.device=cpu", "exchange.port=4711", "threads=3", "checkpoint.every=3"], {}),
     ],
 )

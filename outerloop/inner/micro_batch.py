@@ -1,0 +1,74 @@
+"""Measure how many sequences fit in memory in one forward and backward pass. No weight changes.
+
+CUDA       run passes over the batch, a half of it, a quarter, ... until one does not run out of memory
+elsewhere  an operating system kills a program that runs out of memory, so only one sequence is run: its tensors, at
+           their peak, times the number of sequences must fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import torch
+from torch.nn import Module
+
+from outerloop.inner.live_bytes import LiveBytes
+from outerloop.inner.models import next_token_loss
+
+
+class TrialPass:
+    """Runs forward and backward passes over random tokens, and adds to the gradients of a model.
+
+    Args:
+        model: the model, on its device.
+        autocast: creates the context of the forward pass.
+        seq_len: tokens per sequence.
+        vocab_size: number of token ids.
+    """
+
+    def __init__(
+        self, model: Module, autocast: Callable[[], AbstractContextManager], *, seq_len: int, vocab_size: int
+    ) -> None:
+        self.model, self.autocast = model, autocast
+        self.seq_len, self.vocab_size = seq_len, vocab_size
+        self.device = next(model.parameters()).device
+
+    def run(self, sequences: int) -> None:
+        """Run one pass. Raises torch.OutOfMemoryError if a GPU has too little memory."""
+        window = torch.randint(self.vocab_size, (sequences, self.seq_len + 1), device=self.device)
+        with self.autocast():
+            loss = next_token_loss(self.model, window)
+        loss.backward()
+
+    def fits(self, sequences: int) -> bool:
+        """Return whether a GPU has the memory for passes over this many sequences, with gradients of an earlier one."""
+        fits = True
+        try:
+            self.run(sequences)
+            self.run(sequences)
+        except torch.OutOfMemoryError:
+            fits = False
+        self.model.zero_grad()  # outside the except block, which keeps the tensors of the failed pass alive
+        torch.cuda.empty_cache()
+        return fits
+
+    def bytes_per_sequence(self) -> int:
+        """Return the peak of the bytes that a pass over one sequence needs besides weights and gradients."""
+        self.run(1)
+        with LiveBytes() as live:
+            self.run(1)
+        return live.peak
+
+
+def largest(batch: int, fits: Callable[[int], bool]) -> int | None:
+    """Return the first of batch, ⌈batch/2⌉, ⌈batch/4⌉, ..., 1 that fits, or None if none of them does."""
+    return next(filter(fits, halved(batch)), None)
+
+
+def halved(batch: int) -> Iterator[int]:
+    """Yield batch, ⌈batch/2⌉, ⌈batch/4⌉, ..., 1."""
+    while batch > 1:
+        yield batch
+        batch = -(-batch // 2)
+    yield 1

@@ -1,0 +1,40 @@
+"""Read how much memory a new program may use: what the kernel reports as available, limited by the cgroup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from outerloop.launcher.cpu_share import CGROUP
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP_FILES = {
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "total_inactive_file"),
+}
+"""File with the limit -> file with the usage, and the part of the usage that the kernel frees if memory is short.
+
+The first row is cgroup v2, the second v1.
+"""
+
+
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+    """Return the number of bytes, or None if this system does not report it."""
+    match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
+    if match is None:
+        return None
+    free, left = 1024 * int(match[1]), cgroup_bytes(cgroup)
+    return free if left is None else min(free, left)
+
+
+def cgroup_bytes(folder: Path) -> int | None:
+    """Return the number of bytes that the cgroup in `folder` still allows, or None if it sets no limit."""
+    for limit, (usage, reclaimable) in CGROUP_FILES.items():
+        try:
+            most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+            stat = (folder / limit).with_name("memory.stat").read_text()
+        except (OSError, ValueError):  # not this version of cgroup, or "max"
+            continue
+        cache = re.search(rf"^{reclaimable} (\d+)$", stat, re.MULTILINE)
+        return max(0, most - used + (int(cache[1]) if cache else 0))
+    return None

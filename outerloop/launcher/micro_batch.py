@@ -1,0 +1,135 @@
+"""Choose inner.micro_batch=auto: measure how many sequences per pass fit in the memory of this machine.
+
+A process of its own measures, so that all of its memory is free again when training starts. It is `outerloop measure`,
+which reads the configuration from standard input and prints the number of sequences.
+
+    CUDA       a tensor as large as the state that training adds (optimizer, slow weights, residual) exists in the trial
+    elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory - weights and state of all workers)
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from os import environ
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch.nn import Module
+
+from outerloop.config.build import make_model
+from outerloop.config.instantiate import make
+from outerloop.config.profile import memory_per_param
+from outerloop.config.user_code import enable_user_code, names_in
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.micro_batch import TrialPass, largest
+from outerloop.inner.trainer import autocast_context, pick_device
+from outerloop.launcher import cpu_share
+from outerloop.launcher.available_memory import available_bytes
+from outerloop.launcher.process_pool import worker_pythonpath
+from outerloop.sinks.console import format_bytes
+from outerloop.types import UserError
+
+HOST_SHARE = 0.5
+"""Part of the memory left by weights and state that passes may use; the rest is for libraries and other programs."""
+GPU_SHARE = 0.9
+"""Part of a GPU's free memory that training may use; the rest is for libraries and fragmentation."""
+IN_TRIAL = ("weights", "gradients")
+"""Components of memory that exist during the trial passes."""
+ON_DEVICE = (*IN_TRIAL, "inner optimizer")
+"""Components of memory that are on the GPU with state_device=cpu, too."""
+ADVICE = "close other programs, or train on a machine with more memory"
+BY_HAND = "set inner.micro_batch to a number of sequences"
+
+
+def choose(config: DictConfig) -> int:
+    """Return the number of sequences per pass. Raises UserError if not even one fits, or if the trial fails."""
+    command = [sys.executable, "-P", "-m", "outerloop", "measure"]
+    text, env = OmegaConf.to_yaml(config, resolve=True), environ | {"PYTHONPATH": worker_pythonpath()}
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env=env, check=False)
+    if done.returncode == 0:
+        return int(done.stdout.split()[-1])
+    last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+    if done.returncode == 2:
+        raise UserError(last.removeprefix("outerloop: "))
+    raise UserError(f"the trial pass of inner.micro_batch=auto failed ({last}): {BY_HAND}")
+
+
+def main(arguments: list[str]) -> int:
+    """Measure for the configuration on standard input, print the number of sequences, and return exit code 0.
+
+    Raises UserError if not even one sequence fits.
+    """
+    config = OmegaConf.create(sys.stdin.read())
+    assert isinstance(config, DictConfig)
+    enable_user_code(names_in(config))
+    print(measure(config))
+    return 0
+
+
+def measure(config: DictConfig) -> int:
+    """Return how many of the inner.batch sequences fit in one pass. Raises UserError if not even one fits."""
+    device, corpus = pick_device(config.inner.device, 0), make(config.data)
+    return measure_on_gpu(config, corpus, device) if device.type == "cuda" else measure_on_host(config, corpus)
+
+
+def measure_on_host(config: DictConfig, corpus: Corpus) -> int:
+    """Return how many sequences fit in the main memory: all of them if this system does not report its size."""
+    if (free := available_bytes()) is None:
+        return int(config.inner.batch)
+    model = make_model(config, corpus)
+    cpu_share.limit_threads(num_parameters(model), config.inner.seq_len)
+    state = num_parameters(model) * sum(memory_by_component(config).values())
+    budget = max(0.0, HOST_SHARE * (free / config.workers - state))
+    needed = trial_pass(config, corpus, model, torch.device("cpu")).bytes_per_sequence()
+    chosen = largest(config.inner.batch, lambda sequences: sequences * needed <= budget)
+    if chosen is None:
+        raise UserError(
+            f"a forward and backward pass over one sequence of {config.inner.seq_len} tokens needs"
+            f" {format_bytes(needed)}, but {format_bytes(budget)} of this machine's memory are left for it: {ADVICE}"
+        )
+    return chosen
+
+
+def measure_on_gpu(config: DictConfig, corpus: Corpus, device: torch.device) -> int:
+    """Return how many sequences fit on a GPU, next to the state of training and the other workers of this GPU."""
+    free, total = torch.cuda.mem_get_info(device)
+    workers = -(-config.workers // torch.cuda.device_count())
+    torch.cuda.set_per_process_memory_fraction(GPU_SHARE * free / total / workers, device)
+    chosen = None
+    try:
+        model = make_model(config, corpus).to(device)
+        state = torch.empty(added_bytes(config, num_parameters(model)), dtype=torch.uint8, device=device)
+        chosen = largest(config.inner.batch, trial_pass(config, corpus, model, device).fits)
+        del state
+    except torch.OutOfMemoryError:  # not even the state fits
+        pass
+    if chosen is None:
+        raise UserError(
+            f"a forward and backward pass over one sequence of {config.inner.seq_len} tokens does not fit in the"
+            f" {format_bytes(free)} that are free on {device}: {ADVICE}"
+        )
+    return chosen
+
+
+def trial_pass(config: DictConfig, corpus: Corpus, model: Module, device: torch.device) -> TrialPass:
+    """Return the trial pass of a model that is on `device`."""
+    autocast = autocast_context(config.inner.precision, device)
+    return TrialPass(model, autocast, seq_len=config.inner.seq_len, vocab_size=corpus.vocab_size)
+
+
+def memory_by_component(config: DictConfig) -> dict[str, float]:
+    """Return component of one worker's memory -> bytes per parameter."""
+    return memory_per_param(config, peers=config.exchange.get("peers", config.workers))
+
+
+def added_bytes(config: DictConfig, params: int) -> int:
+    """Return the bytes of a GPU that training uses in addition to weights, gradients and passes."""
+    parts = memory_by_component(config)
+    counted = ON_DEVICE if config.state_device == "cpu" else tuple(parts)
+    return round(params * sum(parts[name] for name in counted if name not in IN_TRIAL))
+
+
+def num_parameters(model: Module) -> int:
+    """Return the number of trainable parameters."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
