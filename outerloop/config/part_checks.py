@@ -11,6 +11,7 @@ from torch.nn import Module
 from outerloop import wire
 from outerloop.aggregate.screen import screen_of
 from outerloop.config.build import capabilities, make_model, make_optimizer_factory, make_sampler
+from outerloop.config.data_streams import check_training_text
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
@@ -42,8 +43,7 @@ def check_parts(config: DictConfig) -> Module:
         make_optimizer_factory(config)
     autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
     corpus = make(config.data)
-    peers = config.exchange.get("peers", config.workers)
-    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    check_training_text(config, corpus)
     make_sampler(config, corpus)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
