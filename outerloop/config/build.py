@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop.config.data_streams import make_stream, order_seed
 from outerloop.config.initial_weights import load_initial_weights
 from outerloop.config.instantiate import make
 from outerloop.config.load import inner_optimizer
@@ -26,6 +25,7 @@ from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import SCHEDULES
 from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import Trainer, pick_device
+from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
@@ -152,12 +152,22 @@ def make_trainer(
     forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
     # random numbers drawn during training differ between workers, and between the ranks of an island
-    torch.manual_seed(order_seed(config, exchange) + 1 + exchange.rank + exchange.size * ranks.rank)
+    torch.manual_seed(order_seed(exchange, config.seed) + 1 + exchange.rank + exchange.size * ranks.rank)
+    stream = make_stream(
+        corpus,
+        exchange,
+        ranks,
+        outer,
+        assignment=config.assignment,
+        seed=config.seed,
+        batch=inner.batch,
+        seq_len=inner.seq_len,
+    )
     return Trainer(
         model,
         forward=forward,
         ranks=ranks,
-        stream=make_stream(config, corpus, exchange, ranks, outer),
+        stream=stream,
         outer=outer,
         optimizer=make_optimizer_factory(config) if inner_optimizer(config) else None,
         lr_factor=make_lr_factor(config, outer.schedule),

@@ -165,15 +165,16 @@ def test_workers_of_one_process_train_on_the_windows_of_the_last_landed_round(de
     assert drawn == [due_in(config, commits, "0"), due_in(config, commits, "1")]
 
 
-def test_a_resumed_trainer_draws_what_the_first_one_would_have_drawn() -> None:
-    """Saved in the middle of a round."""
+@pytest.mark.parametrize("saved_after", [6, 8])
+def test_a_resumed_trainer_draws_what_the_first_one_would_have_drawn(saved_after: int) -> None:
+    """Saved in the middle of a round, and just after a landing, before a window of its commit is drawn."""
     config = load.load([*SMALL, *STEPS, "recipe=diloco"])
 
     def trainer():
         return build.make_trainer(config, instantiate.make(config.data), toy.alone(), 0)
 
     first, second = trainer(), trainer()
-    for _ in range(6):
+    for _ in range(saved_after):
         first.step()
     second.load_state_dict(first.state_dict())
     assert drawn_by(second, 6) == drawn_by(first, 6)

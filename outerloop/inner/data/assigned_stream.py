@@ -1,4 +1,4 @@
-"""Serve the training windows that are assigned to a peer anew after each round (assignment.py)."""
+"""Serve the training windows that a peer is due to train on, which each landed round determines (assignment.py)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class AssignedStream:
 
         Raises UserError if the exchange names no commit.
         """
-        if (landed := self.landed()) != self.seen:
-            self.seen = self.commit = landed
-            self.drawn = 0
+        self.follow()
         self.commit = self.commit or self.first()
         if not self.commit:
             raise UserError(
@@ -58,7 +56,15 @@ class AssignedStream:
         self.drawn += self.batch
         return assigned_windows(self.tokens, commit=self.commit, peer=self.peer, numbers=numbers, seq_len=self.seq_len)
 
+    def follow(self) -> None:
+        """Begin with the windows of the last landed commit, if one has landed since the last call."""
+        if (landed := self.landed()) != self.seen:
+            self.seen = self.commit = landed
+            self.drawn = 0
+
     def state_dict(self) -> dict[str, Any]:
+        """Return the commit and the number of its windows already drawn. All ranks of an island must call this."""
+        self.follow()
         return {"commit": self.commit.hex(), "drawn": self.drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
