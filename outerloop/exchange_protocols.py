@@ -1,6 +1,7 @@
 """Optional protocols of an exchange, and functions that use a protocol or, if the exchange lacks it, a default.
 
 Replicated     a majority decides which messages form a round; a peer may miss rounds, or join late and fetch the state
+Chained        each round is a commit of a chain, whose hash identifies the history of the run
 Meeting        all peers exchange bytes outside of rounds
 StateSender    sends the initial state to some peers more cheaply than through a meeting
 Metered        counts bytes and transfer time
@@ -25,6 +26,11 @@ class Replicated(Protocol):
     @property
     def late_joiner(self) -> bool:
         """True if the run had already started when this peer joined; valid after `join`."""
+        ...
+
+    @property
+    def shares_rank(self) -> bool:
+        """True if a member of the run has the same rank as this late joiner; valid after `join`."""
         ...
 
     @property
@@ -79,6 +85,40 @@ def late_joiner(exchange: Exchange) -> bool:
     """Return whether the run had already started when this peer joined."""
     majority = replicated(exchange)
     return majority is not None and majority.late_joiner
+
+
+def shares_rank(exchange: Exchange) -> bool:
+    """Return whether this peer joined late and has the same rank as a member of the run."""
+    majority = replicated(exchange)
+    return majority is not None and majority.late_joiner and majority.shares_rank
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """An exchange whose rounds form a chain of commits. Each hash has 32 bytes."""
+
+    @property
+    def first_commit(self) -> bytes:
+        """Hash of the commit before the round that this peer started with; empty if this peer does not know it.
+
+        Valid after `join`.
+        """
+        ...
+
+    @property
+    def landed_commit(self) -> bytes:
+        """Hash of the commit of the last round that this process has landed or taken over; empty before."""
+        ...
+
+
+def first_commit(exchange: Exchange) -> bytes:
+    """Return the hash of the commit before the first round, or b"" if it is unknown or there is no chain."""
+    return exchange.first_commit if isinstance(exchange, Chained) else b""
+
+
+def landed_commit(exchange: Exchange) -> bytes:
+    """Return the hash of the commit that this process has landed last, or b"" if there is none."""
+    return exchange.landed_commit if isinstance(exchange, Chained) else b""
 
 
 @runtime_checkable

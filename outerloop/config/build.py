@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -21,13 +20,12 @@ from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import settings_to_compare
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.exchange_protocols import late_joiner
 from outerloop.inner.data.corpus import Corpus
-from outerloop.inner.data.partition import RankStream
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import SCHEDULES
 from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import Trainer, pick_device
+from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
@@ -161,16 +159,23 @@ def make_trainer(
     model = model.to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
-    late = late_joiner(exchange)  # a late joiner reads the same text as other peers, but in a different order
-    order = zlib.crc32(exchange.peer.encode()) if late else config.seed
     # random numbers drawn during training differ between workers, and between the ranks of an island
-    torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
-    stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
+    torch.manual_seed(order_seed(exchange, config.seed) + 1 + exchange.rank + exchange.size * ranks.rank)
+    stream = make_stream(
+        corpus,
+        exchange,
+        ranks,
+        outer,
+        assignment=config.assignment,
+        seed=config.seed,
+        batch=inner.batch,
+        seq_len=inner.seq_len,
+    )
     return Trainer(
         model,
         forward=forward,
         ranks=ranks,
-        stream=RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
+        stream=stream,
         outer=outer,
         optimizer=make_optimizer_factory(config) if inner_optimizer(config) else None,
         lr_factor=make_lr_factor(config, outer.schedule),

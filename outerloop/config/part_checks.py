@@ -14,6 +14,7 @@ from outerloop.config.build import capabilities, make_model, make_optimizer_fact
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
+from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
 from outerloop.replica.island import trainable_parameters
@@ -42,8 +43,7 @@ def check_parts(config: DictConfig) -> Module:
         make_optimizer_factory(config)
     autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
     corpus = make(config.data)
-    peers = config.exchange.get("peers", config.workers)
-    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    check_training_text(config, corpus)
     make_sampler(config, corpus)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
@@ -82,6 +82,16 @@ def meta_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model on the meta device, where its weights use no memory. Raises UserError if that fails."""
     with torch.device("meta"):
         return make_model(config, corpus)
+
+
+def check_training_text(config: DictConfig, corpus: Corpus) -> None:
+    """Check that the text can be divided among the peers, and that it suffices. Raises UserError if not."""
+    seq_len = config.inner.seq_len
+    if config.assignment == "by_round":
+        training_text(corpus, seq_len=seq_len)
+    else:
+        peers = config.exchange.get("peers", config.workers)
+        corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=seq_len, seed=config.seed)
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:

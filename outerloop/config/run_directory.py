@@ -57,7 +57,7 @@ MUST_MATCH = (
     "island.kind",
 )
 """Exceptions to MAY_DIFFER: options of the exchange and the island that must not change when a run is resumed."""
-OLD_DEFAULTS = {"clip": "none", "inner.lr_schedule": "cosine", "feedback.growth": 0.0}
+OLD_DEFAULTS = {"assignment": "by_worker", "clip": "none", "inner.lr_schedule": "cosine", "feedback.growth": 0.0}
 """Setting -> the value that it has in older runs, whose config.yaml does not contain the setting."""
 
 PEERS = "exchange.peers"

@@ -103,6 +103,7 @@ class Training(Options):
     steps: Count | None
     tokens: Count | None
     seed: Natural
+    assignment: Literal["by_worker", "by_round"]
     run_dir: str | None
     init_from: str | None
     threads: Count | None

@@ -19,8 +19,9 @@ from outerloop.core.pipeline import AggregatedRound
 from outerloop.core.round import InFlight, ReceivedRound, RoundCostMeter, RoundReport
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier, VerifiedRound
-from outerloop.exchange_protocols import report_landed, report_refused
+from outerloop.exchange_protocols import landed_commit, report_landed, report_refused
 from outerloop.protocols import CostAware
+from outerloop.types import Round
 
 
 class RoundLander:
@@ -30,6 +31,8 @@ class RoundLander:
         launcher, verifier, shared_state, meter: parts of the same outer loop.
         cost_aware: the compressor if it adapts to the cost of rounds, else None.
         eager: applies eager updates, or None if the loop does not use them.
+
+    The attribute `last_landed` is the last round that landed in this process, or None before the first one.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class RoundLander:
         self.launcher, self.verifier, self.shared_state = launcher, verifier, shared_state
         self.replica, self.pipeline, self.exchange = launcher.replica, launcher.pipeline, launcher.exchange
         self.meter, self.cost_aware, self.eager = meter, cost_aware, eager
+        self.last_landed: Round | None = None
 
     @torch.no_grad()
     def apply(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> RoundReport:
@@ -59,12 +63,14 @@ class RoundLander:
         squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)
         adapted = self.observe(flight, verified)
         self.publish(flight, verified)
+        self.last_landed = flight.round
         land_s = time.perf_counter() - received.at_s
         return flight.report(
             self.slow_hash,
             wait_s=received.wait_s,
             transfer_s=received.transfer_s,
             peers=tuple(message.header.peer for message in messages),
+            commit=landed_commit(self.exchange).hex(),
             diverged=diverged,
             refused=tuple(verified.refused.values()),
             land_s=land_s,

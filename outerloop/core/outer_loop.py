@@ -178,6 +178,11 @@ class OuterLoop:
         return self.loop.scheduler.next_round(self.inner_step)
 
     @property
+    def last_landed(self) -> Round | None:
+        """The last round that landed in this process, or None before the first one."""
+        return self.loop.lander.last_landed
+
+    @property
     def samples(self) -> int:
         """Number of this peer's training samples that no landed message includes yet; the maximum over fragments."""
         return max(self.launcher.waiting)

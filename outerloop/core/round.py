@@ -203,6 +203,7 @@ class RoundReport:
     delta_norm, mean_norm: L2 norms of the pseudo-gradient Δ and the aggregate ḡ.
     slow_hash: hash of the slow weights after the round.
     peers: the peers whose messages are included.
+    commit: hash of the round's commit, in hexadecimal; "" if the round failed or the exchange has no chain of commits.
     diverged: peers whose slow weights differ from those of most peers.
     refused: one line for each unusable message: its peer, and the reason.
     notes: one line for each part that adapted (what changes in later rounds, and why), and one line if slow weights
@@ -222,6 +223,7 @@ class RoundReport:
     delta_norm: float
     slow_hash: int
     peers: tuple[str, ...] = ()
+    commit: str = ""
     diverged: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -12,10 +12,13 @@ from typing import Any, Self
 from outerloop.exchange_protocols import (
     Replicated,
     counters,
+    first_commit,
+    landed_commit,
     late_joiner,
     metered,
     replicated,
     report_refused,
+    shares_rank,
 )
 from outerloop.protocols import Exchange
 from outerloop.replica.rank_group import RankGroup, uint8_tensor
@@ -51,8 +54,8 @@ class LeaderExchange:
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.is_leader else None
         self.behind: StateTransferRequired | None = None
-        info, self.peer, self.rank, self.size, self.late_joiner = self.at_leader(
-            lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x)]
+        info, self.peer, self.rank, self.size, self.late_joiner, self.shares_rank = self.at_leader(
+            lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x), shares_rank(x)]
         )
         self.info = Capabilities(**info | {"concurrent": info["concurrent"] and ranks.supports_tags})
         self.launch_ranks = ranks.with_tag() if self.info.concurrent else ranks
@@ -72,6 +75,16 @@ class LeaderExchange:
         """Number of peers (islands, not processes) expected in the next round."""
         majority = replicated(self.exchange) if self.exchange else None
         return majority.alive if majority else self.size
+
+    @property
+    def first_commit(self) -> bytes:
+        """The leader's hash of the commit before the first round; empty in the other processes."""
+        return first_commit(self.exchange) if self.exchange else b""
+
+    @property
+    def landed_commit(self) -> bytes:
+        """The leader's hash of the last landed commit; empty in the other processes."""
+        return landed_commit(self.exchange) if self.exchange else b""
 
     @property
     def bytes_sent(self) -> int:

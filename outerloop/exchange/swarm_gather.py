@@ -92,6 +92,7 @@ class SwarmGather(SwarmExchange):
         super().__init__(options, on_status=options.on_status or logger.warning, remembers=self._remembers)
         self._join_timeout_s = options.join_timeout_s
         self._formed = False
+        self.first_commit = self.landed_commit = b""
         if options.reform:
             self._on_status(
                 "exchange.reform=true removes all absent peers from this run: make sure that they have stopped"
@@ -147,7 +148,11 @@ class SwarmGather(SwarmExchange):
     def rank(self) -> int:
         """This peer's index among the members; valid after `join`. A late joiner shares its index with a member."""
         members = list(self.members.names.values())
-        return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
+        return zlib.crc32(self.peer.encode()) % len(members) if self.shares_rank else members.index(self.peer)
+
+    @property
+    def shares_rank(self) -> bool:
+        return self.peer not in self.members.names.values()
 
     @property
     def alive(self) -> int:
@@ -215,6 +220,7 @@ class SwarmGather(SwarmExchange):
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Serialize the state if a peer needs it. The network thread hashes and serves it while training continues."""
         place = self._place(round)
+        self.landed_commit = self._rounds.landed(place)
         self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
@@ -269,6 +275,7 @@ class SwarmGather(SwarmExchange):
             hard_state := self._rounds.hard_state_file.read(run=members.session)
         ):
             self._rounds.resume(hard_state)
+        self.first_commit = self._rounds.commit_before(place)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Download the run's state from other peers, and report progress. The total time is not limited.
@@ -278,6 +285,7 @@ class SwarmGather(SwarmExchange):
         place, content = self._state.of_run(
             lambda: self._names().values(), session=self.members.session, max_bytes=max_bytes
         )
+        self.landed_commit = self._rounds.landed(place)
         return Round(*divmod(place, self._fragments)), content
 
     def _names(self) -> dict[str, str]:

@@ -52,6 +52,7 @@ def round_fields(
         "utilization": utilization(**spent),
         "delta_norm": report.delta_norm,
         "mean_norm": report.mean_norm,
+        **({"commit": report.commit} if report.commit else {}),
         "slow_hash": f"{report.slow_hash:016x}",
         "bytes_sent": counters["bytes_sent"],
         **{name: counters[name] for name in ("refused_messages",) if name in counters},

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from outerloop.core.round import RoundReport
 from outerloop.protocols import Schedule
 from outerloop.replica.island import Island
+from outerloop.types import Round
 
 
 class StepHooks(Protocol):
@@ -41,6 +42,11 @@ class TrainerHooks(StepHooks, Protocol):
     @property
     def inner_step(self) -> int:
         """The number of inner steps that the run has completed."""
+        ...
+
+    @property
+    def last_landed(self) -> Round | None:
+        """The last round that landed in this process; None before the first one, and on ranks without outer state."""
         ...
 
     def evolved(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.exchange_protocols import first_commit
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.events import Event
 from outerloop.inner.export import export_hf
@@ -86,7 +87,9 @@ def run_worker(
     )
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
-    worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
+    commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
+    params = sum(p.numel() for p in trainer.params)
+    worker.emit("ready", params=params, size=exchange.size, peer=exchange.peer, **commit)
     worker.run()
     outer.island.run_on_followers("leave")
     export_model(config, corpus, outer, run_dir)

@@ -55,7 +55,14 @@ def test_fingerprint_is_of_what_all_machines_share():
     assert shared_settings.fingerprint(load.load([*clipped, "inner.batch=2"])) == shared_settings.fingerprint(
         load.load(clipped)
     )
-    for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
+    for shared in (
+        "seed=1",
+        "assignment=by_round",
+        "compress.large.k=64",
+        "schedule.sync_every=16",
+        "model=nano",
+        "aggregate=mean",
+    ):
         assert shared_settings.fingerprint(load.load([shared])) != plain, shared
 
 

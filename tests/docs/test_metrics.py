@@ -50,5 +50,5 @@ def test_columns_that_depend_on_the_exchange_are_those_of_the_code():
     text = Path(sys.modules[round_fields.__module__].__file__).read_text()
     optional = {name for event in ("round", "done") for name, always in documented(event).items() if not always}
     counted = Path(sys.modules[SwarmGossip.__module__].__file__).read_text()
-    assert optional == {"partners", "refused_messages", "idle_s", *GOSSIP_COUNTS}
+    assert optional == {"partners", "commit", "refused_messages", "idle_s", *GOSSIP_COUNTS}
     assert all(f'"{name}"' in text + counted for name in optional)

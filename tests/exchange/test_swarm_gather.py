@@ -14,6 +14,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.membership.run_settings import RunSettings
 from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.daemon import DaemonOptions
@@ -119,9 +120,33 @@ def test_a_peer_that_returns_is_in_the_same_session(make: Make, tmp_path: Path) 
         assert len(pair[0].wait(30)) == 2 and pair[0].wait(30) == pair[1].wait(30)
     back = make(peers=3, worker=2, identity_path=str(tmp_path / "identity2"))
     back.join(Round(1))
-    assert back.late_joiner and back.rank == 2 and not trio[0].late_joiner
+    assert back.late_joiner and back.rank == 2 and not trio[0].late_joiner and not back.shares_rank
     assert eventually(lambda: back.decided(Round(3)), limit_s=20)
     assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
+
+
+def test_all_peers_land_the_same_chain_of_commits(make: Make, tmp_path: Path) -> None:
+    """However far the others are ahead of the one that lands. Each commit contains the hash of the one before it."""
+    pair = [make(peers=2, min_peers=1, quorum="min_peers", grace_s=0.0) for _ in range(2)]
+    together(pair, SwarmGather.join)
+    rounds = [Round(number) for number in range(11)]
+    start = genesis(pair[0].members.session, [one.peer for one in pair]).digest
+    assert [one.first_commit for one in pair] == [start] * 2 and [one.landed_commit for one in pair] == [b""] * 2
+    chains: list[list[bytes]] = [[], []]
+    late = [pair[1].start(b"", round) for round in rounds]
+    for round in rounds:
+        pair[0].start(b"x", round).wait(30)
+        pair[0].landed(round, bytes)
+        chains[0].append(pair[0].landed_commit)
+    for round, pending in zip(rounds, late, strict=True):
+        pending.wait(30)
+        pair[1].landed(round, bytes)
+        chains[1].append(pair[1].landed_commit)
+    assert chains[0] == chains[1] and len({start, *chains[0]}) == 12 and {len(one) for one in chains[0]} == {32}
+    pair[1].abort()
+    back = make(peers=2, worker=1, identity_path=str(tmp_path / "identity1"))
+    back.join(Round(10))
+    assert back.late_joiner and (back.first_commit, back.landed_commit) == (chains[0][9], b"")
 
 
 def test_a_late_joiner_gives_up_when_all_others_have_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +174,7 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
     together(trio, lambda one: one.start(b"x", Round(0)).wait(30))
     newcomer = make(peers=3, grace_s=30.0)
     newcomer.join()
-    assert newcomer.late_joiner and newcomer.size == 3 and newcomer.rank in range(3)
+    assert newcomer.late_joiner and newcomer.size == 3 and newcomer.rank in range(3) and newcomer.shares_rank
     with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
     with ThreadPoolExecutor(1) as thread:
@@ -159,7 +184,10 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
             together(trio, lambda one, number=number: one.start(b"%d" % number, Round(number)).wait(30))
             for one in trio:
                 one.landed(Round(number), lambda number=number: wanted.append(number) or b"state %d" % number)
+            if number == 1:
+                commits = {one.landed_commit for one in trio}
         assert taking.result(60) == (Round(1), b"state 1") and wanted == [1, 1, 1]
+    assert {newcomer.landed_commit} == commits and newcomer.first_commit == b"" != trio[0].first_commit
     assert eventually(lambda: newcomer.decided(Round(2)), limit_s=20)
     assert [c.blob for c in newcomer.start(b"", Round(2)).wait(30)] == [b"2"] * 3
     for number in range(3, 13):

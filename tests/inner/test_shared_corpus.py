@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from outerloop.inner.data import publish as publishing
+from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.documents import Documents
 from outerloop.inner.data.publish import Publishable, publish, refuse
@@ -70,6 +71,8 @@ def test_windows_are_those_of_the_files(kind: str, tmp_path: Path) -> None:
     for rank, size, seed in ((0, 1, 0), (0, 3, 0), (2, 3, 7)):
         assert torch.equal(batches(shared, rank, size, seed), batches(own, rank, size, seed))
     assert torch.equal(shared.validation(seq_len=64, sequences=20), own.validation(seq_len=64, sequences=20))
+    due = {"commit": bytes(32), "peer": "12D3", "numbers": range(50), "seq_len": 64}
+    assert torch.equal(*(assigned_windows(one.training_text(), **due) for one in (shared, own)))
 
 
 def test_a_stream_of_a_shared_corpus_resumes(tmp_path: Path) -> None:

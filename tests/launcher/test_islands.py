@@ -44,8 +44,8 @@ LENGTH = ["rounds=4", "schedule.sync_every=3", "checkpoint.every=2", "eval.every
 TWO_OF_TWO = ["exchange=distributed", "island.ranks=2"]
 RUNS = {
     "sharded": ["recipe=diloco", "island=sharded", "inner.micro_batch=1"],
-    "replicated": ["recipe=sparseloco", "island=replicated", "inner.micro_batch=1"],
-    "gathered": ["recipe=sparseloco", "island=gathered"],
+    "replicated": ["recipe=sparseloco", "assignment=by_round", "island=replicated", "inner.micro_batch=1"],
+    "gathered": ["recipe=sparseloco", "assignment=by_round", "island=gathered"],
 }
 """Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
 replica does; test_fully_shard.py has the others. The batch of an island has 4 sequences, so a rank with micro-batches
@@ -109,9 +109,8 @@ def ran(tmp_path_factory):
     """All kinds, two islands of two ranks; and the same by two threads."""
     folder = tmp_path_factory.mktemp("islands")
     torchrun(4, *([*options, *TWO_OF_TWO, f"run_dir={folder}/{name}"] for name, options in RUNS.items()))
-    for recipe in {whole(folder, name).name for name in RUNS}:
-        options = [f"recipe={recipe}", "workers=2", "exchange=inprocess", f"run_dir={folder}/{recipe}"]
-        train(load.load([*SMALL, *LENGTH, *options]))
+    for run_dir, options in {whole(folder, name): options[:-1] for name, options in RUNS.items()}.items():
+        train(load.load([*SMALL, *LENGTH, *options, "workers=2", "exchange=inprocess", f"run_dir={run_dir}"]))
     return folder
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from outerloop.inner.data.assignment import window_starts
 from outerloop.state import checkpoint
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.validation import SIGNATURE_BYTES
@@ -48,6 +49,31 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
     copies = 2 * (summary["payload_bytes_per_worker"] + 3 * SIGNATURE_BYTES)
     assert summary["bytes_sent_per_worker"] == copies, "two copies of every payload, with its signature"
     assert (tmp_path / "run/hf/model.safetensors").exists()
+
+
+def test_windows_by_round_follow_from_the_chain_of_commits(tmp_path: Path) -> None:
+    """Two workers train on windows without an overlap, and the rows of their run say which."""
+    options = [FAST, "workers=2", "rounds=3", "eval.every=0", "assignment=by_round", "threads=1", "checkpoint.every=1"]
+    process = start(tmp_path / "run", *options, "checkpoint.keep=9", "exchange.grace_s=30")
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    told = rows(tmp_path / "run")
+    peers = {row["worker"]: row["peer"].partition("-")[2] for row in told if row["event"] == "ready"}
+    chains = [
+        [row["commit"] for row in told if row["event"] in ("ready", "round") and row["worker"] == worker]
+        for worker in (0, 1)
+    ]
+    assert chains[0] == chains[1] and len(set(chains[0])) == 4 and len(set(peers.values())) == 2
+    for number, commit in enumerate(chains[0]):
+        for worker in (0, 1) if number else ():
+            position = checkpoint.load(tmp_path / "run", 2 * number, worker)["trainer"]["stream"]
+            assert position == {"commit": commit, "drawn": 0}, "saved after a landing, which has begun other windows"
+    drawn = {
+        (commit, peer): window_starts(bytes.fromhex(commit), peer, range(8), positions=1 << 62)
+        for commit in chains[0]
+        for peer in peers.values()
+    }
+    assert len({start for starts in drawn.values() for start in starts}) == 8 * len(drawn) == 64
 
 
 @pytest.mark.slow  # in the default suite with workers as threads: test_train.py

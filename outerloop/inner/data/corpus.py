@@ -1,6 +1,6 @@
 """Define the interface between text and training: a corpus serves batches and holds out text for validation.
 
-Every corpus guarantees:
+Every corpus guarantees, for the streams that it returns:
 1. The training text of one worker is disjoint from that of every other worker and from the validation text.
 2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
@@ -10,7 +10,7 @@ windows share one token, so that every token of a text, except the first, is a t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from outerloop.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from outerloop.inner.data.windows import TokenArray
 
 
 class Stream(Protocol):
@@ -50,6 +52,15 @@ class Corpus(Protocol):
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Return the tokenizer that belongs to the token ids, to be saved with an exported model; None if unknown."""
+        ...
+
+
+@runtime_checkable
+class IndexedCorpus(Corpus, Protocol):
+    """A corpus whose training text can be read at any position."""
+
+    def training_text(self) -> TokenArray:
+        """Return the training text of all workers. It contains no validation text."""
         ...
 
 

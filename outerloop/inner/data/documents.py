@@ -56,6 +56,15 @@ class Documents:
         what = f"{self.what}, training text of worker {rank} of {size}"
         return WindowStream(self._training(rank, size), batch=batch, seq_len=seq_len, seed=seed, what=what)
 
+    def training_text(self) -> np.ndarray:
+        """Return the training text of all workers. Raises UserError if whole packages are assigned to workers."""
+        if self.whole_packages:
+            raise UserError(
+                "data.non_iid=true gives each worker packages of its own, but assignment=by_round draws from all of the"
+                " text: set data.non_iid=false or assignment=by_worker"
+            )
+        return self._training(0, 1)
+
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
         what = f"{self.what}, validation text"
         return spread_windows(self._validation(), seq_len=seq_len, sequences=sequences, what=what)

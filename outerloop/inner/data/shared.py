@@ -11,7 +11,7 @@ from outerloop.inner.data.corpus import check_rank
 from outerloop.inner.data.partition import rank_span
 from outerloop.inner.data.tokenization import BYTES, byte_tokenizer, identity_of, load_tokenizer
 from outerloop.inner.data.tokens import Shard, Shards
-from outerloop.inner.data.windows import WindowStream, spread_windows
+from outerloop.inner.data.windows import TokenArray, WindowStream, spread_windows
 from outerloop.swarm.corpus.folder import CorpusFolder, corpus_path
 from outerloop.swarm.corpus.index import token_bytes
 from outerloop.types import UserError
@@ -56,6 +56,9 @@ class SharedCorpus:
         part = self.train.view(rank_span(len(self.train), rank, size))
         what = f"{self.what}, training tokens of worker {rank} of {size}"
         return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
+
+    def training_text(self) -> TokenArray:
+        return self.train
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
         what = f"{self.what}, validation tokens"

@@ -134,6 +134,9 @@ class TokenShards:
         what = f"{self.what}, training tokens of worker {rank} of {size}"
         return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
 
+    def training_text(self) -> Shards:
+        return self.train
+
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
         what = f"{self.what}, validation tokens"
         return spread_windows(self.val, seq_len=seq_len, sequences=sequences, what=what)

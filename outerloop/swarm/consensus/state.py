@@ -130,6 +130,12 @@ class HardState:
     def head(self) -> Commit:
         return self.log[-1].commit
 
+    def digest_before(self, number: int) -> bytes:
+        """Return the digest of the commit before round `number`, or b"" if the log does not reach it."""
+        commits = [decided.commit for decided in self.log]
+        digests = {commit.number: commit.parent for commit in commits}
+        return (digests | {commit.number + 1: commit.digest for commit in commits}).get(number, b"")
+
     @property
     def number(self) -> int:
         """The round that is to be decided next."""

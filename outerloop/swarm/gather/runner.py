@@ -130,6 +130,10 @@ class GatherRunner:
         """
         return None if self.outcomes.needs_state else self.outcomes.digest(number)
 
+    def commit_before(self, number: int) -> bytes:
+        """Return the digest of the commit before round `number`, or b"" if this peer's log does not reach it."""
+        return self.context.chain.hard_state.digest_before(number) if self.context.begun else b""
+
     @property
     def needs_state(self) -> bool:
         """Return whether this peer must download the run's state. It may already follow the commits of the others."""
@@ -161,6 +165,7 @@ class GatherRunner:
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)
         self.outcomes.skip_to(decided.commit.number)
+        self.outcomes.received(decided.commit)
         if self.context.begun:
             self.context.act(lambda chain: chain.install_snapshot(decided))
             return
@@ -214,6 +219,10 @@ class GatherRunner:
     async def offer(self, number: int, blob: bytes) -> None:
         """Offer `blob` as this peer's payload for a round, unless it has already offered one or the round is over."""
         await self.own_payloads.offer(number, blob)
+
+    def landed(self, number: int) -> bytes:
+        """Return the digest of the commit that the trainer has just landed. The trainer's thread calls this."""
+        return self.outcomes.landed(number)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know.

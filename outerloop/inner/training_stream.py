@@ -1,0 +1,74 @@
+"""Choose the stream of training windows of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outerloop.exchange_protocols import first_commit, landed_commit, replicated, shares_rank
+from outerloop.inner.data.assigned_stream import AssignedStream, training_text
+from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain, late_joiner_seed
+from outerloop.inner.data.corpus import Corpus, Stream
+from outerloop.inner.data.partition import RankStream
+from outerloop.inner.hooks import TrainerHooks
+from outerloop.protocols import Exchange
+from outerloop.replica.rank_group import RankGroup
+from outerloop.swarm.validation import id_of
+
+
+def make_stream(
+    corpus: Corpus,
+    exchange: Exchange,
+    ranks: RankGroup,
+    outer: TrainerHooks,
+    *,
+    assignment: str,
+    seed: int,
+    batch: int,
+    seq_len: int,
+) -> Stream:
+    """Return the stream of this rank's training windows. `exchange` must have joined.
+
+    Args:
+        outer: the outer loop, which knows the last landed round.
+        assignment: "by_worker" or "by_round", as in train.yaml.
+        seed: the run's seed.
+        batch: sequences per micro-batch of the whole island.
+    """
+    if assignment == "by_worker":
+        order = order_seed(exchange, seed)
+        stream: Stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=batch, seq_len=seq_len, seed=order)
+    else:
+        has_chain = replicated(exchange) is not None
+        landed, first = chain_hashes(exchange) if has_chain else round_hashes(outer, seed)
+        stream = AssignedStream(
+            training_text(corpus, seq_len=seq_len),
+            batch=batch,
+            seq_len=seq_len,
+            peer=id_of(exchange.peer) if has_chain else f"{exchange.rank}",
+            landed=lambda: ranks.broadcast(landed() if ranks.is_leader else b""),
+            first=lambda: ranks.broadcast(first() if ranks.is_leader else b""),
+        )
+    return RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream
+
+
+def chain_hashes(exchange: Exchange) -> tuple[Callable[[], bytes], Callable[[], bytes]]:
+    """Return the arguments `landed` and `first` of AssignedStream, for an exchange with a chain of commits."""
+    return lambda: landed_commit(exchange), lambda: first_commit(exchange)
+
+
+def round_hashes(outer: TrainerHooks, seed: int) -> tuple[Callable[[], bytes], Callable[[], bytes]]:
+    """Return the arguments `landed` and `first` of AssignedStream, for an exchange without a chain of commits."""
+
+    def landed() -> bytes:
+        return b"" if outer.last_landed is None else hash_without_chain(seed, outer.last_landed)
+
+    return landed, lambda: hash_without_chain(seed, BEFORE_FIRST)
+
+
+def order_seed(exchange: Exchange, seed: int) -> int:
+    """Return the seed of the order in which this worker reads its part of the text.
+
+    It is the run's seed, unless a late joiner shares its part with a member. A member that returns keeps its part and
+    its order, so that it continues exactly where its checkpoint was.
+    """
+    return late_joiner_seed(exchange.peer) if shares_rank(exchange) else seed
