@@ -46,6 +46,7 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
 from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
+from outerloop.swarm.consensus.hotstuff.messages import Vote
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, RoundMessage
 from outerloop.swarm.consensus.paxos import PaxosInstance
 from outerloop.swarm.consensus.proposer import GatherPolicy
@@ -102,7 +103,7 @@ class Chain(RoundInstance):
         elif message.number > self.number:
             self._effects.append(CatchUp(message.number, sender))
         elif message.number < self.number:
-            if not isinstance(message, Accept):  # the sender of a late accept will get the certificate anyway
+            if not isinstance(message, Accept | Vote):  # the sender of a late accept will get the certificate anyway
                 self._save_and_send([sender], self._own_view_change())
             if digests(self.hard_state.log).get(message.number - 1, message.head) != message.head:
                 self._reject_other_chain(sender, message.number)

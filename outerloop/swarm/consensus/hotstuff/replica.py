@@ -139,11 +139,10 @@ class HotStuffReplica(RoundInstance):
         if proposed is None or vote.digest != proposed.commit.digest:
             return
         if vote.phase == COMMIT or vote.justified == proposed.justified:
-            votes = self.soft_state.votes | {(vote.phase, sender, vote.signature)}
-            self.soft_state = replace(self.soft_state, votes=votes)
+            self.soft_state = self.soft_state.with_vote(vote.phase, sender, vote.signature)
 
     def _prepare(self) -> bool:
-        """Lock on this peer's proposal and send its certificate if a quorum votes for it. Return whether it was sent."""
+        """Lock on this peer's proposal and send its certificate if a quorum votes for it. Return whether it was."""
         proposed = self.proposed
         if proposed is None or (self.lock and self.lock.view == self.view):
             return False
@@ -163,9 +162,8 @@ class HotStuffReplica(RoundInstance):
         proposed = self.proposed
         if proposed is None or self.lock is None or self.lock.view != self.view:
             return None
-        votes = self.soft_state.votes_of(COMMIT) | {
-            (self.hard_state.peer, self._commit_vote(proposed.commit).signature)
-        }
+        own = self.hard_state.peer, self._commit_vote(proposed.commit).signature
+        votes = self.soft_state.votes_of(COMMIT) | {own}
         if len(votes) < self._needed:
             return None
         return CommitCertificate(proposed.commit, self.view, tuple(sorted(votes)), byzantine=True)
@@ -196,7 +194,7 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = replace(self.soft_state, proposal=proposal)
 
     def _vote(self) -> bool:
-        """Vote for the leader's proposal if it is allowed and all payloads are stored. Return whether this peer voted."""
+        """Vote for the leader's proposal if it is allowed and all payloads are stored. Return whether it was done."""
         proposal, leader = self.soft_state.proposal, self.hard_state.leader(self.view)
         if proposal is None or self.voted or self._refusal(proposal):
             return False
@@ -247,9 +245,7 @@ class HotStuffReplica(RoundInstance):
     def _refusal(self, proposal: Proposal) -> str:
         """Return why this peer does not vote for a valid proposal, or "" if it does."""
         if self.lock and proposal.justified < self.lock.view:
-            return (
-                f"proposes a commit in view {proposal.view} although others are locked on one of view {self.lock.view}"
-            )
+            return f"ignores in view {proposal.view} that peers are locked on a commit of view {self.lock.view}"
         if proposal.justification:
             return ""
         return vote_refusal(

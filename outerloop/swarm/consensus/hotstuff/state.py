@@ -37,6 +37,11 @@ class HotStuffState(RoundState):
         others = frozenset((peer, report) for peer, report in self.reports if peer != sender)
         return replace(self, reports=others | {(sender, report)})
 
+    def with_vote(self, phase: str, sender: str, signature: bytes) -> HotStuffState:
+        """Return a copy with this vote, unless a vote of the peer for the phase is there: its key can sign twice."""
+        known = any((kind, peer) == (phase, sender) for kind, peer, _ in self.votes)
+        return self if known else replace(self, votes=self.votes | {(phase, sender, signature)})
+
     def votes_of(self, phase: str) -> set[tuple[str, bytes]]:
         """Return (peer, signature) of each vote of this phase."""
         return {(peer, signature) for kind, peer, signature in self.votes if kind == phase}

@@ -1,0 +1,39 @@
+"""Three honest peers of four and one round of HotStuff-2: every world beside a liar that leads view 0.
+
+hotstuff_state_space.py says what a world is and what the liar does. From every end all three decide once nothing is
+lost any more, through later views that honest peers lead.
+"""
+
+import pytest
+
+from tests.support.swarm.hotstuff_state_space import HotStuffSpace
+
+
+def explored(space: HotStuffSpace, *, at_least: int) -> None:
+    space.explore(at_most=40 * at_least)
+    assert len(space.worlds) >= at_least
+    assert {space.decided(end) for end in space.ends} >= {0, 3}  # nobody, all
+    for end in space.ends:
+        assert space.decided(space.go_on(end)) == len(space.names)
+
+
+def test_a_liar_that_leads_view_0_and_shows_either_of_two_commits_to_each() -> None:
+    explored(HotStuffSpace(timeouts=0, crashes=0), at_least=2_500)
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_point() -> None:
+    explored(HotStuffSpace(timeouts=0, crashes=1), at_least=15_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_liar_that_leads_view_0_and_lies_in_view_1(reports: bool) -> None:
+    explored(HotStuffSpace(timeouts=1, crashes=0, wished=True, reports=reports), at_least=60_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_views_0_to_2() -> None:
+    explored(HotStuffSpace(timeouts=3, crashes=0), at_least=60_000)
