@@ -26,7 +26,16 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from outerloop.swarm.access.signatures import Field
-from outerloop.swarm.accountability.evidence import ACCEPT, COMMIT, PAYLOAD, PREPARE, PROMISE, Evidence, Signed, contradiction
+from outerloop.swarm.accountability.evidence import (
+    ACCEPT,
+    COMMIT,
+    PAYLOAD,
+    PREPARE,
+    PROMISE,
+    Evidence,
+    Signed,
+    contradiction,
+)
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import Statement
 

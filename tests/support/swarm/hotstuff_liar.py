@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, next_demoted
-from outerloop.swarm.consensus.hotstuff.messages import COMMIT, PREPARE, NewView, Prepared, ProposalMessage, Vote
+from outerloop.swarm.consensus.hotstuff.messages import PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
 from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
@@ -173,9 +173,10 @@ class HotStuffLiars:
         found: dict[Statement, dict[str, bytes]] = defaultdict(dict)
         where = hard_state.number, hard_state.head.digest
         for sender, message in self.world.heard:
-            if isinstance(message, Vote) and (message.number, message.head) == where:
-                if message.signature == toy_signature(sender, message.statement):
-                    found[message.statement][sender] = message.signature
+            if not isinstance(message, Vote) or (message.number, message.head) != where:
+                continue
+            if message.signature == toy_signature(sender, message.statement):
+                found[message.statement][sender] = message.signature
         for proposal in (one.proposal for one in self.heard(hard_state, ProposalMessage)):
             leader, prepare = hard_state.leader(proposal.view), proposal.statement
             if proposal.signature == toy_signature(leader, prepare):

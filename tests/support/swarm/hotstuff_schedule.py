@@ -1,4 +1,4 @@
-"""Seeded schedules of HotStuff-2 beside liars: some hundred steps of whatever can go wrong, then messages arrive in time."""
+"""Seeded schedules of HotStuff-2 beside liars: some hundred steps of whatever can go wrong, then all is in time."""
 
 from __future__ import annotations
 

@@ -36,11 +36,21 @@ class HotStuffSpace(Space):
     LIAR = "k3"
 
     def __init__(self, *, timeouts: int, crashes: int, wished: bool = False, reports: bool = False) -> None:
-        self._reports = reports
+        self._reports, self._silent = reports, False
         super().__init__(timeouts=timeouts, crashes=crashes, wished=wished)
 
     def go_on(self, world: World) -> World:
-        """Nothing is lost any more, leaders wait for what is on its way, and timeouts come when nothing else does."""
+        """Nothing is lost any more, leaders wait for what is on its way, timeouts come when nothing else does.
+
+        The liar has said what it has said: nothing more comes of it.
+        """
+        self._silent = True
+        try:
+            return self._honest_only(world)
+        finally:
+            self._silent = False
+
+    def _honest_only(self, world: World) -> World:
         for _ in range(20):
             for event in ("reports", "timeout"):
                 world = self._deliver_all(world._replace(timeouts=len(self.names)))
@@ -56,9 +66,7 @@ class HotStuffSpace(Space):
         assert hard_state.leader(0) == self.LIAR
         self._head = hard_state.number, hard_state.head.digest
         participants = tuple(payload(peer, hard_state.number) for peer in self.names)
-        self._commits = [
-            Commit(*self._head, 0, counted, self.roster) for counted in (participants, participants[:2])
-        ]
+        self._commits = [Commit(*self._head, 0, counted, self.roster) for counted in (participants, participants[:2])]
         said: list[Said] = []
         for commit in self._commits:
             unsigned = Proposal(commit, 0, None, b"")
@@ -92,6 +100,8 @@ class HotStuffSpace(Space):
 
     def _arriving(self, world: World) -> list[Event]:
         said = [self._messages[bit] for bit in _bits(world.sent)]
+        if self._silent:
+            return [bit for bit in super()._arriving(world) if self._messages[int(bit)][0] != self.LIAR]
         lies = [*self._of_view_0(said), *(self._of_view_1(said) if self._reports else ())]
         return [*super()._arriving(world), *(self._bit(one) for one in lies)]
 

@@ -12,12 +12,12 @@ from outerloop.swarm.consensus.effects import CatchUp, Effect, Persist, Reject, 
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import COMMIT, PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
-from outerloop.swarm.consensus.messages import Message, ViewChange
+from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.validity import certificate_error
-from outerloop.swarm.consensus.votes import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate, ViewWish
 from tests.support.swarm.consensus_world import RUN, payload
 from tests.support.swarm.hotstuff_liar import HotStuffLiars
 from tests.support.swarm.hotstuff_world import HotStuffWorld
@@ -310,21 +310,22 @@ def test_two_liars_of_seven_that_split_the_others_between_two_commits_decide_one
     assert len(world.monitor.chosen) <= 2  # genesis and the first round, checked by the monitor
 
 
-def test_the_lock_of_one_honest_peer_decides_the_next_view_of_an_honest_leader() -> None:
-    """A liar led view 0 and gave the certificate to one peer alone: the next leader waits for that peer's report."""
+def test_an_honest_leader_waits_for_the_lock_of_a_single_honest_peer() -> None:
+    """A liar led view 0 and gave the certificate to one peer alone; all that was sent in view 1 was lost."""
     world = HotStuffWorld(FOUR, liars=LEADERS[0], gather_policy=EARLY, absent_rounds=8)
-    honest = world.honest
-    for peer in honest:
+    alone = next(peer for peer in world.honest if peer != LEADERS[2])
+    for peer in world.honest:
         for owner in FOUR:
             world.give(peer, 0, payload(owner, 0))
         world.event(peer, lambda machine: machine.receive(LEADERS[0], proposal(commit())))
-    alone = next(peer for peer in honest if peer != LEADERS[1])
-    message = Prepared(0, HEAD.digest, certificate(commit(), 0))
-    world.event(alone, lambda machine: machine.receive(LEADERS[0], message))
-    for peer in honest:
-        world.event(peer, lambda machine: machine.timeout(0, 0))
+    prepared = Prepared(0, HEAD.digest, certificate(commit(), 0))
+    world.event(alone, lambda machine: machine.receive(LEADERS[0], prepared))
+    wishes = tuple(ViewWish(peer, 2, toy_signature(peer, statements.wish(0, HEAD.digest, 2))) for peer in FOUR)
+    world.network.clear()
+    for peer in sorted(world.honest, key=lambda peer: peer != LEADERS[2]):
+        world.event(peer, lambda machine: machine.receive(LEADERS[1], ViewWishes(0, HEAD.digest, wishes)))
     world.deliver_all()
-    assert all(world[peer].view == 1 for peer in honest)
-    world.event(LEADERS[1], lambda machine: machine.reports_over(0, 1))
+    assert all(world[peer].number == 0 for peer in world.honest)
+    world.event(LEADERS[2], lambda machine: machine.reports_over(0, 2))
     world.deliver_all()
-    assert {world[peer].hard_state.head.digest for peer in honest} == {commit().digest}
+    assert {world[peer].hard_state.head.digest for peer in world.honest} == {commit().digest}

@@ -1,20 +1,23 @@
 """Three honest peers of four and one round of HotStuff-2: every world beside a liar that leads view 0.
 
-hotstuff_state_space.py says what a world is and what the liar does. From every end all three decide once nothing is
-lost any more, through later views that honest peers lead.
+hotstuff_state_space.py says what a world is and what the liar does. From worlds of all kinds all three decide once
+nothing is lost any more, through later views that honest peers lead, although the liar says nothing any more.
 """
 
 import pytest
 
 from tests.support.swarm.hotstuff_state_space import HotStuffSpace
 
+SAMPLE = 300
+
 
 def explored(space: HotStuffSpace, *, at_least: int) -> None:
     space.explore(at_most=40 * at_least)
     assert len(space.worlds) >= at_least
-    assert {space.decided(end) for end in space.ends} >= {0, 3}  # nobody, all
-    for end in space.ends:
-        assert space.decided(space.go_on(end)) == len(space.names)
+    tried = [*sorted(space.worlds)[:: len(space.worlds) // SAMPLE], *space.ends[:SAMPLE]]
+    assert {space.decided(world) for world in tried} == {0, 1, 2, 3}
+    for world in tried:
+        assert space.decided(space.go_on(world)) == len(space.names)
 
 
 def test_a_liar_that_leads_view_0_and_shows_either_of_two_commits_to_each() -> None:

@@ -27,8 +27,8 @@ Why this protocol. It has one leader for each view that collects votes and sprea
 Paxos does here (paxos.py): a round costs 5 n messages, and the chain, catch-up and the view changes of view_change.py
 (with quorums of two thirds) serve both. Tendermint (arXiv 1807.04938) sends every vote to every peer and needs gossip
 that delivers each message to all honest peers once one of them has it. The transport here does not offer that: it tries
-once to deliver a message, so a liar that shows a vote to one honest peer alone could stop Tendermint. HotStuff-2 needs no
-gossip: what matters of what one honest peer knows is in its lock, and an honest leader waits for the locks.
+once to deliver a message, so a liar that shows a vote to one honest peer alone could stop Tendermint. HotStuff-2 needs
+no gossip: what matters of what one honest peer knows is in its lock, and an honest leader waits for the locks.
 
 What differs from the paper, which decides a chain of blocks. One round decides one commit, so a leader proposes a
 certified commit again, where the paper proposes a block that extends it, and sends the second certificate at once,
