@@ -62,6 +62,11 @@ class RoundState:
         new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
         return replace(self, wishes=frozenset(new.values()))
 
+    @property
+    def pending(self) -> Commit | None:
+        """The commit of the proposal for which this peer has not voted yet, or None."""
+        raise NotImplementedError
+
     def in_another_view(self) -> Self:
         """Return a copy without what belongs to the current view."""
         return replace(self, wanted=frozenset())
@@ -83,6 +88,10 @@ class SoftState(RoundState):
     @property
     def acceptors(self) -> set[str]:
         return {peer for peer, _ in self.accepts}
+
+    @property
+    def pending(self) -> Commit | None:
+        return self.proposal.commit if self.proposal else None
 
     def promises_of(self, view: int) -> dict[str, Promise]:
         """Return the promises for this view, keyed by peer."""

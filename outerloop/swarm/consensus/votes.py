@@ -152,14 +152,14 @@ class CommitCertificate:
         commit = Commit.from_map(found["commit"])
         view = view_number(found["view"], "a decided view", minimum=commit.view)
         if byzantine:
-            votes = rows_by_peer(found["commits"], "commit votes", signed_by)
+            votes = rows_by_peer(found["commits"], "commit votes", signed_vote)
             return CommitCertificate(commit, view, votes, byzantine=True)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
             raise MalformedMessage(
                 f"links of a decided commit must end with its view {view}; got {quote(found['links'])}"
             )
-        return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", signed_by), links)
+        return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", _accept), links)
 
 
 def rows_by_peer(value: Any, what: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
@@ -180,7 +180,11 @@ def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink,
     return links
 
 
-def signed_by(value: Any) -> tuple[str, bytes]:
+def signed_vote(value: Any, what: str = "a vote") -> tuple[str, bytes]:
     """Parse a vote of a peer in a certificate. Raises MalformedMessage if it is malformed."""
-    peer, signed = row(value, 2, "a vote must be [peer, signature]")
-    return peer_id(peer, "a vote's peer"), signature(signed, "a vote's signature")
+    peer, signed = row(value, 2, f"{what} must be [peer, signature]")
+    return peer_id(peer, f"{what}'s peer"), signature(signed, f"{what}'s signature")
+
+
+def _accept(value: Any) -> tuple[str, bytes]:
+    return signed_vote(value, "an accept")

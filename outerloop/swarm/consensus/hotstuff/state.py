@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hotstuff.messages import NewView
 from outerloop.swarm.consensus.hotstuff.votes import PrepareCertificate, Proposal
 from outerloop.swarm.consensus.state import RoundState
@@ -25,6 +26,10 @@ class HotStuffState(RoundState):
     votes: frozenset[tuple[str, str, bytes]] = frozenset()
     proposal: Proposal | None = None
     prepared: PrepareCertificate | None = None
+
+    @property
+    def pending(self) -> Commit | None:
+        return self.proposal.commit if self.proposal else None
 
     def in_another_view(self) -> HotStuffState:
         return replace(super().in_another_view(), waited=False, votes=frozenset(), proposal=None, prepared=None)

@@ -8,7 +8,7 @@ from typing import Any
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.statements import Statement
-from outerloop.swarm.consensus.votes import rows_by_peer, signed_by
+from outerloop.swarm.consensus.votes import rows_by_peer, signed_vote
 from outerloop.swarm.validation import MAX_VIEW, MalformedMessage, checked_int, digest, fields, signature, view_number
 
 UNJUSTIFIED = -1
@@ -52,7 +52,7 @@ class PrepareCertificate:
             digest(found["digest"], "a prepared commit"),
             view,
             justified_view(found["justified"], view),
-            rows_by_peer(found["votes"], "prepare votes", signed_by),
+            rows_by_peer(found["votes"], "prepare votes", signed_vote),
         )
 
 
