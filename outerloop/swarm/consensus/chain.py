@@ -1,8 +1,11 @@
-"""Consensus on the commit of each round: a chain of Paxos decisions, as a state machine without clock or network.
+"""Consensus on the commit of each round: a chain of decisions, as a state machine without clock or network.
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
 names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
+
+Two protocols decide a round: Paxos (paxos.py, exchange.trust=members), which the rest of this text is about, and
+HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
 commit X in view v, the leader of a later view needs the promises of a majority. The two majorities share a peer, and

@@ -1,4 +1,4 @@
-"""What a peer needs to decide a round in any protocol: the stored payloads, and the checks of a commit."""
+"""Parts of deciding a round that all protocols share: the stored payloads, and the checks of a commit."""
 
 from __future__ import annotations
 

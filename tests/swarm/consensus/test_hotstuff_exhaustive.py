@@ -31,9 +31,15 @@ def test_a_crash_at_any_point() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("reports", [False, True])
-def test_a_liar_that_leads_view_0_and_lies_in_view_1(reports: bool) -> None:
-    explored(HotStuffSpace(timeouts=1, crashes=0, wished=True, reports=reports), at_least=60_000)
+def test_a_liar_that_leads_view_0_and_shares_the_wish_for_view_1() -> None:
+    """148,238 worlds."""
+    explored(HotStuffSpace(timeouts=1, crashes=0, wished=True), at_least=140_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_liar_that_leads_view_0_and_reports_and_votes_in_view_1() -> None:
+    explored(HotStuffSpace(timeouts=1, crashes=0, wished=True, reports=True), at_least=140_000)
 
 
 @pytest.mark.slow

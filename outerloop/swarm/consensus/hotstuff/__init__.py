@@ -1,7 +1,8 @@
 """Byzantine agreement on the commit of a round: HotStuff-2, for exchange.trust=nobody.
 
 Malkhi and Nayak, "Extended Abstract: HotStuff-2: Optimal Two-Phase Responsive BFT", IACR ePrint 2023/397. With n peers
-in the roster of a round, of which at most f = (n - 1) // 3 lie in any way (and no peer can sign for another):
+in the roster of a round, of which at most f = (n - 1) // 3 are liars, which send what they like but cannot sign for
+another peer:
 
     safe    no two honest peers decide different commits of a round, however messages are delayed, lost or repeated, and
             whichever honest peers crash and restart from their disks
@@ -12,7 +13,7 @@ honest peer, and the honest peers are a quorum by themselves. In view v of the r
 
     enter       A peer that enters view v > 0 sends its lock to L_v (message newview). L_v waits until it has the locks
                 of all roster peers, or a certificate of view v - 1, or until its wait is over: longer than messages
-                take, once they arrive in time. View 0 begins the round, so nobody is locked
+                take, once they arrive in time. View 0 begins the round, so no peer is locked
     propose     L_v proposes the commit of the highest certificate that it knows, with this certificate C_v'(X) as the
                 justification. If it knows none, it proposes its own commit when the gather closes (proposer.py)
     vote        A peer votes for the first valid proposal of view v if the justification is at least as high as its
@@ -34,7 +35,7 @@ What differs from the paper, which decides a chain of blocks. One round decides 
 certified commit again, where the paper proposes a block that extends it, and sends the second certificate at once,
 where the paper hands it to the next leader (both as in the single-shot protocol of its section on intuition). Views are
 synchronized by view_change.py in place of the paper's pacemaker. A leader that has the locks of all need not wait
-longer. Votes also name the view of the justification, so that two signatures convict whoever ignores its lock
+longer. Votes also name the view of the justification, so that two signatures convict a peer that ignores its lock
 (accountability/evidence.py; Sheng et al., "BFT Protocol Forensics", CCS 2021, arXiv 2010.06785, HotStuff-view).
 
 Safety in short. Let a quorum vote to commit X in view v; its honest peers, more than f, are locked on C_v(X). Suppose

@@ -1,4 +1,4 @@
-"""What peers sign and save in HotStuff-2: proposals, certificates of prepared commits, and locks."""
+"""Records that peers sign and save in HotStuff-2: proposals, certificates of prepared commits, and locks."""
 
 from __future__ import annotations
 
