@@ -53,11 +53,17 @@ MAY_DIFFER = (
 `steps` and `tokens` only determine `rounds`, which is compared instead.
 """
 MUST_MATCH = (
-    *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
+    *(f"exchange.{key}" for key in ("_target_", "peers", "trust", "group", "together", "seed", "pairing")),
     "island.kind",
 )
 """Exceptions to MAY_DIFFER: options of the exchange and the island that must not change when a run is resumed."""
-OLD_DEFAULTS = {"assignment": "by_worker", "clip": "none", "inner.lr_schedule": "cosine", "feedback.growth": 0.0}
+OLD_DEFAULTS = {
+    "assignment": "by_worker",
+    "clip": "none",
+    "exchange.trust": "members",
+    "feedback.growth": 0.0,
+    "inner.lr_schedule": "cosine",
+}
 """Setting -> the value that it has in older runs, whose config.yaml does not contain the setting."""
 
 PEERS = "exchange.peers"

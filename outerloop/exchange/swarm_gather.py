@@ -46,13 +46,15 @@ MEETING_BYTES = 16 << 20
 
 At the start, peers send all settings and shapes, which may take more bytes than a small model.
 """
+LEAST_PEERS = 4
+"""Smallest number of peers of which fewer than a third can be one liar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatherOptions(NodeOptions, GatherSettings):
     """Options of SwarmGather, in addition to those of the two base classes.
 
-    A folder next to the key file stores the Paxos state and the payloads of the last rounds.
+    A folder next to the key file stores the votes and the payloads of the last rounds.
 
     reform            resume with a different number of peers than before; missing peers are removed from the run
     fragments         number of fragments in the schedule
@@ -69,6 +71,11 @@ class GatherOptions(NodeOptions, GatherSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.trust == "nobody" and self.peers < LEAST_PEERS and not self.reform:
+            raise UserError(
+                f"exchange.trust=nobody withstands no liar with exchange.peers={self.peers}: one liar takes at least"
+                f" {LEAST_PEERS} peers. Add peers, or set exchange.trust=members"
+            )
         if not (isinstance(self.patience_s, int | float) and self.patience_s > 0):
             raise UserError(
                 f"exchange.patience_s={self.patience_s} must be more than 0 seconds: set exchange.patience_s=600"

@@ -43,6 +43,7 @@ CHUNK_S = 1200.0  # like PULL_S, for an 8 MiB chunk of a state; longer because d
 HISTORY_S = 30.0  # time limit for fetching missed commits, or evidence, from one peer
 HEDGE_S = 0.5  # if a peer has not answered within this time, other peers are asked as well
 LEAD_S = 5.0  # timeout for a leader that could propose but does not; doubled in each of the next three views
+REPORTS_S = 1.0  # how long a leader waits for the locks of others with exchange.trust=nobody; longer in each later view
 ASK_S = 5.0  # interval at which a peer outside the roster asks to join
 HASHED_S = 2.0  # a payload waits this long for the hash of a newly copied state; enough for about 3 GB
 CERTIFY_S = 30.0  # a joiner still waiting for certification logs it after this time, then after 2x, 4x, ...

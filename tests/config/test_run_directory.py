@@ -91,6 +91,16 @@ def test_a_run_from_before_micro_batches_continues_with_any(tmp_path):
         run_directory.open_run(load.load([where, f"inner.micro_batch={text}"])).close()
 
 
+def test_a_run_keeps_the_protocol_that_decides_its_rounds(tmp_path):
+    run = ["exchange=swarm_gather", "workers=4", f"run_dir={tmp_path}/a"]
+    run_directory.open_run(load.load(run)).close()
+    with pytest.raises(UserError, match=r"exchange\.trust is members there and nobody here"):
+        run_directory.open_run(load.load([*run, "exchange.trust=nobody"]))
+    file = tmp_path / "a/config.yaml"  # as it was before the option
+    file.write_text("".join(line for line in file.open() if "  trust: members" not in line))
+    run_directory.open_run(load.load(run)).close()
+
+
 def test_rows_after_the_checkpoint_and_a_torn_last_line_are_dropped(tmp_path):
     rows = [{"event": "step", "step": 1}, {"event": "done", "step": 2}, {"event": "step", "step": 2}]
     lines = [json.dumps(row) for row in [*rows, {"event": "step", "step": 3}]]

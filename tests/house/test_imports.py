@@ -55,6 +55,7 @@ def test_a_dependency_has_one_home(package, home):
     ("files", "more"),
     [
         ("swarm/consensus/*.py", "msgpack"),
+        ("swarm/consensus/hotstuff/*.py", ""),
         ("plan/*.py", "numpy"),
         ("swarm/gossip/pair.py", ""),
         ("swarm/gossip/pairing.py", ""),

@@ -45,7 +45,7 @@ PHRASES = {
     r"(lies|lie|lying) (in|on|at|under|beside|there|here)\b": "is stored in, is in",
     r"(?<!/)beside\b(?! the point|:)": "next to, in addition to",
     r"(somebody|someone|whoever|whomever|who ever)\b": "a peer that, a process that",
-    r"nobody\b": "no peer, no process",
+    r"(?<!trust=)nobody\b": "no peer, no process",
     r"(?<=[.:;,] )who (?!is|are|was|were|has|have|had|can|did|does|do|will)\w+s\b": "the peer that ...",
     r"type (\S+=|--)": "set x=..., pass --x",
     r"(?<![\w.\]/)#])\.\d": "write the leading zero: 0.5",

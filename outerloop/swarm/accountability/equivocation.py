@@ -9,7 +9,7 @@ hard state last, so it misses a snapshot taken while that process ran. But a vot
 receives it. So if the hard state lacks a vote that this peer has signed, the vote was cast after the snapshot. A vote
 is missing from the hard state if it is one of these:
 
-    accept     for the current round, in a later view than the accept on disk
+    accept     for the current round, in a later view than the accept on disk; so for prepare and commit (hotstuff/)
     promise    for the current round, for a later view than the promise on disk
     either     for a round after the current one
 
@@ -26,7 +26,16 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from outerloop.swarm.access.signatures import Field
-from outerloop.swarm.accountability.evidence import ACCEPT, PAYLOAD, PROMISE, Evidence, Signed, contradiction
+from outerloop.swarm.accountability.evidence import (
+    ACCEPT,
+    COMMIT,
+    PAYLOAD,
+    PREPARE,
+    PROMISE,
+    Evidence,
+    Signed,
+    contradiction,
+)
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import Statement
 
@@ -36,7 +45,7 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
 
     `context`, `session` and `fields` are those passed to Signatures.witness.
     """
-    if session != hard_state.run or context not in (ACCEPT, PROMISE) or fields[0] != hard_state.peer or hard_state.left:
+    if session != hard_state.run or context not in VOTES or fields[0] != hard_state.peer or hard_state.left:
         return ""
     number, head, view = cast(tuple[int, bytes, int], fields[1:4])
     if number > hard_state.number:
@@ -50,6 +59,8 @@ def _held(hard_state: HardState, context: str) -> int:
     """Return the latest view for which the hard state holds a vote of the kind `context`, or -1 if there is none."""
     if context == PROMISE:
         return hard_state.promised
+    if context == COMMIT:
+        return hard_state.lock.view if hard_state.lock else -1
     return hard_state.accepted.view if hard_state.accepted else -1
 
 
@@ -57,7 +68,16 @@ VIEWS_KEPT = 64
 """Maximum number of accepts, and of promises, kept per peer and round: those of the latest views. An honest peer goes
 through only a few views per round."""
 Place = tuple[int, bytes]
-KINDS = (ACCEPT, PROMISE, PAYLOAD)
+VOTES = (ACCEPT, PROMISE, PREPARE, COMMIT)
+KINDS = (*VOTES, PAYLOAD)
+COMPARABLE = {
+    ACCEPT: (ACCEPT, PROMISE),
+    PROMISE: (ACCEPT,),
+    PREPARE: (PREPARE, COMMIT),
+    COMMIT: (COMMIT, PREPARE),
+    PAYLOAD: (PAYLOAD,),
+}
+"""Kind of a statement -> the kinds of statements that it may contradict."""
 
 
 class EquivocationWatch:
@@ -106,7 +126,7 @@ class EquivocationWatch:
     def _comparable(
         self, of_round: dict[tuple[str, str], dict[Place, Signed]], peer: str, context: str
     ) -> Iterable[Signed]:
-        others = {ACCEPT: (ACCEPT, PROMISE), PROMISE: (ACCEPT,), PAYLOAD: (PAYLOAD,)}[context]
+        others = COMPARABLE[context]
         return [signed for kind in others for signed in of_round.get((peer, kind), {}).values()]
 
     def _is_close(self, number: int) -> bool:

@@ -4,6 +4,11 @@
                        two different proposals, because a leader accepts its own proposal
     accept, promise    after the same head: the peer accepted commit X in view v, but its promise for a later view
                        reports no accepted commit, a commit accepted before view v, or another commit in view v
+    prepare, prepare   after the same head: two prepare votes in one view, for two commits or with two justifications
+                       (hotstuff/__init__.py). This covers a leader that makes two proposals
+    commit, commit     for two different commits after the same head in the same view
+    commit, prepare    after the same head: the peer voted to commit in view v, so it was locked, and in a later view it
+                       voted for a proposal whose justification is of a view before v
     payload, payload   two payloads for the same round
 
 An honest peer writes a statement to disk before sending it, and reads it back after a crash. It has one chain head at a
@@ -25,6 +30,7 @@ from typing import Any
 import msgpack
 
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.consensus.hotstuff.votes import justified_view
 from outerloop.swarm.consensus.statements import Statement
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -40,6 +46,7 @@ from outerloop.swarm.validation import (
 )
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
+PREPARE, COMMIT = "prepare", "commit"
 MAX_SESSION = 512
 """Maximum length of a session id in characters: the run's name and a suffix."""
 MAX_BYTES = 4096
@@ -129,6 +136,12 @@ def contradiction(statement: Statement, other: Statement) -> str:
         return _two_accepts(first, second)
     if (first[0], second[0]) == (ACCEPT, PROMISE):
         return _left_out(first, second)
+    if (first[0], second[0]) == (PREPARE, PREPARE):
+        return _two_prepares(first, second)
+    if (first[0], second[0]) == (COMMIT, COMMIT):
+        return _two_commits(first, second)
+    if (first[0], second[0]) == (COMMIT, PREPARE):
+        return _ignored_lock(first, second)
     return _two_payloads(first, second) if (first[0], second[0]) == (PAYLOAD, PAYLOAD) else ""
 
 
@@ -146,6 +159,27 @@ def _left_out(accept: Any, promise: Any) -> str:
     if reported_view > view or (reported_view, reported) == (view, accepted):
         return ""
     return f"promised view {later} of round {number} and left out the commit that it had accepted in view {view}"
+
+
+def _two_prepares(first: Any, second: Any) -> str:
+    (_, number, *where, prepared, justified), (_, other_number, *other_where, also, other_justified) = first, second
+    if (number, where) != (other_number, other_where) or (prepared, justified) == (also, other_justified):
+        return ""
+    return f"voted twice in round {number}, view {where[-1]}"
+
+
+def _two_commits(first: Any, second: Any) -> str:
+    (_, number, *where, committed), (_, other_number, *other_where, also) = first, second
+    if (number, where) != (other_number, other_where) or committed == also:
+        return ""
+    return f"voted to commit two commits in round {number}, view {where[-1]}"
+
+
+def _ignored_lock(commit: Any, prepare: Any) -> str:
+    (_, number, head, view, _), (_, other_number, other_head, later, _, justified) = commit, prepare
+    if (number, head) != (other_number, other_head) or later <= view or justified >= view:
+        return ""
+    return f"voted in view {later} of round {number} although it was locked on a commit of view {view}"
 
 
 def _two_payloads(first: Any, second: Any) -> str:
@@ -176,11 +210,19 @@ def _statement(value: Any) -> Statement:
         digest(rest[2], "an accepted commit")
     elif context == PROMISE and len(rest) == 4:
         _promise(*rest)
+    elif context == PREPARE and len(rest) == 4:
+        digest(rest[0], "a prepare vote's head")
+        digest(rest[2], "a prepared commit")
+        justified_view(rest[3], _view(rest[1]))
+    elif context == COMMIT and len(rest) == 3:
+        digest(rest[0], "a commit vote's head")
+        _view(rest[1])
+        digest(rest[2], "a committed commit")
     elif context == PAYLOAD and len(rest) in (1, 3):
         digest(rest[0], "a payload")
         _state(*rest[1:])
     else:
-        raise MalformedMessage(f"a statement must be an accept, a promise or a payload; got {quote(value)}")
+        raise MalformedMessage(f"a statement must be a vote, a promise or a payload; got {quote(value)}")
     return (context, number, *rest)
 
 

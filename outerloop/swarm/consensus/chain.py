@@ -1,8 +1,11 @@
-"""Consensus on the commit of each round: a chain of Paxos decisions, as a state machine without clock or network.
+"""Consensus on the commit of each round: a chain of decisions, as a state machine without clock or network.
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
 names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
+
+Two protocols decide a round: Paxos (paxos.py, exchange.trust=members), which the rest of this text is about, and
+HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
 commit X in view v, the leader of a later view needs the promises of a majority. The two majorities share a peer, and
@@ -43,21 +46,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
 from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
-from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message
+from outerloop.swarm.consensus.hotstuff.messages import Vote
+from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, RoundMessage
 from outerloop.swarm.consensus.paxos import PaxosInstance
 from outerloop.swarm.consensus.proposer import GatherPolicy
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, SoftState
+from outerloop.swarm.consensus.round_instance import RoundInstance
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState, SoftState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 
 
-class CommitChain(PaxosInstance):
-    """One peer's state machine for the chain of commits.
+class Chain(RoundInstance):
+    """One peer's state machine for the chain of commits, with any protocol for a round.
 
     Three arguments must be equal on all peers: `gather_policy`, `absent_rounds` (a peer that misses this many commits
     in a row leaves the roster) and `max_bytes` (maximum size of a payload). `allowed` returns whether this peer
@@ -66,6 +71,10 @@ class CommitChain(PaxosInstance):
     The caller must read `number` and `view` after every event, because each timer belongs to one round and view.
     Events of outdated timers have no effect. `explain.waiting_for` describes what the round is waiting for.
     """
+
+    byzantine: bool
+    """Which kind of certificate decides a round (votes.CommitCertificate)."""
+    _round_state: type[RoundState]
 
     def __init__(
         self,
@@ -83,6 +92,7 @@ class CommitChain(PaxosInstance):
         super().__init__(
             hard_state,
             signer=signer,
+            soft_state=self._round_state(),
             gather_policy=gather_policy,
             absent_rounds=absent_rounds,
             max_bytes=max_bytes,
@@ -96,7 +106,7 @@ class CommitChain(PaxosInstance):
         elif message.number > self.number:
             self._effects.append(CatchUp(message.number, sender))
         elif message.number < self.number:
-            if not isinstance(message, Accept):  # the sender of a late accept will get the certificate anyway
+            if not isinstance(message, Accept | Vote):  # the sender of a late accept will get the certificate anyway
                 self._save_and_send([sender], self._own_view_change())
             if digests(self.hard_state.log).get(message.number - 1, message.head) != message.head:
                 self._reject_other_chain(sender, message.number)
@@ -139,6 +149,12 @@ class CommitChain(PaxosInstance):
         """
         if (number, view) == (self.number, self.view) and self.votes:
             self._request_next_view()
+        return self._step()
+
+    def reports_over(self, number: int, view: int) -> list[Effect]:
+        """Stop waiting for reports as the leader of the view (`collects_reports`): the wait has taken long enough."""
+        if (number, view) == (self.number, self.view):
+            self._stop_collecting()
         return self._step()
 
     def request_join(self) -> list[Effect]:
@@ -189,9 +205,34 @@ class CommitChain(PaxosInstance):
             return None
         return tuple(decided for decided in self.hard_state.log if decided.commit.number > number)
 
+    # the protocol of a round
+
+    def _receive_vote(self, sender: str, message: RoundMessage) -> None:
+        """Process a message about this round from another roster peer."""
+        raise NotImplementedError
+
+    def _advance(self) -> bool:
+        """Vote or propose if this has become possible. Return whether anything changed."""
+        raise NotImplementedError
+
+    def _decided(self) -> CommitCertificate | None:
+        """Return the certificate of this peer's proposal if enough peers have voted for it, else None."""
+        raise NotImplementedError
+
+    def _stop_collecting(self) -> None:
+        """Propose with the reports that have arrived."""
+
+    def _certificate_error(self, head: Commit, decided: CommitCertificate) -> str:
+        """Return why `decided` does not prove that its commit was decided after `head`, or "" if it does."""
+        if decided.byzantine != self.byzantine:
+            return f"commit {decided.commit.number} was decided with another exchange.trust than this run's"
+        return certificate_error(head, decided, self.signer)
+
+    # steps
+
     def _step(self) -> list[Effect]:
         """Take every step that has become possible, save the hard state, and return the effects to carry out."""
-        while self.votes and (self._accept() or self._propose() or self._decide()):
+        while self.votes and (self._advance() or self._decide()):
             pass
         self._save()
         out, self._effects = self._effects, []
@@ -208,7 +249,7 @@ class CommitChain(PaxosInstance):
             )
         if number != self.number:
             return
-        reason = self._commit_error(decided.commit) or certificate_error(self.hard_state.head, decided, self.signer)
+        reason = self._commit_error(decided.commit) or self._certificate_error(self.hard_state.head, decided)
         if reason:
             self._effects.append(
                 Reject(sender, reason, compare_logs=decided.commit.parent != self.hard_state.head.digest)
@@ -217,7 +258,7 @@ class CommitChain(PaxosInstance):
             self._apply(decided)
 
     def _decide(self) -> bool:
-        """Apply this peer's proposal if a majority has accepted it. Return whether it was applied.
+        """Apply this peer's proposal if enough peers have accepted it. Return whether it was applied.
 
         Send the certificate to the old roster, the new roster, and the peers that asked to be counted.
         """
@@ -244,7 +285,7 @@ class CommitChain(PaxosInstance):
     def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
         """Switch to the other chain if it is better. Verify both certificates to detect peers that signed both."""
         base, own, other = found
-        errors = [certificate_error(base.commit, decided, self.signer) for decided in (own, other)]
+        errors = [self._certificate_error(base.commit, decided) for decided in (own, other)]
         if errors[1]:
             self._reject(sender, errors[1])
         elif is_better(other.commit, own.commit):
@@ -265,13 +306,13 @@ class CommitChain(PaxosInstance):
         """Prepend the commits that precede this peer's log, if their digests and certificates prove them."""
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
-        unsigned = (certificate_error(before.commit, decided, self.signer) for before, decided in pairwise(earlier))
+        unsigned = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
         if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
             self.hard_state = self.hard_state.with_earlier_commits(earlier)
 
     def _begin(self, hard_state: HardState) -> None:
         """Replace the hard state, and start the round after its head with an empty soft state."""
-        self.hard_state, self.soft_state = hard_state, SoftState()
+        self.hard_state, self.soft_state = hard_state, self._round_state()
         self.stored = {number: payloads for number, payloads in self.stored.items() if number >= self.number}
 
     def _record_join_request(self, sender: str, asking: JoinRequest) -> None:
@@ -283,3 +324,10 @@ class CommitChain(PaxosInstance):
             self._reject(sender, f"asks to join in round {asking.number} without a valid signature")
             return
         self.soft_state = replace(self.soft_state, asks=self.soft_state.asks | {(sender, asking.signature)})
+
+
+class CommitChain(PaxosInstance, Chain):
+    """The chain of commits that are decided by Paxos (exchange.trust=members)."""
+
+    byzantine = False
+    _round_state = SoftState

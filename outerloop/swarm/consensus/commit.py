@@ -37,6 +37,7 @@ from typing import Any
 
 import msgpack
 
+from outerloop.swarm.consensus.quorum import MAJORITY
 from outerloop.swarm.validation import (
     MAX_AMOUNT,
     MAX_NUMBER,
@@ -200,7 +201,7 @@ def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
 
 def majority(roster: tuple[str, ...]) -> int:
     """Return the smallest number of peers that is more than half of the roster. Two majorities always share a peer."""
-    return len(roster) // 2 + 1
+    return MAJORITY.of(roster)
 
 
 def max_faulty(roster: tuple[str, ...]) -> int:

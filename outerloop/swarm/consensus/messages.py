@@ -14,6 +14,9 @@ on the wire are:
     ask       from a peer outside the roster: the sender holds the run's state as of the head, and asks to be counted
               and admitted
 
+Runs with exchange.trust=nobody have the messages of hotstuff/messages.py in place of promise,
+propose and accept.
+
 The stream authenticates the sender, so messages have no sender field. Content that peers forward to other peers is
 signed (statements.py).
 """
@@ -24,6 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hotstuff import messages as hotstuff
+from outerloop.swarm.consensus.hotstuff.messages import HotStuffMessage
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, rows_by_peer
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -111,7 +116,8 @@ class JoinRequest:
     signature: bytes
 
 
-Message = ViewChange | ViewWishes | Promise | Propose | Accept | CommitCertificate | JoinRequest
+RoundMessage = ViewChange | ViewWishes | Promise | Propose | Accept | HotStuffMessage
+Message = RoundMessage | CommitCertificate | JoinRequest
 KINDS: dict[type[Message], str] = {
     ViewChange: "here",
     ViewWishes: "wishes",
@@ -135,6 +141,8 @@ FIELDS = {
 
 def to_map(message: Message) -> dict[str, Any]:
     """Return a message as a map for msgpack, including its kind."""
+    if isinstance(message, HotStuffMessage):
+        return hotstuff.to_map(message)
     kind = {"kind": KINDS[type(message)]}
     if isinstance(message, CommitCertificate):
         return {**kind, "decided": message.to_map()}
@@ -157,6 +165,8 @@ def to_map(message: Message) -> dict[str, Any]:
 def from_map(value: Any) -> Message:
     """Parse an untrusted map as a message. Raises MalformedMessage if the map is malformed."""
     kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in hotstuff.FIELDS:
+        return hotstuff.from_map(value)
     if not isinstance(kind, str) or kind not in FIELDS:
         raise MalformedMessage(f"a message must be a map whose kind is one of {', '.join(FIELDS)}; got {quote(value)}")
     found = fields(value, kind, ("kind", *FIELDS[kind]))

@@ -16,64 +16,38 @@ For this reason, and because no view precedes view 0, view 0 needs no promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, Participant, majority, max_faulty
-from outerloop.swarm.consensus.effects import FetchPayloads, Reject
-from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.proposer import GatherPolicy, choice
-from outerloop.swarm.consensus.roster_change import shows_absences
-from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.consensus.statements import AcceptSigner
-from outerloop.swarm.consensus.validity import commit_error, vote_refusal
-from outerloop.swarm.consensus.view_change import Pacemaker, justification_error
+from outerloop.swarm.consensus.commit import Commit, majority, max_faulty
+from outerloop.swarm.consensus.hotstuff.votes import Proposal
+from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
+from outerloop.swarm.consensus.proposer import choice
+from outerloop.swarm.consensus.round_instance import RoundInstance
+from outerloop.swarm.consensus.state import SoftState
+from outerloop.swarm.consensus.validity import vote_refusal
+from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 
 
-class PaxosInstance(Pacemaker):
-    """One peer's part in deciding the current round. `stored`: round -> the payloads of that round on disk."""
+class PaxosInstance(RoundInstance):
+    """One peer's part in deciding the current round by Paxos."""
 
-    def __init__(
-        self,
-        hard_state: HardState,
-        *,
-        signer: AcceptSigner,
-        gather_policy: GatherPolicy,
-        absent_rounds: int,
-        max_bytes: int,
-        allowed: Callable[[str], bool],
-    ) -> None:
-        super().__init__(hard_state, signer)
-        self.stored: dict[int, frozenset[Participant]] = {}  # replaced as a whole, never modified
-        self.gather_policy = gather_policy
-        self._absent_rounds = absent_rounds
-        self._max_bytes = max_bytes
-        self._allowed = allowed
+    soft_state: SoftState
+
+    @property
+    def _accepted(self) -> Accepted | None:
+        accepted = self.hard_state.accepted
+        assert not isinstance(accepted, Proposal), "this run was decided by HotStuff-2: exchange.trust must not change"
+        return accepted
 
     @property
     def proposed(self) -> Accepted | None:
         """The proposal that this peer has made as leader of the current view, or None. It survives a crash."""
-        accepted = self.hard_state.accepted
+        accepted = self._accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 
-    @property
-    def payloads(self) -> frozenset[Participant]:
-        """The payloads of the current round that are on disk."""
-        return self.stored.get(self.number, frozenset())
-
-    @property
-    def countable(self) -> frozenset[Participant]:
-        """The stored payloads of the round that this peer may count in its own commit: those of allowed peers."""
-        return frozenset(participant for participant in self.payloads if self._allowed(participant.peer))
-
-    @property
-    def awaited(self) -> frozenset[str]:
-        """The roster peers whose payloads this peer may count, which excludes expelled peers."""
-        return frozenset(filter(self._allowed, self.hard_state.roster))
-
-    def _receive_vote(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
+    def _receive_vote(self, sender: str, message: RoundMessage) -> None:
         """Process a message about this round from another roster peer.
 
         A message from a later view changes this peer's view only if it contains the proof for that view.
@@ -83,14 +57,22 @@ class PaxosInstance(Pacemaker):
         elif isinstance(message, ViewWishes):
             self._receive_wishes(sender, message.wishes)
         elif message.view < self.view:
-            shown: Sequence[Message] = self._view_proof() or [self._own_view_change()]
-            self._send([sender], *shown)
+            self._show_view(sender)
         elif isinstance(message, Propose):
             self._receive_proposal(sender, message.accepted)
         elif isinstance(message, Promise):
             self._receive_promise(sender, message)
-        elif message.view == self.view:
+        elif isinstance(message, Accept) and message.view == self.view:
             self._receive_accept(sender, message)
+
+    def _own_report(self) -> Promise:
+        """Return this peer's signed promise for the current view. It must not have accepted a commit in this view."""
+        number, head, accepted = self.number, self.hard_state.head.digest, self._accepted
+        statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
+        return Promise(number, head, self.view, accepted, self.signer.sign(statement))
+
+    def _advance(self) -> bool:
+        return self._accept() or self._propose()
 
     # as the leader
 
@@ -119,7 +101,7 @@ class PaxosInstance(Pacemaker):
         chosen = choice(
             self.hard_state,
             self.soft_state,
-            self.soft_state.promises_of(self.view) | {self.hard_state.peer: self._own_promise()} if self.view else {},
+            self.soft_state.promises_of(self.view) | {self.hard_state.peer: self._own_report()} if self.view else {},
             countable=self.countable,
             awaited=self.awaited,
             can_repropose=self._can_repropose,
@@ -202,7 +184,7 @@ class PaxosInstance(Pacemaker):
         """Return why `sender` may not make this proposal, e.g. because it does not lead the view, or "" if it may."""
         if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
-        known = (self.hard_state.accepted, self.soft_state.proposal)
+        known = (self._accepted, self.soft_state.proposal)
         if all(other.commit == proposal.commit for other in known if other and other.view == proposal.view):
             return ""
         # Verified only so that the signatures of both proposals are recorded as evidence (equivocation.py).
@@ -215,17 +197,6 @@ class PaxosInstance(Pacemaker):
         if proposal in (self.hard_state.accepted, self.soft_state.proposal, *reported):
             return ""
         return self._commit_error(proposal.commit) or justification_error(self.hard_state.head, proposal, self.signer)
-
-    def _commit_error(self, commit: Commit) -> str:
-        """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
-        return commit_error(
-            self.hard_state,
-            commit,
-            self.signer,
-            min_peers=self.gather_policy.min_peers,
-            absent_rounds=self._absent_rounds,
-            max_bytes=self._max_bytes,
-        )
 
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit although other peers may, or "" if it votes for it.
@@ -240,19 +211,6 @@ class PaxosInstance(Pacemaker):
             self.hard_state, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed
         )
 
-    def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
-        """Reject a commit. If the local log is too short to show which peers were absent, request the sender's log."""
-        short = not shows_absences(self.hard_state, commit.view, self._absent_rounds)
-        self._effects.append(Reject(sender, reason, compare_logs=short))
-
     def _can_repropose(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
         """Return whether this peer can propose the commit again: it holds the payloads and would vote for it."""
         return set(commit.participants) <= self.payloads and not self._vote_refusal(commit, pledges, first=False)
-
-    def _has_payloads(self, commit: Commit, holder: str) -> bool:
-        """Return whether every payload of a commit is stored. Request missing payloads from `holder`, once per view."""
-        missing = tuple(participant for participant in commit.participants if participant not in self.payloads)
-        if not self.soft_state.wanted.issuperset(missing):
-            self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))
-            self._effects.append(FetchPayloads(self.number, missing, holder))
-        return not missing

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.statements import AcceptSigner, accept
+from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import id_of
@@ -112,8 +112,7 @@ def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters
 
 
 def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signer: AcceptSigner) -> bool:
-    commit = decided.commit
-    return signer.verify(peer, accept(commit.number, commit.parent, decided.view, commit.digest), signature)
+    return signer.verify(peer, decided.statement, signature)
 
 
 def majority_anchor(logs: Logs, voters: Voters) -> Commit | None:

@@ -29,8 +29,9 @@ from typing import Literal
 
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, next_demoted
 from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.quorum import MAJORITY, Quorum
 from outerloop.swarm.consensus.roster_change import next_roster
-from outerloop.swarm.consensus.state import HardState, SoftState
+from outerloop.swarm.consensus.state import HardState, RoundState, SoftState
 from outerloop.swarm.consensus.view_change import binding, credible
 from outerloop.swarm.consensus.votes import ChainLink, Pledge
 from outerloop.swarm.validation import MAX_PEERS
@@ -113,14 +114,31 @@ def choice(
         accepted = promises[peer].accepted
         if accepted and vote == (view, accepted.commit.digest) and accepted.commit.digest in commits:
             return ProposalChoice(accepted.commit, peer, accepted.links, pledges)
+    commit = own_commit(
+        hard_state,
+        soft_state,
+        countable,
+        awaited=awaited,
+        gather_policy=gather_policy,
+        absent_rounds=absent_rounds,
+        quorum=MAJORITY,
+    )
+    return ProposalChoice(commit, hard_state.peer, (), pledges) if commit else None
+
+
+def own_commit(
+    hard_state: HardState,
+    soft_state: RoundState,
+    countable: Collection[Participant],
+    *,
+    awaited: Collection[str],
+    gather_policy: GatherPolicy,
+    absent_rounds: int,
+    quorum: Quorum,
+) -> Commit | None:
+    """Return the commit that a leader proposes if its choice is free, or None until the gather of the round closes."""
     if not closes(hard_state, soft_state, countable, awaited=awaited, gather_policy=gather_policy):
         return None
-    return ProposalChoice(_own_commit(hard_state, soft_state, countable, absent_rounds), hard_state.peer, (), pledges)
-
-
-def _own_commit(
-    hard_state: HardState, soft_state: SoftState, countable: Collection[Participant], absent_rounds: int
-) -> Commit:
     participants = candidates(hard_state, countable, soft_state.asked)
     roster = next_roster(
         [decided.commit for decided in hard_state.log],
@@ -128,6 +146,7 @@ def _own_commit(
         run=hard_state.run,
         view=hard_state.promised,
         absent_rounds=absent_rounds,
+        quorum=quorum,
     )
     counted = {participant.peer for participant in participants}
     asks = tuple(sorted(ask_of_peer for ask_of_peer in soft_state.asks if ask_of_peer[0] in counted))
@@ -163,7 +182,7 @@ def _latest_acceptor(promises: Promises) -> str:
 
 def closes(
     hard_state: HardState,
-    soft_state: SoftState,
+    soft_state: RoundState,
     stored: Collection[Participant],
     *,
     awaited: Collection[str],

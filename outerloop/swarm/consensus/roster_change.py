@@ -6,8 +6,8 @@
     learn     A peer outside the roster that sent a signed request for this round is a learner. The other peers ask for
               its payload and count it if it arrives, but a learner neither votes nor leads (proposer.py, chain.py).
     enter     A learner enters the roster if this commit counts its payload, as long as the roster peers that take part
-              in this commit remain more than half of the next roster. These peers are alive, so learners that vanish
-              later cannot stop them.
+              in this commit remain enough to decide in the next roster: more than half of it, or more than two thirds
+              (quorum.py). These peers are alive, so learners that vanish later cannot stop them.
 
 If all peers are honest, safety does not need these rules: a round is decided by whatever roster the previous commit
 names. Progress needs them, because a dead peer that stays in the roster counts against the majority. The rules also
@@ -25,12 +25,19 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from outerloop.swarm.consensus.commit import Commit, Participant, leader, minority
+from outerloop.swarm.consensus.quorum import MAJORITY, Quorum
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.validation import MAX_PEERS
 
 
 def next_roster(
-    history: Sequence[Commit], participants: Iterable[Participant], *, run: str, view: int, absent_rounds: int
+    history: Sequence[Commit],
+    participants: Iterable[Participant],
+    *,
+    run: str,
+    view: int,
+    absent_rounds: int,
+    quorum: Quorum = MAJORITY,
 ) -> tuple[str, ...]:
     """Return the roster of the next round, sorted.
 
@@ -39,17 +46,20 @@ def next_roster(
     """
     present = {participant.peer for participant in participants}
     missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
-    return resulting_roster(history[-1].roster, set(history[-1].roster) - (missing - present), present)
+    return resulting_roster(history[-1].roster, set(history[-1].roster) - (missing - present), present, quorum)
 
 
-def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
+def resulting_roster(
+    roster: Iterable[str], stay: set[str], present: set[str], quorum: Quorum = MAJORITY
+) -> tuple[str, ...]:
     """Return the next roster, sorted: the roster peers that stay, and the learners that enter.
 
-    `present`: the peers whose payloads are counted. At most 2 |present roster peers| - 1 - |stay| learners enter, so
-    that the present roster peers remain a majority. If only one peer stays, one learner may enter in any case, because
-    otherwise no peer could ever join it.
+    `present`: the peers whose payloads are counted. As many learners enter as leave the present roster peers a quorum:
+    at most 2 |present roster peers| - 1 - |stay| with a majority. If so few peers stay that no peer could ever join
+    them otherwise (one; with two thirds, two as well), one learner may enter in any case.
     """
-    room = max(int(len(stay) == 1), 2 * len(present.intersection(roster)) - 1 - len(stay))
+    stuck = quorum.largest_roster(len(stay)) == len(stay)
+    room = max(int(stuck), quorum.largest_roster(len(present.intersection(roster))) - len(stay))
     learners = sorted(present.difference(roster))
     return tuple(sorted(stay | set(learners[: max(0, min(room, MAX_PEERS - len(stay)))])))
 

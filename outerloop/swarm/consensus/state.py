@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
+from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
 from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
 from outerloop.swarm.validation import (
@@ -34,18 +35,15 @@ from outerloop.swarm.validation import (
 
 
 @dataclass(frozen=True)
-class SoftState:
+class RoundState:
     """One peer's volatile knowledge of the current round. It is immutable: every change creates a new instance.
 
-    The first five fields belong to the round, the others to the current view.
+    The first four fields belong to the round, the last one to the current view.
 
     grace              whether the grace period has ended
     deadline           whether the deadline has passed
     asks               (peer, signature) of each peer outside the roster that asked to be counted in this round
     wishes             each peer's last wish for a view (view_change.py)
-    promises           the last promise that each peer sent to this peer as a leader, for any view
-    accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
-    proposal           on a follower: the proposal to accept once all of its payloads are stored
     wanted             the missing payloads that have been requested
     """
 
@@ -53,19 +51,47 @@ class SoftState:
     deadline: bool = False
     asks: frozenset[tuple[str, bytes]] = frozenset()
     wishes: frozenset[ViewWish] = frozenset()
-    promises: frozenset[tuple[str, Promise]] = frozenset()
-
-    accepts: frozenset[tuple[str, bytes]] = frozenset()
-    proposal: Accepted | None = None
     wanted: frozenset[Participant] = frozenset()
 
     @property
     def asked(self) -> frozenset[str]:
         return frozenset(peer for peer, _ in self.asks)
 
+    def with_wishes(self, wishes: Iterable[ViewWish]) -> Self:
+        """Return a copy in which each of these wishes replaces the earlier wish of the same peer."""
+        new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
+        return replace(self, wishes=frozenset(new.values()))
+
+    @property
+    def pending(self) -> Commit | None:
+        """The commit of the proposal for which this peer has not voted yet, or None."""
+        raise NotImplementedError
+
+    def in_another_view(self) -> Self:
+        """Return a copy without what belongs to the current view."""
+        return replace(self, wanted=frozenset())
+
+
+@dataclass(frozen=True)
+class SoftState(RoundState):
+    """The volatile knowledge of Paxos. The promises belong to the round, the other fields to the current view.
+
+    promises           the last promise that each peer sent to this peer as a leader, for any view
+    accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
+    proposal           on a follower: the proposal to accept once all of its payloads are stored
+    """
+
+    promises: frozenset[tuple[str, Promise]] = frozenset()
+    accepts: frozenset[tuple[str, bytes]] = frozenset()
+    proposal: Accepted | None = None
+
     @property
     def acceptors(self) -> set[str]:
         return {peer for peer, _ in self.accepts}
+
+    @property
+    def pending(self) -> Commit | None:
+        return self.proposal.commit if self.proposal else None
 
     def promises_of(self, view: int) -> dict[str, Promise]:
         """Return the promises for this view, keyed by peer."""
@@ -75,16 +101,12 @@ class SoftState:
         others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
         return replace(self, promises=others | {(sender, promise)})
 
-    def with_wishes(self, wishes: Iterable[ViewWish]) -> SoftState:
-        """Return a copy in which each of these wishes replaces the earlier wish of the same peer."""
-        new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
-        return replace(self, wishes=frozenset(new.values()))
-
     def in_another_view(self) -> SoftState:
-        return SoftState(self.grace, self.deadline, self.asks, self.wishes, self.promises)
+        return replace(super().in_another_view(), accepts=frozenset(), proposal=None)
 
 
-VERSION = 5
+VERSION = 6
+HARD_STATE = ("version", "run", "peer", "log", "promised", "accepted", "lock", "left")
 ROUNDS_KEPT = 8
 """Number of commits in a log. A peer that is further behind cannot replay commits: it must download the state."""
 
@@ -95,18 +117,20 @@ class HardState:
 
     log         the last commits; the last one is the head
     promised    the current view; proposals of earlier views are no longer accepted
-    accepted    the last proposal that this peer has accepted, or None
+    accepted    the last proposal that this peer has accepted, or None; with HotStuff-2, the last one it voted for
+    lock        the commit on which this peer is locked in HotStuff-2 (hotstuff/__init__.py), or None
     left        (number, digest) of each commit that this peer has rolled back (forks.py) and that may become its head
                 again. The peer does not vote in the round after such a commit, because it no longer knows its votes
 
-    `promised` and `accepted` refer to the round after the head.
+    `promised`, `accepted` and `lock` refer to the round after the head.
     """
 
     run: str
     peer: str
     log: tuple[CommitCertificate, ...]
     promised: int = 0
-    accepted: Accepted | None = None
+    accepted: Accepted | Proposal | None = None
+    lock: Lock | None = None
     left: frozenset[tuple[int, bytes]] = frozenset()
 
     @staticmethod
@@ -154,6 +178,13 @@ class HardState:
     def leader(self, view: int) -> str:
         return leader(self.run, self.head, view)
 
+    def belongs_to(self, *, byzantine: bool) -> bool:
+        """Return whether all votes and certificates are of HotStuff-2 (`byzantine`), or all are of Paxos."""
+        kinds = {decided.byzantine for decided in self.log if decided.commit.participants}
+        if self.accepted is not None:
+            kinds.add(isinstance(self.accepted, Proposal))
+        return kinds <= {byzantine}
+
     def learned(self, decided: CommitCertificate) -> HardState:
         """Return the state with the next commit, `decided`, appended to the log as the new head."""
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
@@ -192,6 +223,7 @@ class HardState:
                 "log": [decided.to_map() for decided in self.log],
                 "promised": self.promised,
                 "accepted": self.accepted.to_map() if self.accepted else None,
+                "lock": self.lock.to_map() if self.lock else None,
                 "left": sorted(self.left),
             }
         )
@@ -203,15 +235,23 @@ class HardState:
         Raises MalformedMessage if it is damaged, has another format version, or belongs to another run or peer.
         """
         value = unpacked(content, "the hard state")
-        found = fields(value, "the hard state", ("version", "run", "peer", "log", "promised", "accepted", "left"))
+        found = fields(value, "the hard state", HARD_STATE)
         checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
         if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (run, peer):
             raise MalformedMessage(
                 f"this hard state belongs to peer {found['peer']} in run {found['run']}, not to {peer} in {run}"
             )
-        accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
         promised = view_number(found["promised"], "the promised view")
-        return HardState(run, peer, _log(found["log"]), promised, accepted, _left(found["left"]))
+        lock = None if found["lock"] is None else Lock.from_map(found["lock"])
+        return HardState(
+            run, peer, _log(found["log"]), promised, _accepted(found["accepted"]), lock, _left(found["left"])
+        )
+
+
+def _accepted(value: Any) -> Accepted | Proposal | None:
+    if value is None:
+        return None
+    return Proposal.from_map(value) if isinstance(value, dict) and "signature" in value else Accepted.from_map(value)
 
 
 def _log(value: Any) -> tuple[CommitCertificate, ...]:

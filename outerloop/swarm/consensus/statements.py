@@ -3,14 +3,19 @@
     accept     the signer accepts the commit with this digest in this view
     promise    the signer no longer accepts a proposal of an earlier view; it reports the view and the digest of the
                commit that it accepted last (-1 and an empty digest if it has accepted none)
+    prepare    the signer votes for the commit with this digest in this view of HotStuff-2 (hotstuff/__init__.py); it
+               names the view of the certificate that justifies the proposal (-1 if there is none)
+    commit     the signer is locked on the commit with this digest, which more than two thirds have prepared in this
+               view
     view       the signer wants to be in this view
     ask        the signer holds the state and asks to be counted
 
 Each statement names a round and a head. Its signature also covers the session and the signer's name (signatures.py),
 so it is valid for one run, round and name. The head is named because a peer that switches to another chain (forks.py)
 votes again in rounds in which it has already voted. After a given head, an honest peer never accepts two commits in one
-view and never omits an earlier accept from a later promise. Two statements that show otherwise prove that the signer
-lied.
+view and never omits an earlier accept from a later promise. It never prepares twice in one view, never commits to two
+commits in one view, and after a commit vote never prepares what an earlier certificate justifies. Two statements that
+show otherwise prove that the signer lied. In one run, peers sign either accepts and promises or prepares and commits.
 """
 
 from __future__ import annotations
@@ -42,6 +47,14 @@ def accept(number: int, head: bytes, view: int, digest: bytes) -> Statement:
 
 def promise(number: int, head: bytes, view: int, accepted: tuple[int, bytes] | None) -> Statement:
     return ("promise", number, head, view, *(accepted or (-1, b"")))
+
+
+def prepare(number: int, head: bytes, view: int, digest: bytes, justified: int) -> Statement:
+    return ("prepare", number, head, view, digest, justified)
+
+
+def commit(number: int, head: bytes, view: int, digest: bytes) -> Statement:
+    return ("commit", number, head, view, digest)
 
 
 def wish(number: int, head: bytes, view: int) -> Statement:

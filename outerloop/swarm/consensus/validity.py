@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from outerloop.swarm.consensus.commit import Commit, majority, next_demoted
+from outerloop.swarm.consensus.commit import Commit, next_demoted
+from outerloop.swarm.consensus.quorum import MAJORITY, TWO_THIRDS, Quorum
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.consensus.statements import AcceptSigner, accept, ask
+from outerloop.swarm.consensus.statements import AcceptSigner, Statement, ask
 from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
@@ -32,6 +33,7 @@ def commit_error(
     min_peers: int,
     absent_rounds: int,
     max_bytes: int = MAX_AMOUNT,
+    quorum: Quorum = MAJORITY,
 ) -> str:
     """Return why this cannot be the commit of the current round, or "" if it can. `max_bytes`: payload size limit."""
     present = {participant.peer for participant in commit.participants}
@@ -44,7 +46,7 @@ def commit_error(
         return f"commit {commit.number} includes payloads that are too large: {sizes}; at most {max_bytes} are allowed"
     return (
         _join_request_error(hard_state, commit, present, signer)
-        or _roster_error(hard_state, commit, present, absent_rounds)
+        or _roster_error(hard_state, commit, present, absent_rounds, quorum)
         or _demoted_error(hard_state, commit)
     )
 
@@ -72,15 +74,22 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
     Possible reasons are too few valid accepts, and links that do not justify the proposal.
     """
-    roster = head.roster
-    signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
-    statement = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
-    acceptors = {id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)}
-    if len(acceptors) < majority(roster):
-        return (
-            f"commit {decided.commit.number} has accepts from {len(acceptors)} of {len(roster)} peers, not a majority"
-        )
+    number, roster = decided.commit.number, head.roster
+    voters = count_voters(roster, decided.accepts, decided.statement, signer)
+    if decided.byzantine:
+        needed = TWO_THIRDS.of(roster)
+        return "" if voters >= needed else f"commit {number} has {voters} commit votes of {len(roster)}, not {needed}"
+    if voters < MAJORITY.of(roster):
+        return f"commit {number} has accepts from {voters} of {len(roster)} peers, not a majority"
     return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""
+
+
+def count_voters(
+    roster: tuple[str, ...], votes: Iterable[tuple[str, bytes]], statement: Statement, signer: AcceptSigner
+) -> int:
+    """Return the number of peers of the roster (ids) whose votes are valid signatures of the statement."""
+    signed = {peer: signature for peer, signature in votes if peer in roster}
+    return len({id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)})
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
@@ -96,7 +105,7 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
     return ""
 
 
-def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
+def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int, quorum: Quorum) -> str:
     """Check that leaving peers were absent and entering peers may enter (roster_change.py). Return the error, or ""."""
     stay = set(hard_state.roster).intersection(commit.roster)
     leaving = set(hard_state.roster) - stay
@@ -108,7 +117,7 @@ def _roster_error(hard_state: HardState, commit: Commit, present: set[str], abse
         return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
         return f"commit {commit.number} admits {min(unknown)}, whose payload it does not include"
-    if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
+    if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present, quorum)):
         return (
             f"commit {commit.number} names a next roster of {len(commit.roster)} peers,"
             f" not the expected roster of {len(expected)}"

@@ -1,5 +1,8 @@
 """View changes: a peer enters a later view of a round when a majority of the roster has signed a wish for it.
 
+The view changes of HotStuff-2 (hotstuff/__init__.py) are the same, with two thirds in place of a majority; what follows
+about promises, justifications and accountability is about Paxos (paxos.py).
+
     wish           a peer notifies all peers that it wants the next view, because its timeout for the leader has expired
                    or the leader has proposed a commit that no peer may accept
     certificate    the wishes of a majority for this view or a later one: a peer that receives it enters the view and
@@ -44,14 +47,15 @@ and Liskov, OSDI 1999.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, leader, majority, max_faulty
 from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
-from outerloop.swarm.consensus.messages import Message, Promise, ViewChange, ViewWishes
-from outerloop.swarm.consensus.state import HardState, SoftState
+from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
+from outerloop.swarm.consensus.quorum import MAJORITY
+from outerloop.swarm.consensus.state import HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge, ViewWish
 
@@ -120,15 +124,17 @@ def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
 
 
 class Pacemaker:
-    """Tracks one peer's current view: sends and receives wishes and promises.
+    """Tracks one peer's current view: sends and receives wishes, and reports to the leader of a new view.
 
-    `hard_state` and `soft_state` are immutable; each event replaces them.
+    `hard_state` and `soft_state` are immutable; each event replaces them. `quorum`: the peers that decide.
     """
 
-    def __init__(self, hard_state: HardState, signer: AcceptSigner) -> None:
+    quorum = MAJORITY
+
+    def __init__(self, hard_state: HardState, signer: AcceptSigner, soft_state: RoundState) -> None:
         self.hard_state = hard_state
         self.signer = signer
-        self.soft_state = SoftState()
+        self.soft_state = soft_state
         self._saved = hard_state
         self._effects: list[Effect] = []
 
@@ -145,6 +151,11 @@ class Pacemaker:
     def votes(self) -> bool:
         """Return whether this peer votes in the current round."""
         return self.hard_state.votes
+
+    @property
+    def _needed(self) -> int:
+        """The number of peers that decide in this round."""
+        return self.quorum.of(self.hard_state.roster)
 
     @property
     def leads(self) -> bool:
@@ -185,9 +196,9 @@ class Pacemaker:
                 self._reject(sender, f"sent a wish of {wish.peer} for view {wish.view} without a valid signature")
                 return
         self.soft_state = self.soft_state.with_wishes(later)
-        if (view := reached(voters, self.soft_state.wishes)) > self.view:
+        if (view := reached(self.soft_state.wishes, self._needed)) > self.view:
             self._enter_view(view)
-            self._promise()
+            self._report_to_leader()
 
     def _request_next_view(self) -> None:
         """Notify all peers that this peer wants the next view."""
@@ -200,18 +211,16 @@ class Pacemaker:
         self.hard_state = replace(self.hard_state, promised=view)
         self.soft_state = self.soft_state.in_another_view()
 
-    def _promise(self) -> None:
-        """Send this peer's promise for the new view to its leader; if this peer leads, send the view's proof to all."""
+    def _report_to_leader(self) -> None:
+        """Send this peer's report for the new view to its leader; if this peer leads, send the view's proof to all."""
         if self.leads:
             self._save_and_send(self.hard_state.roster, *self._view_proof())
         else:
-            self._save_and_send([self.hard_state.leader(self.view)], self._own_promise())
+            self._save_and_send([self.hard_state.leader(self.view)], self._own_report())
 
-    def _own_promise(self) -> Promise:
-        """Return this peer's signed promise for the current view. It must not have accepted a commit in this view."""
-        number, head, accepted = self.number, self.hard_state.head.digest, self.hard_state.accepted
-        statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
-        return Promise(number, head, self.view, accepted, self.signer.sign(statement))
+    def _own_report(self) -> Message:
+        """Return this peer's report for the current view, in which it has not voted yet."""
+        raise NotImplementedError
 
     def _own_view_change(self) -> ViewChange:
         """Return this peer's signed wish to be in its current view."""
@@ -220,8 +229,16 @@ class Pacemaker:
 
     def _view_proof(self) -> list[ViewWishes]:
         """Return the proof that a majority wants the current view. Empty in view 0, or if a crash lost the wishes."""
-        wishes = certificate(self.hard_state.roster, self.soft_state.wishes, self.view) if self.view else ()
+        wishes = self._view_certificate()
         return [ViewWishes(self.number, self.hard_state.head.digest, wishes)] if wishes else []
+
+    def _view_certificate(self) -> tuple[ViewWish, ...]:
+        return certificate(self.soft_state.wishes, self.view, self._needed) if self.view else ()
+
+    def _show_view(self, sender: str) -> None:
+        """Send the proof of this peer's view to a peer that is behind."""
+        shown: Sequence[Message] = self._view_proof() or [self._own_view_change()]
+        self._send([sender], *shown)
 
     def _save_and_send(self, peers: Iterable[str], *messages: Message) -> None:
         """Save the hard state, then send, so that promises and accepts are on disk before any peer receives them."""
@@ -240,16 +257,16 @@ class Pacemaker:
         self._effects.append(Reject(sender, reason))
 
 
-def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
-    """Return the latest view v such that a majority wants v or a later view; 0 if no majority has sent wishes.
+def reached(wishes: Collection[ViewWish], needed: int) -> int:
+    """Return the latest view v such that `needed` peers want v or a later view; 0 if fewer peers have sent wishes.
 
     `wishes`: the last wish of each peer, with verified signatures.
     """
     views = sorted((wish.view for wish in wishes), reverse=True)
-    return views[majority(roster) - 1] if len(views) >= majority(roster) else 0
+    return views[needed - 1] if len(views) >= needed else 0
 
 
-def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
-    """Return the sorted wishes for this view or later ones, or () if fewer than a majority wish for them."""
+def certificate(wishes: Collection[ViewWish], view: int, needed: int) -> tuple[ViewWish, ...]:
+    """Return the sorted wishes for this view or later ones, or () if they are fewer than `needed`."""
     proving = tuple(sorted(wish for wish in wishes if wish.view >= view))
-    return proving if len(proving) >= majority(roster) else ()
+    return proving if len(proving) >= needed else ()

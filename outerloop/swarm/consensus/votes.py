@@ -4,7 +4,7 @@
     pledge         a promise, in the form that is forwarded to other peers
     link           a view in which a commit was proposed, with the proof that its leader was allowed to propose it then
     accepted       an accepted proposal: the commit, with one link for each view in which it was proposed
-    certificate    a decided commit, with the accepts of a majority
+    certificate    a decided commit, with the accepts of a majority or the commit votes of two thirds (hotstuff/)
 
 These records are parts of messages (messages.py) and of the hard state (state.py), whose log consists of certificates.
 """
@@ -15,7 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.statements import Statement
 from outerloop.swarm.validation import (
     MalformedMessage,
     ascending,
@@ -119,22 +121,39 @@ class CommitCertificate:
     `view`: the view in which a majority accepted the commit. `accepts`: the accepting peers, sorted, each with its
     signature. `links`: one link per view in which the commit was proposed, up to `view`; empty if `view` is 0. If two
     commits of one round are decided, their links reveal which peer lied (view_change.py).
+
+    `byzantine`: `accepts` are commit votes of HotStuff-2 (hotstuff/__init__.py), and there are no links. An honest peer
+    signs only one of the two kinds in a run.
     """
 
     commit: Commit
     view: int
     accepts: tuple[tuple[str, bytes], ...]
     links: tuple[ChainLink, ...] = ()
+    byzantine: bool = False
+
+    @property
+    def statement(self) -> Statement:
+        """The statement that the signatures of `accepts` sign."""
+        kind = statements.commit if self.byzantine else statements.accept
+        return kind(self.commit.number, self.commit.parent, self.view, self.commit.digest)
 
     def to_map(self) -> dict[str, Any]:
+        if self.byzantine:
+            return {"commit": self.commit.to_map(), "view": self.view, "commits": self.accepts}
         return {"commit": self.commit.to_map(), "view": self.view, "accepts": self.accepts, "links": self.links}
 
     @staticmethod
     def from_map(value: Any) -> CommitCertificate:
         """Parse a certificate that a peer sent. Raises MalformedMessage if it is malformed."""
-        found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
+        byzantine = isinstance(value, dict) and "commits" in value
+        names = ("commits",) if byzantine else ("accepts", "links")
+        found = fields(value, "a decided commit", ("commit", "view", *names))
         commit = Commit.from_map(found["commit"])
         view = view_number(found["view"], "a decided view", minimum=commit.view)
+        if byzantine:
+            votes = rows_by_peer(found["commits"], "commit votes", signed_vote)
+            return CommitCertificate(commit, view, votes, byzantine=True)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
             raise MalformedMessage(
@@ -161,6 +180,11 @@ def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink,
     return links
 
 
+def signed_vote(value: Any, what: str = "a vote") -> tuple[str, bytes]:
+    """Parse a vote of a peer in a certificate. Raises MalformedMessage if it is malformed."""
+    peer, signed = row(value, 2, f"{what} must be [peer, signature]")
+    return peer_id(peer, f"{what}'s peer"), signature(signed, f"{what}'s signature")
+
+
 def _accept(value: Any) -> tuple[str, bytes]:
-    peer, signed = row(value, 2, "an accept must be [peer, signature]")
-    return peer_id(peer, "an accept's peer"), signature(signed, "an accept's signature")
+    return signed_vote(value, "an accept")

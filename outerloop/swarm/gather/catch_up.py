@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.proof import has_majority, peers_ahead, voters_of
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogAnswer, LogRpc
@@ -115,7 +115,7 @@ class CatchUpTask:
             self._check_truncated(chain, response)
         await asyncio.sleep(RETRY_S[1])
 
-    def _check_truncated(self, chain: CommitChain, response: LogAnswer) -> None:
+    def _check_truncated(self, chain: Chain, response: LogAnswer) -> None:
         """Check logs that begin too late to continue this peer's log.
 
         If they prove that this peer must download the state, report that. Otherwise, reject the logs.

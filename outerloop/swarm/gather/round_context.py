@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from outerloop.swarm.access.access_control import AccessControl
-from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.messages import JoinRequest, Message
@@ -76,7 +76,7 @@ class ReadmissionBackoff:
         return new
 
 
-Event = Callable[[CommitChain], list[Effect]]
+Event = Callable[[Chain], list[Effect]]
 """An event, as the function that handles it: it updates the chain and returns the effects to carry out."""
 
 
@@ -94,7 +94,7 @@ class RoundContext:
         self.trust, self.own, self.names = trust, own, names
         self.events: EventQueue[Event] = EventQueue()
         self.backoff = ReadmissionBackoff()
-        self._chain: CommitChain | None = None
+        self._chain: Chain | None = None
 
     @property
     def begun(self) -> bool:
@@ -102,7 +102,7 @@ class RoundContext:
         return self._chain is not None
 
     @property
-    def chain(self) -> CommitChain:
+    def chain(self) -> Chain:
         """The consensus state machine of this peer. Available once the rounds have begun."""
         assert self._chain is not None, "the rounds have not begun"
         return self._chain
@@ -112,7 +112,7 @@ class RoundContext:
         """The session id that every signature of the run covers."""
         return self.chain.hard_state.run
 
-    def begin(self, chain: CommitChain) -> None:
+    def begin(self, chain: Chain) -> None:
         """Set the consensus state machine. From now on, this peer takes part in the rounds."""
         assert self._chain is None, "the rounds have already begun"
         self._chain = chain
@@ -130,7 +130,7 @@ class RoundContext:
     def receive(self, sender: str, message: Message, size: int = 0) -> None:
         """Queue a message of `size` bytes from `sender`. Log each message that is dropped because the queue is full."""
 
-        def handle(chain: CommitChain) -> list[Effect]:
+        def handle(chain: Chain) -> list[Effect]:
             return [] if self.backoff.ignores(sender, message, chain.number) else chain.receive(sender, message)
 
         for flooding in self.events.put_from(sender, handle, size):

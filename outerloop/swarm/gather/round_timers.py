@@ -7,7 +7,10 @@
     leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
                      It restarts as long as the view lasts, and its duration doubles with each of the first views. The
                      time that payload transfers to or from this peer took is added to it, because transfers to the
-                     leader may take longer; at most `deadline_s` is added, because some payloads never arrive
+                     leader may take longer; at most `deadline_s` is added, because some payloads never arrive.
+                     With exchange.trust=nobody it grows by LEAD_S with each view instead, without a limit
+    reports          with exchange.trust=nobody: how long the leader of a later view waits for the locks of the others
+                     (hotstuff/__init__.py). It grows with the view like the leader timeout, of which it is a part
 
 All timers start from events that this peer observes, never from another peer's clock. No timer runs before the first
 payload is ready, so the duration of inner steps is not limited.
@@ -22,15 +25,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable
 
-from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.commit import majority
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.explain import names
 from outerloop.swarm.consensus.proposer import candidates, closes
+from outerloop.swarm.consensus.quorum import Quorum
 from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import LEAD_S, LOOK_S, VIEW_S, limit
+from outerloop.swarm.timeouts import LEAD_S, LOOK_S, REPORTS_S, VIEW_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 
 
@@ -54,14 +57,14 @@ class ReachabilityProbe:
             answers = await asyncio.gather(*map(self._answers, asked))
             self._answered = dict(zip(asked, answers, strict=True))
 
-    def lacks_majority(self, roster: tuple[str, ...]) -> str:
-        """Return a one-line message if fewer than a majority of the roster's peers are reachable, else ""."""
+    def lacks_quorum(self, roster: tuple[str, ...], quorum: Quorum) -> str:
+        """Return a one-line message if too few of the roster's peers are reachable to decide a round, else ""."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
-        reachable, needed = len(roster) - len(silent), majority(roster)
+        reachable, needed = len(roster) - len(silent), quorum.of(roster)
         if reachable >= needed:
             return ""
         return (
-            f"{reachable} of {len(roster)} peers are reachable, but a majority is {needed};"
+            f"{reachable} of {len(roster)} peers are reachable, but {quorum.name} is {needed};"
             f" no answer from {names(silent)}"
         )
 
@@ -103,7 +106,7 @@ class RoundTimers:
             handle.cancel()
         self._running = {}
 
-    def look(self, chain: CommitChain) -> None:
+    def look(self, chain: Chain) -> None:
         """Start each timer whose condition now holds, unless it is already running."""
         number, view, awaited = chain.number, chain.view, chain.awaited
         arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.roster)
@@ -116,8 +119,11 @@ class RoundTimers:
             self._start(("grace", nobody_else), grace_s, lambda chain: chain.grace(number))
         if chain.votes and awaits_its_leader(chain):
             moved_s = min(self._bulk.moving_s - self._moved_before_s, self._settings.deadline_s)
-            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING)
+            patience_s = LEAD_S * (1 + view if chain.byzantine else 2 ** min(view, LAST_DOUBLING))
             self._start(("view", view), patience_s + moved_s, lambda chain: chain.timeout(number, view), again=True)
+
+        if chain.votes and chain.collects_reports:
+            self._start(("reports", view), REPORTS_S * (1 + view), lambda chain: chain.reports_over(number, view))
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
         """Start a timer once per round and key. `again`: it may be started again once it has expired."""
@@ -131,14 +137,14 @@ class RoundTimers:
             self._running[key] = asyncio.get_running_loop().call_later(after_s, over)
 
 
-def awaits_its_leader(chain: CommitChain) -> bool:
+def awaits_its_leader(chain: Chain) -> bool:
     """Return whether the leader of the current view should already have acted.
 
     In view 0, this is the case once a proposal or enough payloads have arrived, or enough other peers have timed out.
     In later views, it is always the case.
     """
     soft_state = chain.soft_state
-    under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None
+    under_way = chain.view > 0 or soft_state.pending is not None or chain.hard_state.accepted is not None
     if under_way or chain.overdue:
         return True
     return closes(

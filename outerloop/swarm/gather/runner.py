@@ -20,9 +20,10 @@ from functools import partial
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
 from outerloop.swarm.access.signatures import KeySigner
-from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.chain import Chain, CommitChain
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.explain import waiting_for
+from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
@@ -35,7 +36,7 @@ from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_loop import RoundLoop
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
-from outerloop.swarm.gather.settings import GatherSettings
+from outerloop.swarm.gather.settings import GatherSettings, Trust
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
 from outerloop.swarm.membership.incarnations import Incarnations
@@ -48,6 +49,9 @@ from outerloop.swarm.transfer.signed_payload import strip_signatures
 from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
+
+PROTOCOLS: dict[Trust, type[Chain]] = {"members": CommitChain, "nobody": HotStuffChain}
+"""exchange.trust -> the state machine that decides the rounds."""
 
 
 class GatherRunner:
@@ -180,9 +184,18 @@ class GatherRunner:
         self._catch_up.awaiting_state = False
 
     def resume(self, hard_state: HardState) -> None:
-        """Take part in the rounds, starting from `hard_state`, which must already be on disk."""
+        """Take part in the rounds, starting from `hard_state`, which must already be on disk.
+
+        Raises UserError if it is of a run with another exchange.trust.
+        """
         context, signatures = self.context, self.context.trust.signatures
-        chain = CommitChain(
+        protocol = PROTOCOLS[self._settings.trust]
+        if not hard_state.belongs_to(byzantine=protocol.byzantine):
+            raise UserError(
+                f"the votes of this peer are of a run with another exchange.trust than {self._settings.trust}: set the"
+                " value of that run, or start a new run in another folder"
+            )
+        chain = protocol(
             hard_state,
             signer=KeySigner(signatures, session=hard_state.run, own=context.own),
             gather_policy=self._settings.gather_policy,
@@ -244,5 +257,6 @@ class GatherRunner:
 
     def waits_for(self, number: int) -> str:
         """Return a one-line explanation of why a round has no outcome yet."""
-        decided, lacking = self.outcomes.lacks(number), self._probe.lacks_majority(self.roster)
+        decided, quorum = self.outcomes.lacks(number), PROTOCOLS[self._settings.trust].quorum
+        lacking = self._probe.lacks_quorum(self.roster, quorum)
         return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self.context.chain))

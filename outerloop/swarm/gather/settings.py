@@ -10,6 +10,7 @@ from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.types import UserError
 
 Quorum = Literal["majority", "all", "min_peers"]
+Trust = Literal["members", "nobody"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class GatherSettings:
     peers             number of peers in the run
     quorum            payloads that a round needs even after the grace period: those of a "majority" of the roster, of
                       "all" its peers, or only "min_peers"
+    trust             protocol that decides the rounds: "members", Paxos, for peers that may crash but do not lie;
+                      trust=nobody, HotStuff-2, for peers of which fewer than a third lie
     min_peers         minimum number of payloads in a round; None: 2, or 1 in a run of one peer
     min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline
     grace_s           how long a round waits for slower peers once it has enough payloads; may differ between peers
@@ -29,6 +32,7 @@ class GatherSettings:
 
     peers: int
     quorum: Quorum = "majority"
+    trust: Trust = "members"
     min_peers: int | None = None
     min_fraction: float = 0.0
     grace_s: float = 3.0
@@ -38,6 +42,8 @@ class GatherSettings:
     def __post_init__(self) -> None:
         if self.quorum not in get_args(Quorum):
             raise _error("quorum", self.quorum, f"must be one of {', '.join(get_args(Quorum))}", "majority")
+        if self.trust not in get_args(Trust):
+            raise _error("trust", self.trust, f"must be one of {', '.join(get_args(Trust))}", "members")
         if self.min_peers is not None and not 1 <= self.min_peers <= self.peers:
             raise _error("min_peers", self.min_peers, f"must be 1 .. peers={self.peers}", min(2, self.peers))
         if not 0 <= self.min_fraction <= 1:

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.chain import Chain, CommitChain
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
@@ -43,7 +43,7 @@ class Peer(NamedTuple):
     """`disk` is what a crash leaves."""
 
     disk: HardState
-    machine: CommitChain
+    machine: Chain
 
 
 class Space:
@@ -51,6 +51,7 @@ class Space:
 
     names = roster = PEERS
     """Who runs a machine here, and who decides the round."""
+    protocol: type[Chain] = CommitChain
 
     def __init__(self, *, timeouts: int, crashes: int, late: bool = False, wished: bool = False) -> None:
         self.worlds: set[World] = set()
@@ -99,7 +100,7 @@ class Space:
 
     def _begin(self, timeouts: int, crashes: int) -> World:
         memories = [HardState.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
-        machines = [machine_of(hard_state) for hard_state in memories]
+        machines = [self._machine(hard_state) for hard_state in memories]
         world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
             world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
@@ -114,10 +115,13 @@ class Space:
                 (world, *_) = self._moves(world, self._to(bit), bit, crashes=0)
         return world
 
-    def _give(self, machine: CommitChain) -> list[Effect]:
+    def _give(self, machine: Chain) -> list[Effect]:
         """The payloads that a peer has from the beginning; the last in the roster misses the first one's, if late."""
         missing = self.names[0] if self._late and machine.hard_state.peer == self.names[-1] else ""
         return [out for peer in self.names if peer != missing for out in machine.payload_stored(0, payload(peer, 0))]
+
+    def _machine(self, hard_state: HardState) -> Chain:
+        return self.protocol(hard_state, signer=ToySigner(hard_state.peer), gather_policy=CLOSING, absent_rounds=3)
 
     def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Effect]) -> World:
         """What the world is once the outputs are carried out."""
@@ -126,10 +130,14 @@ class Space:
             if isinstance(output, Persist):
                 disk = output.hard_state
             if isinstance(output, Send) and not _redundant(output.message):
-                sent |= 1 << self._bit((peer.machine.hard_state.peer, output.to, output.message))
+                sent |= 1 << self._bit((peer.machine.hard_state.peer, output.to, self._sent(output.message)))
         peers = list(world.peers)
         peers[who] = self._number(Peer(disk, peer.machine))
         return world._replace(peers=tuple(peers), sent=sent)
+
+    def _sent(self, message: Message) -> Message:
+        """What of a message tells worlds apart."""
+        return message
 
     def _following(self, world: World) -> Iterator[tuple[Event, World]]:
         for bit in self._arriving(world):
@@ -184,11 +192,11 @@ class Space:
         world = self._arrived(World((0,), 0, 0, 0), 0, peer, outputs)
         if crashes:
             disk = self._peers[world.peers[0]].disk
-            machine = machine_of(disk)
+            machine = self._machine(disk)
             world = self._arrived(world, 0, Peer(disk, machine), self._give(machine))
         return world.peers[0], world.sent, crashes
 
-    def _act(self, machine: CommitChain, event: Event) -> list[Effect]:
+    def _act(self, machine: Chain, event: Event) -> list[Effect]:
         machine._effects = []  # noqa: SLF001
         if event == "timeout":
             return machine.timeout(0, machine.view)
@@ -251,10 +259,6 @@ class Space:
             assert len(told) == 1 and max(told) >= max(heard, default=NOTHING), "a vote that a promise does not tell"
 
 
-def machine_of(hard_state: HardState) -> CommitChain:
-    return CommitChain(hard_state, signer=ToySigner(hard_state.peer), gather_policy=CLOSING, absent_rounds=3)
-
-
 def _redundant(message: Message) -> bool:
     """Whether it tells nothing that the wishes of its peers do not tell, each of which may arrive at any time."""
     return isinstance(message, ViewWishes) or (isinstance(message, ViewChange) and message.view == 0)
@@ -292,7 +296,7 @@ class LiarSpace(Space):
         said += [(hard_state.leader(1), promise) for promise in promises]
         return world._replace(sent=world.sent | sum(1 << self._bit((self.LIAR, *one)) for one in said))
 
-    def _give(self, machine: CommitChain) -> list[Effect]:
+    def _give(self, machine: Chain) -> list[Effect]:
         """The honest ones' payloads are all that will come."""
         return [*super()._give(machine), *machine.deadline(0)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.chain import Chain, CommitChain
 from outerloop.swarm.consensus.commit import Participant, genesis
 from outerloop.swarm.consensus.effects import (
     ApplyCommit,
@@ -30,7 +30,7 @@ from tests.support.swarm.consensus_monitor import Monitor
 from tests.support.swarm.toy_signatures import ToySigner
 
 RUN = "r"
-Act = Callable[[CommitChain], list[Effect]]
+Act = Callable[[Chain], list[Effect]]
 
 
 def payload(peer: str, number: int) -> Participant:
@@ -43,14 +43,16 @@ class Peer:
 
     disk: HardState
     payloads: set[tuple[int, Participant]] = field(default_factory=set)
-    machine: CommitChain | None = None
+    machine: Chain | None = None
 
     def reloaded(self) -> HardState:
         return HardState.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
 
 
 class World:
-    """`network`: what is on its way, each (sender, receiver, message)."""
+    """`network`: what is on its way, each (sender, receiver, message). `protocol`: what decides a round."""
+
+    protocol: type[Chain] = CommitChain
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class World:
         for peer in self.peers:
             self.start(peer)
 
-    def __getitem__(self, peer: str) -> CommitChain:
+    def __getitem__(self, peer: str) -> Chain:
         machine = self.peers[peer].machine
         assert machine is not None, f"{peer} is down"
         return machine
@@ -91,7 +93,7 @@ class World:
         """From disk: memory and payloads."""
         peer = self.peers[name]
         hard_state = peer.reloaded() if self.as_bytes else peer.disk
-        peer.machine = CommitChain(
+        peer.machine = self.protocol(
             hard_state, signer=ToySigner(name), gather_policy=self.gather_policy, absent_rounds=self.absent_rounds
         )
         self.hold_again(name)

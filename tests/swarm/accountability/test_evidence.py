@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
 from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
-from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
+from outerloop.swarm.consensus.statements import Statement, accept, ask, prepare, promise, wish
+from outerloop.swarm.consensus.statements import commit as vote2
 from outerloop.swarm.transfer.signed_payload import sign_payload
 from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
 from tests.support.swarm.signed_statements import HEAD, SESSION, Honest, commit, sign, signatures_of, two_accepts
@@ -34,12 +35,23 @@ LIES = [
     (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
     (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
     (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out the commit that it had accepted in view 1"),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, Y, 0), "voted twice in round 3, view 1"),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, X, -1), "voted twice in round 3, view 1"),
+    (vote2(3, HEAD, 1, X), vote2(3, HEAD, 1, Y), "voted to commit two commits in round 3, view 1"),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 2, Y, -1), "was locked on a commit of view 1"),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 4, X, 0), "was locked on a commit of view 1"),
     ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for round 3"),
     ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for round 3"),
 ]
 TRUTHS = [
     (accept(3, HEAD, 1, X), accept(3, HEAD, 1, X)),
     (accept(3, HEAD, 1, X), accept(3, HEAD, 2, Y)),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 2, Y, 0)),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, Y, 1, Y, 0)),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 1, Y, 0)),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 2, Y, 1)),
+    (vote2(3, HEAD, 1, X), prepare(4, HEAD, 2, Y, -1)),
+    (vote2(3, HEAD, 1, X), vote2(3, HEAD, 2, Y)),
     (accept(3, HEAD, 1, X), accept(3, Y, 1, Y)),
     (accept(3, HEAD, 1, X), promise(3, Y, 2, None)),
     (accept(3, HEAD, 1, X), accept(4, HEAD, 1, Y)),

@@ -1,0 +1,85 @@
+"""Parts of deciding a round that all protocols share: the stored payloads, and the checks of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.effects import FetchPayloads, Reject
+from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.roster_change import shows_absences
+from outerloop.swarm.consensus.state import HardState, RoundState
+from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.validity import commit_error
+from outerloop.swarm.consensus.view_change import Pacemaker
+
+
+class RoundInstance(Pacemaker):
+    """One peer's part in deciding the current round. `stored`: round -> the payloads of that round on disk.
+
+    The protocols are paxos.py and hotstuff/replica.py.
+    """
+
+    def __init__(
+        self,
+        hard_state: HardState,
+        *,
+        signer: AcceptSigner,
+        soft_state: RoundState,
+        gather_policy: GatherPolicy,
+        absent_rounds: int,
+        max_bytes: int,
+        allowed: Callable[[str], bool],
+    ) -> None:
+        super().__init__(hard_state, signer, soft_state)
+        self.stored: dict[int, frozenset[Participant]] = {}  # replaced as a whole, never modified
+        self.gather_policy = gather_policy
+        self._absent_rounds = absent_rounds
+        self._max_bytes = max_bytes
+        self._allowed = allowed
+
+    @property
+    def payloads(self) -> frozenset[Participant]:
+        """The payloads of the current round that are on disk."""
+        return self.stored.get(self.number, frozenset())
+
+    @property
+    def countable(self) -> frozenset[Participant]:
+        """The stored payloads of the round that this peer may count in its own commit: those of allowed peers."""
+        return frozenset(participant for participant in self.payloads if self._allowed(participant.peer))
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The roster peers whose payloads this peer may count, which excludes expelled peers."""
+        return frozenset(filter(self._allowed, self.hard_state.roster))
+
+    @property
+    def collects_reports(self) -> bool:
+        """Return whether this peer, as the leader of a view, waits for the other peers' reports before it proposes."""
+        return False
+
+    def _commit_error(self, commit: Commit) -> str:
+        """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
+        return commit_error(
+            self.hard_state,
+            commit,
+            self.signer,
+            min_peers=self.gather_policy.min_peers,
+            absent_rounds=self._absent_rounds,
+            max_bytes=self._max_bytes,
+            quorum=self.quorum,
+        )
+
+    def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
+        """Reject a commit. If the local log is too short to show which peers were absent, request the sender's log."""
+        short = not shows_absences(self.hard_state, commit.view, self._absent_rounds)
+        self._effects.append(Reject(sender, reason, compare_logs=short))
+
+    def _has_payloads(self, commit: Commit, holder: str) -> bool:
+        """Return whether every payload of a commit is stored. Request missing payloads from `holder`, once per view."""
+        missing = tuple(participant for participant in commit.participants if participant not in self.payloads)
+        if not self.soft_state.wanted.issuperset(missing):
+            self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))
+            self._effects.append(FetchPayloads(self.number, missing, holder))
+        return not missing
