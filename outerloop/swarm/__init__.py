@@ -5,11 +5,12 @@ authenticated sender), the raw binary streams and the DHT. Each entry of this li
 
     validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
     storage            crash-safe files
-    consensus          consensus on a run's commits (Paxos): pure logic without network, clock, torch or hivemind
+    consensus          consensus on a run's commits (Paxos, HotStuff-2): pure logic, no network, clock, torch or hivemind
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request
     p2p                the libp2p daemon, a peer's node and its streams, and admission control for streams
     accountability     evidence against peers that sign contradicting statements; expelled peers
+    manifest           the settings of a run for machines that want to join, signed by a peer
     membership         records and rosters; formation of a run; each peer's signed opening statement
     transfer           transfer of content, identified by its hash, from any peers that hold it
     gather             rounds among all peers: payloads, ballots, commits, catching up

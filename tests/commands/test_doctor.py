@@ -225,7 +225,7 @@ def test_a_daemon_that_does_not_start_is_a_cross_and_exit_code_1(capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--port", "70000"], "from 1 to 65535"),
+        (["--port", "70000"], "pass 1 to 65535"),
         (["--port", "x"], "run outerloop doctor"),
         (["--host", "here"], "--host 0.0.0.0"),
         (["--peer", "/ip4/192.0.2.9/tcp/9"], "/p2p/12D3Koo"),

@@ -11,8 +11,8 @@ from outerloop.commands.join.offer import Offer
 from outerloop.commands.relay import serving
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.membership.manifest_relay import ManifestRelay
-from outerloop.swarm.membership.run_manifest import SignedManifest, signed
+from outerloop.swarm.manifest.manifest_relay import ManifestRelay
+from outerloop.swarm.manifest.run_manifest import SignedManifest, signed
 from outerloop.types import UserError
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport

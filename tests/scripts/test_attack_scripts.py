@@ -125,7 +125,8 @@ def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, mon
     identity = ensure_identity(tmp_path / "identity")
     allow = [Signatures.of(identity).peer_id]
     corpus = str(corpus_scene.empty(tmp_path).path)
-    SwarmGather(run="default", peers=1, identity_path=str(identity), allow=allow, corpus=corpus).abort()
+    options = {"allow": allow, "invites": True, "corpus": corpus}
+    SwarmGather(run="default", peers=1, identity_path=str(identity), **options).abort()
     assert set(attack_stranger.PROTOCOLS) == served
 
 

@@ -8,7 +8,7 @@ import outerloop
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
-from outerloop.swarm.membership.run_manifest import SignedManifest, fetch
+from outerloop.swarm.manifest.run_manifest import SignedManifest, fetch
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import visit

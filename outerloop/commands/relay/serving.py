@@ -9,9 +9,9 @@ from pathlib import Path
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.observe import roster_from_dht
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.manifest.manifest_relay import ManifestRelay, read_copy
+from outerloop.swarm.manifest.run_manifest import SignedManifest
 from outerloop.swarm.membership.known_addresses import addresses_file, addresses_of, write_addresses
-from outerloop.swarm.membership.manifest_relay import ManifestRelay, read_copy
-from outerloop.swarm.membership.run_manifest import SignedManifest
 from outerloop.swarm.p2p.observer import ObserverNode
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, ROSTER_REFRESH_S
 from outerloop.types import UserError

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.access.invite_register import ADDRESS, InviteRegister, folder_of
+from outerloop.swarm.manifest.run_manifest import ManifestService, signed
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.membership.invite_service import InviteService
@@ -18,7 +19,6 @@ from outerloop.swarm.membership.known_addresses import addresses_file, keep_addr
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, peer_name
-from outerloop.swarm.membership.run_manifest import ManifestService, signed
 from outerloop.swarm.membership.run_settings import RunSettings
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.node import Node

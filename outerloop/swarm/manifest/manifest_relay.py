@@ -10,7 +10,7 @@ import msgpack
 
 from outerloop.state.checkpoint import write_atomically
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.membership.run_manifest import ManifestService, SignedManifest, fetch, forwarded, verified
+from outerloop.swarm.manifest.run_manifest import ManifestService, SignedManifest, fetch, forwarded, verified
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Transport, Unreachable
 from outerloop.swarm.validation import MalformedMessage, unpacked

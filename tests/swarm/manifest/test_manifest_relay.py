@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outerloop.swarm.membership.manifest_relay import ManifestRelay, read_copy
-from outerloop.swarm.membership.run_manifest import ManifestService, SignedManifest, fetch, signed
+from outerloop.swarm.manifest.manifest_relay import ManifestRelay, read_copy
+from outerloop.swarm.manifest.run_manifest import ManifestService, SignedManifest, fetch, signed
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import run

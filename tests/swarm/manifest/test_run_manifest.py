@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outerloop.swarm.access.access_control import AccessControl
-from outerloop.swarm.membership.run_manifest import (
+from outerloop.swarm.manifest.run_manifest import (
     CONTEXT,
     PROTOCOL,
     ManifestService,
