@@ -5,7 +5,7 @@ authenticated sender), the raw binary streams and the DHT. Each entry of this li
 
     validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
     storage            crash-safe files
-    consensus          consensus on a run's commits (Paxos, HotStuff-2): pure logic, no network, clock, torch or hivemind
+    consensus          consensus on a run's commits (Paxos, HotStuff-2): pure logic without network, clock or torch
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request
     p2p                the libp2p daemon, a peer's node and its streams, and admission control for streams

@@ -71,8 +71,8 @@ def refuse_closed(config: DictConfig) -> None:
         )
     if config.exchange.allow:
         raise UserError(
-            "volunteers could not join this run, because it has an allow-list: leave out exchange.allow, or use outerloop"
-            " train and outerloop invite"
+            "volunteers could not join this run, because it has an allow-list: leave out exchange.allow, or use"
+            " outerloop train and outerloop invite"
         )
     if reason := parse(describe(config).encode()).reason:
         raise UserError(f"volunteers could not join this run, because {reason}: change this, or run outerloop train")
