@@ -39,6 +39,8 @@ REASONS = {
     "needs a second machine",
     "needs GPUs",
     "needs SLURM",
+    "needs systemd",
+    "needs a run with an allow-list",
     "needs Docker",
     "needs root",
     "needs the network",
