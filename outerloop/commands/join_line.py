@@ -35,11 +35,17 @@ class JoinLine:
     def __init__(self, run: str, *, qr: bool, announce: str) -> None:
         if qr:
             import_module(QR_PACKAGE)
-        self._run, self._qr, self._announce = run, qr, announce
+        self._run, self._qr, self._announce, self._shown = run, qr, announce, ""
 
     def show(self, addresses: Sequence[str]) -> None:
-        """Print the line that joins, a hint about its address and, on a terminal, the QR code."""
+        """Print the line that joins, a hint about its address and, on a terminal, the QR code.
+
+        Print nothing if that line was the last one shown.
+        """
         line, console = join_command(addresses), Console()
+        if line == self._shown:
+            return
+        self._shown = line
         print_line(console, f"volunteers join run {self._run} with")
         print_line(console, f"    {line}")
         if hint := address_hint(addresses, announce=self._announce):

@@ -130,6 +130,14 @@ def test_the_reach_of_the_address_is_told(addresses: list[str], hint: str, capsy
     assert hint in said if hint else said.count("\n") == 2
 
 
+def test_the_join_line_is_shown_again_only_if_it_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = JoinLine("summer", qr=False, announce="")
+    for addresses in ([LAN], [LAN, LOCAL], [PUBLIC], [PUBLIC], [LAN]):
+        shown.show(addresses)
+    said = capsys.readouterr().out
+    assert [line.split()[2] for line in said.splitlines() if line.startswith("    ")] == [LAN, PUBLIC, LAN]
+
+
 def fake_segno(drawn: list[str]) -> ModuleType:
     """The part of segno that is used."""
     module = ModuleType("segno")

@@ -11,10 +11,14 @@ from outerloop.commands.observe import roster_from_dht
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.manifest.manifest_relay import ManifestRelay, read_copy
 from outerloop.swarm.manifest.run_manifest import SignedManifest
-from outerloop.swarm.membership.known_addresses import addresses_file, addresses_of, write_addresses
+from outerloop.swarm.membership.known_addresses import addresses_file, peer_of, remember
 from outerloop.swarm.p2p.observer import ObserverNode
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, ROSTER_REFRESH_S
 from outerloop.types import UserError
+
+ALONE_READS = 3
+"""Number of roster reads in a row, ROSTER_REFRESH_S apart, that must find no peer before the node joins again. A read
+that times out finds none."""
 
 
 def manifest_of(address: str, identity: Path) -> tuple[SignedManifest, str]:
@@ -44,24 +48,20 @@ def serve_until_alone(
 ) -> None:
     """Forward the manifest, and report the number of peers whenever it changes.
 
-    Return once no peer is in the run as seen from here, although `others_answer`: then the node has to join again.
+    Return once ALONE_READS roster reads in a row have found no peer, although `others_answer`: then the node has to
+    join again.
     """
     relay = ManifestRelay(node, manifest, source=source, folder=identity.parent)
     node.call(relay.serve(), timeout_s=DHT_S)
-    roster, shown = roster_from_dht(node, manifest.run), -1
+    roster, shown, alone = roster_from_dht(node, manifest.run), -1, 0
     while True:
         records = [record for record, _ in roster()]
         if len(records) != shown:
             shown = len(records)
             report(f"{shown} {'peer' if shown == 1 else 'peers'} in run {manifest.run}")
-        if found := addresses_of(records):
-            write_addresses(addresses_file(identity), found)
-        elif others_answer():
+        remember(addresses_file(identity), records)
+        alone = 0 if records else alone + 1
+        if alone >= ALONE_READS and others_answer():
             return
         node.call(relay.refresh(), timeout_s=2 * OPEN_S)
         time.sleep(ROSTER_REFRESH_S)
-
-
-def peer_of(address: str) -> str:
-    """Return the peer id in a full multiaddr."""
-    return address.rpartition("/p2p/")[2]

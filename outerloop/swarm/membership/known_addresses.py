@@ -2,14 +2,16 @@
 
 The file is next to the peer's key. Its lines are full multiaddrs, which come from other peers' roster records and are
 not trusted: an address counts only if it contains the id of the peer that published it, and libp2p verifies that id
-when the address is dialed.
+when the address is dialed. The peers that this machine met first keep their places, because a record can state any time
+of joining; strangers can still take the places that are left, and those of peers that are away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from outerloop.state.checkpoint import write_atomically
@@ -23,12 +25,17 @@ logger = logging.getLogger(__name__)
 MAX_PER_PEER = 4
 """Maximum number of addresses to remember of one peer."""
 MAX_ADDRESSES = 64
-"""Maximum number of addresses to remember in total, those of the peers that joined first."""
+"""Maximum number of addresses to remember in total."""
 
 
 def addresses_file(identity: Path | str) -> Path:
     """Return the file of remembered addresses of the peer with this key file."""
     return Path(identity).with_suffix(".peers")
+
+
+def peer_of(address: str) -> str:
+    """Return the peer id in a full multiaddr."""
+    return address.rpartition("/p2p/")[2]
 
 
 def read_addresses(file: Path) -> list[str]:
@@ -37,35 +44,56 @@ def read_addresses(file: Path) -> list[str]:
     return [line for line in lines[:MAX_ADDRESSES] if _is_full(line)]
 
 
-def write_addresses(file: Path, addresses: Iterable[str]) -> None:
-    """Replace the remembered addresses."""
-    write_atomically(file, "".join(f"{line}\n" for line in addresses).encode())
+def _no_member(peer_id: str) -> bool:
+    return False
 
 
-async def keep_addresses(file: Path, others: Callable[[], Awaitable[Iterable[Record]]]) -> None:
-    """Write the addresses of the peers that `others` returns, every ROSTER_REFRESH_S. Does not return.
+def remember(file: Path, records: Iterable[Record], *, is_member: Callable[[str], bool] = _no_member) -> None:
+    """Update the remembered addresses with the records of the peers present. Raises OSError if that fails."""
+    kept = read_addresses(file)
+    found = addresses_of(records, kept=kept, is_member=is_member)
+    if found != kept:
+        write_atomically(file, "".join(f"{line}\n" for line in found).encode())
 
-    If no other peer is present, the file keeps the last ones.
+
+async def keep_addresses(
+    file: Path, others: Callable[[], Awaitable[Iterable[Record]]], *, is_member: Callable[[str], bool]
+) -> None:
+    """Remember the addresses of the peers that `others` returns, every ROSTER_REFRESH_S. Does not return.
+
+    `is_member`: returns whether a peer (id) is in the last roster that this peer knows. It is called in a thread.
     """
-    written: list[str] = []
     while True:
-        found = addresses_of(await others())
-        if found and found != written:
-            try:
-                await asyncio.to_thread(write_addresses, file, found)
-                written = found
-            except OSError as error:
-                logger.warning("the addresses of the other peers could not be written to %s: %s", file, error)
+        records = await others()
+        try:
+            await asyncio.to_thread(remember, file, records, is_member=is_member)
+        except OSError as error:
+            logger.warning("the addresses of the other peers could not be written to %s: %s", file, error)
         await asyncio.sleep(ROSTER_REFRESH_S)
 
 
-def addresses_of(records: Iterable[Record]) -> list[str]:
-    """Return the valid addresses in the records, at most MAX_PER_PEER of each peer and MAX_ADDRESSES in total."""
-    found: list[str] = []
-    for record in sorted(records, key=lambda record: record.joined):
-        own = [line for line in record.addresses if _is_full(line) and line.endswith(f"/p2p/{record.peer_id}")]
-        found += best_first(own)[:MAX_PER_PEER]
-    return found[:MAX_ADDRESSES]
+def addresses_of(
+    records: Iterable[Record], *, kept: Sequence[str] = (), is_member: Callable[[str], bool] = _no_member
+) -> list[str]:
+    """Return the addresses to remember: at most MAX_PER_PEER valid ones of each peer, and MAX_ADDRESSES in total.
+
+    The first address of each peer precedes all second ones. Members precede other peers, then peers that have a record
+    precede those of which only the addresses in `kept` are known. Otherwise peers have the order of `kept`, and new
+    ones follow.
+    """
+    known: dict[str, list[str]] = {}
+    for line in kept:
+        known.setdefault(peer_of(line), []).append(line)
+    present = {record.peer_id: own for record in records if (own := _own_addresses(record))}
+    addresses = known | present
+    peers = sorted(addresses, key=lambda peer: (not is_member(peer), peer not in present))
+    by_place = zip_longest(*(addresses[peer] for peer in peers))
+    return [line for lines in by_place for line in lines if line is not None][:MAX_ADDRESSES]
+
+
+def _own_addresses(record: Record) -> list[str]:
+    own = [line for line in record.addresses if _is_full(line) and peer_of(line) == record.peer_id]
+    return best_first(own)[:MAX_PER_PEER]
 
 
 def _is_full(address: str) -> bool:

@@ -185,7 +185,9 @@ class PeerSession:
         await self.members.form(timeout_s=timeout_s)
         await self.incarnations.introduce(self.members.names)
         self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))
-        self._remembering = asyncio.create_task(keep_addresses(self._addresses_file, self._others))
+        self._remembering = asyncio.create_task(
+            keep_addresses(self._addresses_file, self._others, is_member=lambda peer_id: self.node.member(peer_id))
+        )
 
     async def _others(self) -> list[Record]:
         """Return the records of the other peers of the run."""

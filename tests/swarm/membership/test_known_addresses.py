@@ -12,6 +12,7 @@ from outerloop.swarm.membership.known_addresses import (
     addresses_of,
     keep_addresses,
     read_addresses,
+    remember,
 )
 from outerloop.swarm.membership.roster import Record, peer_name
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S
@@ -24,9 +25,42 @@ def record(number: int, *hosts: str, joined: float = 0.0, signer: int | None = N
     return Record(peer_name(0, id_of(number)), [f"/ip4/{host}/tcp/4/p2p/{peer}" for host in hosts], "", joined)
 
 
-def test_the_best_addresses_of_each_peer_are_kept_those_of_early_peers_first() -> None:
-    early, late = record(1, "127.0.0.1", "8.8.8.8"), record(2, "10.0.0.1", joined=1.0)
-    assert addresses_of([late, early]) == [early.addresses[1], early.addresses[0], late.addresses[0]]
+def strangers(count: int) -> list[Record]:
+    """Records of peers that say that they joined before all others, each with the most addresses that are kept."""
+    return [record(100 + i, *(f"8.8.{i}.{place}" for place in range(4)), joined=0.0) for i in range(count)]
+
+
+def test_one_address_of_each_peer_precedes_second_ones_and_the_best_is_first() -> None:
+    one, other = record(1, "127.0.0.1", "8.8.8.8"), record(2, "10.0.0.1")
+    assert addresses_of([one, other]) == [one.addresses[1], other.addresses[0], one.addresses[0]]
+
+
+def test_second_addresses_of_strangers_do_not_push_out_the_first_of_others() -> None:
+    honest = [record(i, "8.8.4.4", joined=1.7e9) for i in range(1, 11)]
+    found = addresses_of(strangers(16) + honest)
+    assert {one.addresses[0] for one in honest} < set(found) and len(found) == MAX_ADDRESSES
+
+
+def test_peers_met_before_and_members_keep_their_places_whatever_strangers_say(tmp_path: Path) -> None:
+    file, met, member = tmp_path / "identity.peers", record(1, "8.8.4.4", joined=2.0), record(2, "9.9.9.9", joined=3.0)
+    many = strangers(2 * MAX_ADDRESSES)
+    remember(file, [met])
+    for _ in range(2):
+        remember(file, [*many, met, member], is_member=lambda peer_id: peer_id == member.peer_id)
+        assert read_addresses(file)[:2] == [*member.addresses, *met.addresses]
+    remember(file, [*many, met], is_member=lambda peer_id: peer_id == member.peer_id)
+    assert read_addresses(file)[:2] == [*member.addresses, *met.addresses]  # a member that is away for a while
+
+
+def test_peers_that_are_away_keep_only_the_places_that_present_ones_leave() -> None:
+    away, few = record(1, "8.8.4.4"), strangers(2)
+    assert addresses_of(few, kept=away.addresses)[:3] == [*(one.addresses[0] for one in few), *away.addresses]
+    assert away.addresses[0] not in addresses_of(strangers(MAX_ADDRESSES), kept=away.addresses)
+
+
+def test_a_new_address_of_a_known_peer_replaces_the_old_ones() -> None:
+    old, new = record(1, "8.8.4.4", "8.8.8.8"), record(1, "9.9.9.9")
+    assert addresses_of([new], kept=old.addresses) == new.addresses
 
 
 def test_one_peer_cannot_fill_the_list_and_all_together_cannot_exceed_it() -> None:
@@ -41,7 +75,7 @@ def test_addresses_that_do_not_name_their_peer_are_dropped() -> None:
     assert addresses_of([stranger, broken]) == []
 
 
-def test_the_file_follows_the_roster_and_keeps_the_last_peers_when_all_have_left(tmp_path: Path) -> None:
+def test_the_file_follows_the_roster_and_keeps_peers_that_have_left(tmp_path: Path) -> None:
     file = addresses_file(tmp_path / "identity.key")
     present = [record(1, "8.8.8.8")]
 
@@ -49,7 +83,7 @@ def test_the_file_follows_the_roster_and_keeps_the_last_peers_when_all_have_left
         return list(present)
 
     async def scene() -> None:
-        keeping = asyncio.create_task(keep_addresses(file, others))
+        keeping = asyncio.create_task(keep_addresses(file, others, is_member=lambda peer_id: False))
         await asyncio.sleep(1)
         assert read_addresses(file) == present[0].addresses
         present.append(record(2, "8.8.4.4"))
