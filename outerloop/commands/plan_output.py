@@ -11,7 +11,7 @@ from rich.console import Console
 
 from outerloop.plan.forecast import DAY_S, Forecast, forecast
 from outerloop.plan.links import ring_s, tree_s
-from outerloop.plan.recommend import Budget, recommend
+from outerloop.plan.recommend import Budget, consumption, recommend
 from outerloop.plan.scenario import Fleet, Method
 from outerloop.report import terminal
 from outerloop.report.plan_figure import Curve, draw
@@ -33,10 +33,12 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     best, why = recommend(rows, budget, tokens / tokens_per_step)
+    hours, sent_bytes = consumption(best, tokens / tokens_per_step)
+    used = f"  the run takes {hours:,.1f} hours, and each peer sends {quantity(sent_bytes, 'B')}"
     for table in (times_table(rows, best, tokens_per_step, tokens), memory_table(rows)):
         for part in terminal.fit_to_width(table, console.width):
             console.print(part)
-    for line in [f"→ {best.method.name}, H {best.method.sync_every}: {why}", *notes(rows)]:
+    for line in [f"→ {best.method.name}, H {best.method.sync_every}: {why}", used, *notes(rows)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -232,7 +232,10 @@ class Supervisor:
         others, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
         if local:
             others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
-        if is_joinable(self.config.exchange.get("manifest")):
+        if self.config.exchange.get("allow"):
+            invites = "" if self.config.exchange.get("invites") else "with exchange.invites=true, "
+            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints what one more machine types")
+        elif is_joinable(self.config.exchange.get("manifest")):
             print_line(self.console, f"{others} join with: {join}")
         print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")
         if local:

@@ -101,7 +101,8 @@ def train_in(
         return summary
     if run.resume_step is not None:
         console.print(f"resuming after inner step {run.resume_step}", highlight=False)
-    console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
+    workers = f"{config.workers} worker{'s' * (config.workers != 1)}"
+    console.print(f"{config.recipe}, {workers}, results in {run.path}", highlight=False, soft_wrap=True)
     sinks.start(run_info(config, run, console))
     with closing(sinks):
         try:

@@ -66,9 +66,8 @@ class Budget:
 
         `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
         """
-        duration_s = run_length / row.tokens_per_s(1.0)
-        sent_bytes = row.sent_bytes_per_day * duration_s / DAY_S
-        return duration_s <= self.hours * 3600 and sent_bytes <= self.sent_bytes
+        hours, sent_bytes = consumption(row, run_length)
+        return hours <= self.hours and sent_bytes <= self.sent_bytes
 
 
 def recommend(rows: Sequence[Forecast], budget: Budget = Budget(), run_length: float = 0.0) -> tuple[Forecast, str]:
@@ -88,6 +87,15 @@ def recommend(rows: Sequence[Forecast], budget: Budget = Budget(), run_length: f
     if loss_of(best) == math.inf:
         return best, f"the fastest of the {len(within)} rows within the budget; no losses were measured for them"
     return best, f"lowest measured loss (scripts/results) of the {len(within)} rows within the budget"
+
+
+def consumption(row: Forecast, run_length: float) -> tuple[float, float]:
+    """Return the hours of the run, and the payload bytes that one peer sends in it.
+
+    `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
+    """
+    duration_s = run_length / row.tokens_per_s(1.0)
+    return duration_s / 3600, row.sent_bytes_per_day * duration_s / DAY_S
 
 
 def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, str]:

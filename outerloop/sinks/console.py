@@ -77,7 +77,9 @@ class Terminal:
             parts.append(f"{speed:,.0f} tokens/s")
         peers, expected = self.state["peers"], self.state["expected"]
         peers_text = f"{peers} of {expected}" if peers < expected else f"{peers}"
-        return "  ".join([*parts, f"sent {format_bytes(self.state['bytes_sent'])}", f"{peers_text} peers"])
+        return "  ".join(
+            [*parts, f"sent {format_bytes(self.state['bytes_sent'])}", f"{peers_text} peer{'s' * (peers_text != '1')}"]
+        )
 
     def tokens_per_s(self) -> float:
         """Return the total tokens per second of all local workers, averaged over the current session."""

@@ -18,7 +18,9 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 
 def told(address: str, *overrides: str, config: DictConfig | None = None) -> list[str]:
     out = io.StringIO()
-    run = SimpleNamespace(config=config or load.load(list(overrides)), console=Console(file=out))
+    run = SimpleNamespace(
+        config=config or load.load(list(overrides)), console=Console(file=out), run=SimpleNamespace(path="runs/mine")
+    )
     Supervisor.print_address(cast(Any, run), [address])
     return out.getvalue().splitlines()
 
@@ -54,3 +56,12 @@ def test_a_run_with_a_manifest_tells_the_line_that_joins_it() -> None:
 def test_a_gossip_run_takes_no_newcomers_and_tells_while_it_forms_alone() -> None:
     assert told(PUBLIC, *GOSSIP, "workers=3") == []
     assert len(told(PUBLIC, *GOSSIP, "workers=1", "exchange.peers=3")) == 1
+
+
+def test_a_listed_run_names_the_command_that_invites_and_not_the_line_that_is_refused() -> None:
+    config = load.load(["exchange=swarm_gather", "workers=1", "exchange.peers=2", "exchange.allow=[x]"])
+    add_manifest(config)
+    line = "outerloop invite runs/mine prints what one more machine types"
+    assert told(PUBLIC, config=config)[0] == f"with exchange.invites=true, {line}"
+    config.exchange.invites = True
+    assert told(PUBLIC, config=config)[0] == line

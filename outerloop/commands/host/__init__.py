@@ -30,7 +30,7 @@ volunteers behind routers. Options that follow replace them."""
 EXAMPLES = """\
 examples
   outerloop host --name summer                          the default recipe and model
-  outerloop host recipe=outerloop model=small --name summer exchange.max_mbit=20
+  outerloop host recipe=outerloop model=60m --name summer exchange.max_mbit=20
   outerloop host --name summer 'exchange.announce=[/ip4/198.51.100.7/tcp/4242]'
                        behind a router that forwards TCP port 4242; the address is that of the router
   outerloop host --name summer --systemd                print a systemd unit that runs this command after every reboot

@@ -65,7 +65,8 @@ class ReachabilityProbe:
             return ""
         return (
             f"{reachable} of {len(roster)} peers are reachable, but {quorum.name} is {needed};"
-            f" no answer from {names(silent)}"
+            f" no answer from {names(silent)}; start them again, or, if they are lost for good, restart all others with"
+            f" exchange.reform=true exchange.peers={reachable}"
         )
 
     async def _answers(self, peer: str) -> bool:
