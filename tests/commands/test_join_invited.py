@@ -16,7 +16,7 @@ from outerloop.commands import main
 from outerloop.commands.join import invitation
 from outerloop.commands.join.invitation import REFUSALS, Invitation
 from outerloop.swarm.access.invites import Token
-from outerloop.swarm.membership.invite_client import InviteRefused
+from outerloop.swarm.invites.invite_client import InviteRefused
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.types import UserError
 from tests.support.swarm.dht_scene import id_of, trust

@@ -17,7 +17,7 @@ from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.access.register_files import ADDRESS, REMOVAL, folder_of
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.membership.invite_client import InviteRefused, use
+from outerloop.swarm.invites.invite_client import InviteRefused, use
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.storage import Folder

@@ -19,8 +19,8 @@ from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invites import Token, digest_of_list
 from outerloop.swarm.access.register_files import folder_of
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.invites.invite_client import InviteRefused, look, use
 from outerloop.swarm.manifest.run_manifest import fetch
-from outerloop.swarm.membership.invite_client import InviteRefused, look, use
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.access.register_files import folder_of
+from outerloop.swarm.invites.access_updates import AccessUpdates
 from outerloop.swarm.manifest.run_manifest import ManifestService, signed
-from outerloop.swarm.membership.access_updates import AccessUpdates
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invites import Token
-from outerloop.swarm.membership.access_updates import AccessUpdates
+from outerloop.swarm.invites.access_updates import AccessUpdates
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport

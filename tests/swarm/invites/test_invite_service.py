@@ -14,9 +14,9 @@ from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.access.rate_limits import Rate
 from outerloop.swarm.access.register_files import packed, write_removal
-from outerloop.swarm.membership import invite_service
-from outerloop.swarm.membership.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
-from outerloop.swarm.membership.invite_service import AROUND_S
+from outerloop.swarm.invites import invite_service
+from outerloop.swarm.invites.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
+from outerloop.swarm.invites.invite_service import AROUND_S
 from outerloop.swarm.p2p.framing import Stream, TurnedAway, Unreadable
 from outerloop.swarm.p2p.transport import Request, anybody
 from tests.support.swarm.dht_scene import id_of, trust

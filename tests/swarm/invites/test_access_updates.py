@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from outerloop.swarm.access.register_files import ADDRESS, write_removal
-from outerloop.swarm.membership.access_updates import TAKE_S
-from outerloop.swarm.membership.invite_client import look
+from outerloop.swarm.invites.access_updates import TAKE_S
+from outerloop.swarm.invites.invite_client import look
 from outerloop.swarm.p2p.transport import Unreachable
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.gather_scene import MemoryDisk

@@ -31,7 +31,7 @@ from outerloop.swarm.access.invited_peers import MAX_ADMISSIONS, MAX_PER_ISSUER
 from outerloop.swarm.access.invites import Binding, Invite, may_look
 from outerloop.swarm.access.rate_limits import Budget, Rate, loop_s
 from outerloop.swarm.access.register_files import Statement, packed, parsed
-from outerloop.swarm.membership.invite_client import PROTOCOL, ask, digest_of, tell
+from outerloop.swarm.invites.invite_client import PROTOCOL, ask, digest_of, tell
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
@@ -157,7 +157,7 @@ class InviteService(RpcService):
             await stream.send(msgpack.packb(packed(one)))
 
     async def _receive(self, remote: str, statement: Statement) -> None:
-        """Accept a statement that a peer told and, if it is new, send it to the other peers."""
+        """Accept a statement that a peer has sent and, if it is new, send it to the other peers."""
         if lacking := self._told.spend(remote):
             self._trust.refusals.note("requests", lacking, TOO_MANY)
             return

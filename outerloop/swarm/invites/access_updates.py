@@ -10,7 +10,7 @@ from typing import Any
 
 from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.register_files import ADDRESS
-from outerloop.swarm.membership.invite_service import InviteService
+from outerloop.swarm.invites.invite_service import InviteService
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.storage import Disk
