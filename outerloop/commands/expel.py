@@ -7,13 +7,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgpack
-
 from outerloop.commands.arguments import Parser
 from outerloop.commands.invite import peers_of
 from outerloop.commands.listed_workers import ListedRun, listed_run
 from outerloop.swarm.access.admissions import Removal
-from outerloop.swarm.access.invite_register import REMOVAL
+from outerloop.swarm.access.invited_peers import InvitedPeers
+from outerloop.swarm.access.register_files import write_removal
 from outerloop.types import UserError
 
 DESCRIPTION = """\
@@ -44,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError if this machine cannot remove the peer."""
     options = parser().parse_args(arguments)
     run = listed_run(options.run_dir, command="expel")
-    peer = peer_of(run, options.peer.rpartition("-")[2] if "-12D3Koo" in options.peer else options.peer)
-    removals = [write_removal(run, index, peer, lifted=False) for index in range(len(run.workers))]
+    peer = peer_of(run, without_rank(options.peer))
+    removals = [sign_removal(run, index, peer, lifted=False) for index in range(len(run.workers))]
     where = "by this machine only" if removals[0].peer in run.allow else "on all machines"
     print(f"{peer} is removed {where}: within 10 s if the run is active, otherwise when it starts here again")
     return 0
@@ -53,22 +52,31 @@ def main(arguments: Sequence[str]) -> int:
 
 def peer_of(run: ListedRun, given: str) -> str:
     """Return the id of the peer with this id or name. Raises UserError if there is none, or if it is this machine's."""
-    peers = peers_of(run.workers[0])
-    found = [one.peer for one in peers.used if given in (one.peer, one.invite.name)]
+    found = ids_of(peers_of(run.workers[0]), given)
     if given in {worker.signatures.peer_id for worker in run.workers}:
         raise UserError(f"expel: {given} is a worker of this machine: stop the run here instead")
-    if len(set(found)) > 1:
-        raise UserError(f"expel: {len(set(found))} invited peers have the name {given}: pass the id of one")
+    if len(found) > 1:
+        raise UserError(f"expel: {len(found)} invited peers have the name {given}: pass the id of one")
     if not found and given not in run.allow:
         raise UserError(f"expel: no peer {given} was invited or listed: run outerloop invite RUN_DIR --list for ids")
     return found[0] if found else given
 
 
-def write_removal(run: ListedRun, index: int, peer: str, *, lifted: bool) -> Removal:
+def without_rank(given: str) -> str:
+    """Return a peer's id from its name in the roster, 003-12D3Koo...; any other text as it is."""
+    return given.rpartition("-")[2] if "-12D3Koo" in given else given
+
+
+def ids_of(peers: InvitedPeers, given: str) -> list[str]:
+    """Return the ids of the invited peers with this id, or with this name in their invite."""
+    return sorted({one.peer for one in peers.used if given in (one.peer, one.invite.name)})
+
+
+def sign_removal(run: ListedRun, index: int, peer: str, *, lifted: bool) -> Removal:
     """Write a removal, signed by the worker with this index among those listed, for its process. Return it."""
     worker = run.workers[index]
     earlier = peers_of(worker).removals.get(peer)
     at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than an earlier one, whatever the clock
     removal = Removal.new(worker.signatures, run=run.run, peer=peer, lifted=lifted, at_s=at_s)
-    asyncio.run(worker.access.write(f"{REMOVAL}{peer[-16:]}", msgpack.packb(removal.to_list())))
+    asyncio.run(write_removal(worker.access, removal))
     return removal

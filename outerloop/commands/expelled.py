@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
-from outerloop.commands.expel import write_removal
-from outerloop.commands.invite import peers_of
+from outerloop.commands.expel import ids_of, sign_removal, without_rank
+from outerloop.commands.invite import invited, peers_of
 from outerloop.commands.listed_workers import listed_run
 from outerloop.config.run_directory import lock_directory, unlock
 from outerloop.swarm.access.admissions import Removal
-from outerloop.swarm.access.invite_register import FOLDER, read_statements
+from outerloop.swarm.access.register_files import FOLDER, read_statements
 from outerloop.swarm.accountability.expulsion import read_register, write_register
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -43,7 +43,9 @@ def parser() -> Parser:
     """Return the option parser."""
     out = Parser("expelled", example="outerloop expelled runs/mine", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("run_dir", type=Path, metavar="DIR", help="the run's run_dir on this machine")
-    out.add_argument("--lift", action="append", default=[], metavar="ID", help="a peer id or name; repeatable")
+    out.add_argument(
+        "--lift", action="append", default=[], metavar="ID", help="a peer's id, or the name in its invite; repeatable"
+    )
     return out
 
 
@@ -56,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:
         raise UserError(f"expelled: no swarm workers found in {options.run_dir}: pass the run_dir of a swarm run")
-    for peer in options.lift:
+    for given in options.lift:
+        peer = peer_of(options.run_dir, given)
         if not lift_removal(options.run_dir, peer):
             lift(options.run_dir, folders, peer)
     expelled = {peer: evidence for folder in folders for peer, evidence in read_register(folder).expelled.items()}
@@ -76,6 +79,16 @@ def removed(run_dir: Path) -> dict[str, Removal]:
     return {peer: one for peer, one in sorted(latest.items()) if not one.lifted}
 
 
+def peer_of(run_dir: Path, given: str) -> str:
+    """Return the id of the peer with this id, or with this name in its invite. Raises UserError if several have it."""
+    peer = without_rank(given)
+    registers = [invited(read_statements(Folder(path))) for path in sorted(run_dir.glob(f"workers/*/{FOLDER}"))]
+    found = {one for register in registers for one in ids_of(register, peer)}
+    if len(found) > 1:
+        raise UserError(f"expelled: {len(found)} invited peers have the name {given}: pass the id of one")
+    return found.pop() if found else peer
+
+
 def line(removal: Removal) -> str:
     """Return a description of a removal."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(removal.at_s))
@@ -87,22 +100,20 @@ def lift_removal(run_dir: Path, peer: str) -> bool:
 
     Raises UserError if no worker of this machine may sign it.
     """
-    peer_id = peer.rpartition("-")[2]
-    if peer_id not in removed(run_dir):
+    if peer not in removed(run_dir):
         return False
     run = listed_run(run_dir, command="expelled")
     for index, worker in enumerate(run.workers):
-        if peer_id in peers_of(worker).removed:
-            write_removal(run, index, peer_id, lifted=True)
+        if peer in peers_of(worker).removed:
+            sign_removal(run, index, peer, lifted=True)
     return True
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
-    """Remove a peer, given by id or name, from every worker's register of expelled peers.
+    """Remove the peer with this id from every worker's register of expelled peers.
 
     Raises UserError if the run is active on this machine, or if no worker has expelled the peer.
     """
-    peer_id = peer.rpartition("-")[2]
     try:
         lock = lock_directory(run_dir)
     except UserError as error:
@@ -110,12 +121,12 @@ def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
             f"expelled: the run in {run_dir} is active: stop it, lift the expulsion, and restart the run"
         ) from error
     try:
-        matches = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
+        matches = [(folder, register) for folder in folders if peer in (register := read_register(folder)).expelled]
         if not matches:
             raise UserError(
                 f"expelled: no worker of {run_dir} has expelled {peer}: run outerloop expelled {run_dir} for a list"
             )
         for folder, register in matches:
-            asyncio.run(write_register(folder, register.without(peer_id)))
+            asyncio.run(write_register(folder, register.without(peer)))
     finally:
         unlock(lock)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgpack
 
 from outerloop.commands.arguments import Parser
+from outerloop.commands.join_line import address_hint, join_command
 from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
 from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
 from outerloop.swarm.access.admissions import Admission, Removal
-from outerloop.swarm.access.invite_register import ADDRESS, ISSUED, read_statements
 from outerloop.swarm.access.invited_peers import MAX_PER_ISSUER, InvitedPeers
 from outerloop.swarm.access.invites import NAME, Token
+from outerloop.swarm.access.register_files import ADDRESS, ISSUED, Statement, read_statements
 from outerloop.swarm.validation import MAX_NUMBER
 from outerloop.types import UserError
 
@@ -76,8 +77,19 @@ def main(arguments: Sequence[str]) -> int:
     token = issue(run, name=options.name, expires_s=expires_s, rounds=options.rounds)
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires_s))
     print(f"a token for one machine to join run {run.run}, to be used before {until}:\n\n{token}\n")
-    print(f"on that machine:\n\nouterloop join {address(run.workers[0])} --invite {token}")
+    print("\n".join(how_to_join(addresses(run.workers[0]), token)))
     return 0
+
+
+def how_to_join(known: Sequence[str], token: str) -> list[str]:
+    """Return what to do on the invited machine, ending with the line to type. `known`: addresses of a listed worker."""
+    if not known:
+        return [
+            "on that machine, with the address of a listed peer, which it prints when the run starts, for ADDRESS:",
+            f"\nouterloop join ADDRESS --invite {token}",
+        ]
+    hint = address_hint(known, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
+    return [*([f"{hint}\n"] if hint else []), "on that machine:", f"\n{join_command(known)} --invite {token}"]
 
 
 def issue(run: ListedRun, *, name: str, expires_s: int, rounds: int) -> str:
@@ -105,8 +117,13 @@ def unused(worker: ListedWorker, *, now_s: float) -> Mapping[bytes, int]:
 
 def peers_of(worker: ListedWorker) -> InvitedPeers:
     """Return the invited and removed peers in a worker's register."""
+    return invited(read_statements(worker.access))
+
+
+def invited(statements: Iterable[Statement]) -> InvitedPeers:
+    """Return the peers of these admissions and removals, which are not checked."""
     out = InvitedPeers()
-    for statement in read_statements(worker.access):
+    for statement in statements:
         out = out.with_admission(statement) if isinstance(statement, Admission) else out.with_removal(statement)
     return out
 
@@ -125,9 +142,9 @@ def line(admission: Admission, removal: Removal | None) -> str:
     return f"{admission.peer} {name} invited by {admission.invite.issuer}, joined {when}{limit}{removed}"
 
 
-def address(worker: ListedWorker) -> str:
-    """Return the address at which a worker listens, or ADDRESS if it has never run."""
-    return bytes(worker.access.read(ADDRESS)).decode() if ADDRESS in worker.access.names() else "ADDRESS"
+def addresses(worker: ListedWorker) -> list[str]:
+    """Return the addresses at which a worker listened when it last ran; none if it has never run."""
+    return bytes(worker.access.read(ADDRESS)).decode().splitlines() if ADDRESS in worker.access.names() else []
 
 
 def seconds(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config.run_directory import identity_file
-from outerloop.swarm.access.invite_register import folder_of
+from outerloop.swarm.access.register_files import folder_of
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError

@@ -81,6 +81,7 @@ class SwarmGossip(SwarmExchange):
         deadline_s, self._meeting_s, self._seed = options.deadline_s, options.meeting_s, options.seed
         self._scheduled_wait_s = deadline_s if options.pairing == "scheduled" else None
         self._clock = _Clock()
+        self.node.trust.allow.number = lambda: 0  # new peers can join only before the first round
         with self.appearing() as parts:
             store = ContentStore()
             bulk = Bulk(self.node, store, run=options.run, allowed=self.members.__contains__, limiter=self._rate)

@@ -16,8 +16,8 @@ from outerloop.config.manifest.describe_run import packaged
 from outerloop.config.run_directory import identity_file, may_precede_run
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.invite_register import ADDRESS, FOLDER, REMOVAL, folder_of, write_statements
 from outerloop.swarm.access.invites import Token, digest_of_list
+from outerloop.swarm.access.register_files import ADDRESS, FOLDER, REMOVAL, folder_of, write_statements
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -89,6 +89,29 @@ def test_it_prints_a_token_and_the_line_to_type(run_dir: Path, command: Command)
     assert one.invite.name == "lab-2" and one.invite.rounds == 5
     assert one.invite.listed == digest_of_list([OTHER, own(run_dir).peer_id])
     assert 2 * 3600 - 60 < one.invite.expires_s - time.time() <= 2 * 3600
+
+
+@pytest.mark.parametrize(
+    ("addresses", "hint", "line"),
+    [
+        (["/ip4/127.0.0.1/tcp/4/p2p/X"], "from this machine only", "/ip4/127.0.0.1/tcp/4/p2p/X --host 127.0.0.1"),
+        (
+            ["/ip4/127.0.0.1/tcp/4/p2p/X", "/ip4/10.0.0.5/tcp/4/p2p/X"],
+            "forward TCP port 4",
+            "/ip4/10.0.0.5/tcp/4/p2p/X",
+        ),
+        ([], "with the address of a listed peer", "ADDRESS"),
+    ],
+)
+def test_it_says_from_where_the_address_works(
+    addresses: list[str], hint: str, line: str, run_dir: Path, command: Command
+) -> None:
+    access(run_dir).remove(ADDRESS)
+    if addresses:
+        asyncio.run(access(run_dir).write(ADDRESS, "\n".join(addresses).encode()))
+    code, text = command("invite", run_dir)
+    assert code == 0 and hint in text
+    assert text.splitlines()[-1].startswith(f"outerloop join {line} --invite oli1_")
 
 
 @pytest.mark.parametrize(("text", "value"), [("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("90d", MAX_EXPIRES_S)])
@@ -180,9 +203,18 @@ def test_an_invited_peer_is_expelled_listed_and_readmitted(given: str, run_dir: 
     assert removal.is_signed(trust(1).signatures) and removal.peer == INVITED and not removal.lifted
     code, text = command("expelled", run_dir)
     assert code == 0 and text.startswith(f"{INVITED} removed by {own(run_dir).peer_id}") and text.count("\n") == 1
-    assert command("expelled", run_dir, "--lift", INVITED) == (0, "no peer is expelled\n")
-    [lifted] = waiting(run_dir)
+    assert command("expelled", run_dir, "--lift", given) == (0, "no peer is expelled\n")
+    [lifted] = [one for one in waiting(run_dir) if one != removal]
     assert lifted.lifted and lifted.at_s > removal.at_s and lifted.is_signed(trust(1).signatures)
+
+
+def test_a_name_of_two_peers_lifts_nothing(run_dir: Path, command: Command) -> None:
+    (identity_file(run_dir, 0).with_suffix(".rounds")).mkdir()
+    admit(run_dir, 7, 8)
+    command("expel", run_dir, INVITED)
+    code, text = command("expelled", run_dir, "--lift", "lab")
+    assert code == 2 and "2 invited peers have the name lab" in text and text.count("\n") == 1
+    assert len(waiting(run_dir)) == 1
 
 
 def test_a_listed_peer_is_refused_by_this_machine_only(run_dir: Path, command: Command) -> None:

@@ -22,7 +22,8 @@ from outerloop.swarm.consensus.messages import FIELDS, Accept, Promise, Propose,
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
 from outerloop.swarm.dht import records
 from outerloop.swarm.gossip import signed_shares
-from outerloop.swarm.membership import incarnation_record, opening_statements, run_manifest
+from outerloop.swarm.manifest import run_manifest
+from outerloop.swarm.membership import incarnation_record, opening_statements
 from outerloop.swarm.membership.member_list import session_of
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.p2p.transport import RpcService, protocol_name

@@ -13,10 +13,11 @@ from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.invite_register import ADDRESS, REMOVAL, InviteRegister, folder_of
+from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invites import Token
+from outerloop.swarm.access.register_files import ADDRESS, REMOVAL, folder_of
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.membership.invite_client import InviteRefused, use
+from outerloop.swarm.invites.invite_client import InviteRefused, use
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.storage import Folder
@@ -65,7 +66,7 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
     peers = [*first, make(worker=2, identity_path=str(paths[2]), **options)]
     assert together(peers, SwarmGather.join) == [None] * 3
     assert round_of(peers, 0) == [peer.peer for peer in peers]
-    assert bytes(Folder(folder_of(paths[0])).read(ADDRESS)).decode() == first[0].address[0]
+    assert bytes(Folder(folder_of(paths[0])).read(ADDRESS)).decode().splitlines() == first[0].address
 
     together(peers, SwarmGather.close)
     again = make(worker=0, identity_path=str(paths[0]), initial_peers=[], **options)

@@ -68,7 +68,7 @@ def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
         code, text = said("invite", tmp_path / "a", "--name", "lab")
         assert code == 0, text
         line = text.splitlines()[-1].split()[1:]
-        assert line[:3] == ["join", address, "--invite"]
+        assert line[:5] == ["join", address, "--host", "127.0.0.1", "--invite"]
         processes.append(outerloop(*joining(line, tmp_path / "b")))
         assert eventually(lambda: processes[1].poll() is not None or rounds_with_two(tmp_path / "b") > 1, limit_s=200)
         assert processes[1].poll() is None, processes[1].communicate()[0]

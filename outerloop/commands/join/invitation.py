@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +15,12 @@ from outerloop.config.option_mapping import to_overrides
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.invite_register import InviteRegister, folder_of
+from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invites import Token, digest_of_list
+from outerloop.swarm.access.register_files import folder_of
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.invites.invite_client import InviteRefused, look, use
 from outerloop.swarm.manifest.run_manifest import fetch
-from outerloop.swarm.membership.invite_client import InviteRefused, look, use
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
@@ -36,6 +36,9 @@ REFUSALS = {
     "removed": "is of a machine that was removed from the run: ask the operator of a listed peer",
     "used": f"was already used by another machine: {NEW}",
     "expired": f"has expired: {NEW}",
+    "starting": (
+        "is limited to a number of rounds, and the peer at this address is in no round yet: try again once it trains"
+    ),
     "full": "cannot be used, because too many peers were invited: ask the operator to list this machine's id instead",
     "invited": "cannot be used at a peer that was invited itself: use the address of a listed peer",
 }
@@ -129,8 +132,6 @@ class Invitation:
     @contextmanager
     def _visiting(self) -> Iterator[ObserverNode]:
         """Connect to the peer as a visitor with a new key. Errors become UserErrors."""
-        if time.time() > self._token.invite.expires_s and not self._identity.exists():
-            raise UserError(f"the invite {REFUSALS['expired']}")
         try:
             with visit() as node:
                 node.call(node.dial(self._address), timeout_s=2 * OPEN_S)

@@ -93,7 +93,7 @@ class AllowList:
     """The ids of the peers that may take part; test an id with `in`. An empty list means that the run is open to all.
 
     In a run with an allow-list, invited peers may take part as well (invite_register.py), some of them only up to a
-    certain round. `number` returns the number of this peer's current round.
+    certain round. `number` returns the number of this peer's current round, or None until it knows that.
 
     Args:
         peers: ids from the configuration.
@@ -113,7 +113,7 @@ class AllowList:
                 shown = "run `outerloop doctor --run-dir` to see the ids of the workers of a run directory"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self.configured = frozenset(peers)
-        self.number: Callable[[], int] = lambda: 0
+        self.number: Callable[[], int | None] = lambda: None
         self._peers = self.configured | {own} if peers else frozenset()
         self._expelled: set[str] = set()
         self._invited: Mapping[str, int | None] = {}
@@ -166,8 +166,10 @@ class AllowList:
         if not self._peers or peer_id in self.configured:
             return ""
         if peer_id in self._invited:
-            last = self._invited[peer_id]
-            return "" if last is None or self.number() <= last else f"was invited for rounds up to {last}"
+            last, number = self._invited[peer_id], self.number()
+            return "" if last is None or number is None or number <= last else f"was invited for rounds up to {last}"
+        if peer_id in self._known:
+            return "used an invite that another machine had used before"
         return "" if peer_id in self._peers else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:

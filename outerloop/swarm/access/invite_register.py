@@ -1,9 +1,5 @@
-"""The register of invited and removed peers: stored next to the identity, and enforced by the allow-list.
-
-    identity.access/register     the admissions and removals that this peer knows (invited_peers.py)
-    identity.access/removal-*    removals by `outerloop expel`, which the running peer moves into its register
-    identity.access/issued       digest and expiry of the tokens that `outerloop invite` has printed
-    identity.access/address      the first address of the running peer, for `outerloop invite`
+"""The register of invited and removed peers: stored next to the identity (register_files.py), and enforced by the
+allow-list.
 
 An admission counts if a listed peer issued the invite, a listed peer received the binding before the invite had
 expired, and the three signatures are valid. A removal counts if a listed peer signed it and the removed peer was
@@ -18,33 +14,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
-
-import msgpack
 
 from outerloop.swarm.access.access_control import AccessControl
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invited_peers import InvitedPeers
+from outerloop.swarm.access.register_files import REMOVAL, Statement, stored, write_statements
 from outerloop.swarm.storage import Disk
-from outerloop.swarm.validation import MalformedMessage, checked_int, fields, row, unpacked
-from outerloop.types import UserError
+from outerloop.swarm.validation import MalformedMessage, unpacked
 
 logger = logging.getLogger(__name__)
-REGISTER, REMOVAL, ISSUED, ADDRESS = "register", "removal-", "issued", "address"
-FOLDER = "identity.access"
-VERSION = 1
 FUTURE_S = 600
 """A removal dated further in the future than this is not accepted: no later one could lift it."""
-MAX_ROWS = 4096
-"""Maximum number of statements in a register: two admissions for each used invite, and one removal for each peer."""
-Statement = Admission | Removal
 
 
 class InviteRegister:
     """The invited and removed peers that a running peer knows. It keeps `trust.allow` up to date.
 
-    `now_s`: clock, Unix time. `on_removed` is called with the reason when this peer itself is removed.
+    invites      whether invited peers may take part; if not, only removals have an effect
+    on_removed   called with the reason when this peer itself may no longer take part
+    now_s        clock, Unix time
     """
 
     def __init__(
@@ -53,15 +41,16 @@ class InviteRegister:
         trust: AccessControl,
         *,
         run: str,
+        invites: bool = True,
         on_removed: Callable[[str], None] = lambda why: None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """Load the register. Raises UserError if the file is damaged."""
-        self._disk, self._trust, self._run = disk, trust, run
+        self._disk, self._trust, self._run, self._invites = disk, trust, run, invites
         self._on_removed, self.now_s = on_removed, now_s
         self._writing = asyncio.Lock()
         self.peers = InvitedPeers()
-        for statement in read_statements(disk):
+        for statement in stored(disk):
             if not self.objection(statement) and statement.is_signed(trust.signatures):
                 self._merge(statement)
         self._apply()
@@ -79,10 +68,12 @@ class InviteRegister:
     async def add(self, statements: Iterable[Statement]) -> list[Statement]:
         """Accept and store the statements that count on this machine. Return those that were new.
 
+        Of several removals of one peer, only the last is considered.
+
         Raises MalformedMessage at the first one with a signature that is not valid, after it has stored those before.
         """
         new, forged = list[Statement](), False
-        for statement in statements:
+        for statement in _without_earlier_removals(statements):
             await asyncio.sleep(0)  # each takes up to a millisecond
             if self._has(statement) or self.objection(statement):
                 continue
@@ -104,13 +95,20 @@ class InviteRegister:
     async def take_removals(self) -> list[Statement]:
         """Move the removals by `outerloop expel` into the register, and return the new ones."""
         new = list[Statement]()
-        for name in [name for name in self._disk.names() if name.startswith(REMOVAL)]:
-            removal = Removal.from_list(unpacked(bytes(self._disk.read(name)), "a removal"))
-            if why := self.objection(removal):
-                logger.warning("the removal of %s does not count: %s", removal.peer, why)
-            new += await self.add([removal])
+        for name in sorted(name for name in self._disk.names() if name.startswith(REMOVAL)):
+            try:
+                removal = Removal.from_list(unpacked(bytes(self._disk.read(name)), "a removal"))
+                if why := self.objection(removal):
+                    logger.warning("the removal of %s does not count: %s", removal.peer, why)
+                new += await self.add([removal])
+            except MalformedMessage as error:
+                logger.warning("the removal in %s is damaged (%s): run outerloop expel again", name, error)
             self._disk.remove(name)
         return new
+
+    def cost(self, statements: Iterable[Statement]) -> int:
+        """Return the number of statements whose signatures `add` would check."""
+        return sum(not self._has(one) and not self.objection(one) for one in _without_earlier_removals(statements))
 
     def is_shared(self, statement: Statement) -> bool:
         """Return whether other peers accept a statement. A removal of a listed peer counts on this machine only."""
@@ -150,64 +148,26 @@ class InviteRegister:
 
     def _apply(self) -> None:
         peers, allow = self.peers, self._trust.allow
-        allow.invite(peers.last, known=peers.known, removed=peers.removed)
-        if self.own in peers.removed:
+        last, known = (peers.last, peers.known) if self._invites else ({}, frozenset[str]())
+        allow.invite(last, known=known, removed=peers.removed)
+        if self.own in peers.removed | (known - last.keys()):
             self._on_removed(allow.why_not(self.own))
-
-
-def folder_of(identity: Path) -> Path:
-    """Return the path of the folder with the register that belongs to an identity file."""
-    return identity.with_suffix(".access")
-
-
-def read_statements(disk: Disk) -> list[Statement]:
-    """Return the statements on disk, not checked, including removals that no running peer has taken yet.
-
-    Raises UserError if a file is damaged.
-    """
-    names = disk.names()
-    try:
-        found = from_bytes(bytes(disk.read(REGISTER))) if REGISTER in names else []
-        waiting = [bytes(disk.read(name)) for name in names if name.startswith(REMOVAL)]
-        return [*found, *(Removal.from_list(unpacked(content, "a removal")) for content in waiting)]
-    except MalformedMessage as error:
-        raise UserError(
-            f"{error}: remove the files in {FOLDER} next to this peer's key, and the other peers will send them again"
-        ) from error
-
-
-async def write_statements(disk: Disk, statements: Iterable[Statement]) -> None:
-    """Write the register, and return once it is synced to disk."""
-    rows = [packed(statement) for statement in statements]
-    await disk.write(REGISTER, msgpack.packb({"version": VERSION, "statements": rows}))
-
-
-def from_bytes(content: bytes) -> list[Statement]:
-    """Parse the content of the register file. Raises MalformedMessage if it is damaged or of another version."""
-    value = fields(unpacked(content, "the register of invited peers"), "the register", ("version", "statements"))
-    checked_int(value["version"], "the version of the register of invited peers", minimum=VERSION, maximum=VERSION)
-    if type(value["statements"]) is not list or len(value["statements"]) > MAX_ROWS:
-        raise MalformedMessage(f"the register of invited peers must have at most {MAX_ROWS} statements")
-    return [parsed(one) for one in value["statements"]]
-
-
-def packed(statement: Statement) -> list[Any]:
-    """Return a statement as plain data: [kind, content]."""
-    return ["admission" if isinstance(statement, Admission) else "removal", statement.to_list()]
-
-
-def parsed(value: Any) -> Statement:
-    """Parse the result of `packed`. Raises MalformedMessage if it is invalid. No signature is checked."""
-    kind, content = row(value, 2, "a statement about invited peers must have a kind and a content")
-    if kind not in ("admission", "removal"):
-        raise MalformedMessage("a statement about invited peers must be an admission or a removal")
-    return Admission.from_list(content) if kind == "admission" else Removal.from_list(content)
 
 
 def _merged(peers: InvitedPeers, statement: Statement) -> InvitedPeers:
     if isinstance(statement, Admission):
         return peers.with_admission(statement)
     return peers.with_removal(statement)
+
+
+def _without_earlier_removals(statements: Iterable[Statement]) -> list[Statement]:
+    """Return the statements without those removals of a peer that a later one in the list replaces."""
+    last = dict[str, Removal]()
+    given = list(statements)
+    for one in given:
+        if isinstance(one, Removal) and (one.peer not in last or last[one.peer].order < one.order):
+            last[one.peer] = one
+    return [one for one in given if isinstance(one, Admission) or one is last[one.peer]]
 
 
 def _log(statement: Statement, peers: InvitedPeers) -> None:

@@ -89,6 +89,16 @@ class InvitedPeers:
         """Return the name in the invite of a peer, or ""."""
         return next((one.invite.name for one in self.used if one.peer == peer), "")
 
+    def stopped_by(self, statement: Admission | Removal) -> set[str]:
+        """Return the peers that may not take part because of this statement, which must be among those merged."""
+        if isinstance(statement, Removal):
+            return {statement.peer} & self.removed
+        return {one.peer for one in self.admissions.get(statement.invite.digest, ())} - self.last.keys()
+
+    def about(self, peer: str) -> list[Admission | Removal]:
+        """Return the shared statements about one peer."""
+        return [one for one in self.shared if one.peer == peer]
+
     @property
     def shared(self) -> list[Admission | Removal]:
         """The statements to send to other peers. Removals of listed peers are local and not included."""

@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
-from outerloop.swarm.access.invite_register import ADDRESS, InviteRegister, folder_of
+from outerloop.swarm.access.register_files import folder_of
+from outerloop.swarm.invites.access_updates import AccessUpdates
 from outerloop.swarm.manifest.run_manifest import ManifestService, signed
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
-from outerloop.swarm.membership.invite_service import InviteService
 from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
@@ -108,8 +109,7 @@ class PeerSession:
         content = (options.manifest or "").encode()
         self._manifest = ManifestService(self.node, signed(self.node.trust.signatures, run=str(run), content=content))
         self.incarnations = Incarnations(self.node, run=run, life=life, on_status=on_status)
-        self._access = Folder(folder_of(path)).cleared() if allow and options.invites else None
-        self._invites = self._invite_service(self._access, str(run)) if self._access else None
+        self._access = self._access_updates(folder_of(path), str(run), options.invites) if allow else None
         self._join_timeout_s, self._addresses_file = options.join_timeout_s, addresses_file(path)
         settings = options.settings or RunSettings()
         own = Record(
@@ -137,9 +137,8 @@ class PeerSession:
         )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
-    def _invite_service(self, disk: Folder, run: str) -> InviteService:
-        register = InviteRegister(disk, self.node.trust, run=run, on_removed=self._stop)
-        return InviteService(self.node, register, run=run)
+    def _access_updates(self, folder: Path, run: str, invites: bool) -> AccessUpdates:
+        return AccessUpdates(self.node, Folder(folder), run=run, invites=invites, on_removed=self._stop)
 
     def _stop(self, why: str) -> None:
         self.incarnations.stop(_no_longer_admitted(why))
@@ -160,14 +159,12 @@ class PeerSession:
 
         The caller must start all other services of this peer first.
         """
+        if self._access is not None:
+            await self._access.serve(self.node.addresses)
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()
         await self._manifest.serve()
-        if self._invites is not None and self._access is not None:
-            await self._invites.serve()
-            await self._access.write(ADDRESS, self.node.addresses[0].encode())
-            self._keeping_up = asyncio.create_task(self._invites.keep_up())
         await self.roster.publish()
 
     def form(self) -> None:
@@ -203,4 +200,7 @@ class PeerSession:
 
 
 def _no_longer_admitted(why: str) -> UserError:
-    return UserError(f"this peer {why}: to take part again, ask the operator of a listed peer")
+    return UserError(
+        f"this peer {why}: to take part again, ask the operator of a listed peer, and then start this peer with its"
+        " line outerloop join ADDRESS --invite TOKEN, which fetches the operator's decision"
+    )

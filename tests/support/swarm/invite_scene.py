@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from outerloop.swarm.access.admissions import Admission
-from outerloop.swarm.access.invite_register import InviteRegister
+from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invites import Token
-from outerloop.swarm.membership.invite_service import InviteService
+from outerloop.swarm.invites.access_updates import AccessUpdates
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -28,18 +27,25 @@ def admission(of: Token, peer: int = X, *, receiver: int = B, at_s: int = NOW_S,
     return Admission.new(of.binding(id_of(peer)), trust(receiver).signatures, at_s=at_s, number=number)
 
 
+def removal(peer: int = X, *, by: int = B, lifted: bool = False, at_s: int = NOW_S, run: str = RUN) -> Removal:
+    return Removal.new(trust(by).signatures, run=run, peer=id_of(peer), lifted=lifted, at_s=at_s)
+
+
 class Peer:
     """A peer with its register and service. `number`: of its key. `disk` outlives it."""
 
-    def __init__(self, network: MemoryNetwork, number: int, *, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self, network: MemoryNetwork, number: int, *, disk: MemoryDisk | None = None, invites: bool = True
+    ) -> None:
         self.id, self.disk, self.now_s, self.removed = id_of(number), MemoryDisk() if disk is None else disk, NOW_S, ""
         self.transport = MemoryTransport(network, self.id)
         self.trust = self.transport.trust = trust(number, allow=LISTED)
+        self.trust.allow.number = lambda: 0
         self.transport.admission = type(self.transport.admission)(self.trust, member=self.trust.allow.__contains__)
-        self.register = InviteRegister(
-            self.disk, self.trust, run=RUN, on_removed=self.stop, now_s=lambda: float(self.now_s)
+        self.updates = AccessUpdates(
+            self.transport, self.disk, run=RUN, invites=invites, on_removed=self.stop, now_s=lambda: float(self.now_s)
         )
-        self.service = InviteService(self.transport, self.register, run=RUN)
+        self.register = self.updates.register
 
     def stop(self, why: str) -> None:
         self.removed = why

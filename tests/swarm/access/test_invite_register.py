@@ -9,20 +9,19 @@ import msgpack
 import pytest
 
 from outerloop.swarm.access.admissions import Admission, Removal
-from outerloop.swarm.access.invite_register import FUTURE_S, REGISTER, REMOVAL
+from outerloop.swarm.access.invite_register import FUTURE_S
+from outerloop.swarm.access.register_files import REGISTER, REMOVAL, write_removal
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
-from tests.support.swarm.dht_scene import id_of, trust
-from tests.support.swarm.invite_scene import NOW_S, RUN, A, B, C, Peer, X, Y, admission, token
+from tests.support.swarm.dht_scene import id_of
+from tests.support.swarm.gather_scene import MemoryDisk
+from tests.support.swarm.invite_scene import NOW_S, A, B, C, Peer, X, Y, admission, removal, token
 from tests.support.swarm.memory_network import MemoryNetwork
+from tests.support.swarm.virtual_clock import run
 
 
 def peer(number: int = A, like: Peer | None = None) -> Peer:
     return Peer(MemoryNetwork(), number, disk=like.disk if like else None)
-
-
-def removal(peer: int = X, *, by: int = B, lifted: bool = False, at_s: int = NOW_S, run: str = RUN) -> Removal:
-    return Removal.new(trust(by).signatures, run=run, peer=id_of(peer), lifted=lifted, at_s=at_s)
 
 
 def test_an_admitted_peer_may_take_part_also_after_a_restart() -> None:
@@ -112,6 +111,70 @@ def test_removals_by_the_command_are_taken_once() -> None:
     assert asyncio.run(one.register.take_removals()) == [removal(by=A)]
     assert list(one.disk) == [REGISTER] and id_of(X) not in one.trust.allow
     assert asyncio.run(one.register.take_removals()) == []
+
+
+def test_several_removals_of_a_peer_are_one() -> None:
+    one = peer()
+    asyncio.run(one.register.add([admission(token())]))
+    many = [removal(lifted=lifted, at_s=NOW_S + at_s) for at_s, lifted in ((3, False), (1, True), (2, True))]
+    assert one.register.cost(many) == 1
+    assert asyncio.run(one.register.add(many)) == [removal(at_s=NOW_S + 3)]
+    assert one.register.cost([*many, admission(token(run="winter")), admission(token(), Y)]) == 1
+
+
+def test_a_peer_whose_token_another_machine_had_used_before_learns_it() -> None:
+    own, one = peer(Y), token()
+    asyncio.run(own.register.add([admission(one, Y, at_s=NOW_S + 5)]))
+    assert not own.removed
+    asyncio.run(own.register.add([admission(one, X)]))
+    assert own.removed == peer(Y, like=own).removed == "used an invite that another machine had used before"
+
+
+def test_in_a_run_without_invites_only_removals_have_an_effect() -> None:
+    one = peer(A)
+    asyncio.run(one.register.add([admission(token()), removal(C, by=A)]))
+    again = Peer(MemoryNetwork(), A, disk=one.disk, invites=False)
+    assert id_of(X) not in again.trust.allow and not again.trust.allow.lists(id_of(X))
+    assert id_of(C) not in again.trust.allow
+    asyncio.run(again.register.add([removal(C, by=A, lifted=True, at_s=NOW_S + 1)]))
+    assert id_of(X) in peer(A, like=again).trust.allow, "the admissions stay on disk"
+
+
+class SlowDisk(MemoryDisk):
+    async def write(self, name: str, content: bytes) -> None:
+        await asyncio.sleep(0.05 if name == REGISTER else 0)
+        await super().write(name, content)
+
+
+def test_a_removal_lifted_while_it_is_stored_stays_lifted() -> None:
+    async def scene() -> None:
+        one = Peer(MemoryNetwork(), A, disk=SlowDisk())
+        await one.register.add([admission(token())])
+        await write_removal(one.disk, removal(by=A))
+        taking = asyncio.create_task(one.register.take_removals())
+        await asyncio.sleep(0.02)
+        await write_removal(one.disk, removal(by=A, lifted=True, at_s=NOW_S + 1))
+        await taking
+        assert await one.register.take_removals() == [removal(by=A, lifted=True, at_s=NOW_S + 1)]
+        assert id_of(X) in one.trust.allow and list(one.disk) == [REGISTER]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("peer_", [X, C])
+def test_a_removal_made_while_the_run_was_stopped_is_stored(peer_: int) -> None:
+    one = peer(A)
+    asyncio.run(one.register.add([admission(token())]))
+    asyncio.run(write_removal(one.disk, removal(peer_, by=A)))
+    assert asyncio.run(peer(A, like=one).register.take_removals()) == [removal(peer_, by=A)]
+    assert list(one.disk) == [REGISTER] and id_of(peer_) not in peer(A, like=one).trust.allow
+
+
+def test_a_damaged_removal_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    one = peer(A)
+    one.disk[f"{REMOVAL}a"], one.disk[f"{REMOVAL}b"] = b"\x00", msgpack.packb(removal(C, by=A).to_list())
+    assert asyncio.run(one.register.take_removals()) == [removal(C, by=A)]
+    assert "run outerloop expel again" in caplog.text and list(one.disk) == [REGISTER]
 
 
 def test_without_its_issuer_on_the_list_an_admission_is_dropped() -> None:

@@ -10,9 +10,9 @@ import msgpack
 import pytest
 
 from outerloop.swarm.access.admissions import Admission, Removal
-from outerloop.swarm.access.invite_register import packed, parsed
 from outerloop.swarm.access.invites import MAX_RUN, MAX_TOKEN, PREFIX, Binding, Invite, Token, digest_of_list, may_look
-from outerloop.swarm.membership.invite_client import STATEMENT_BYTES
+from outerloop.swarm.access.register_files import packed, parsed
+from outerloop.swarm.invites.invite_client import STATEMENT_BYTES
 from outerloop.swarm.p2p.admission import REQUEST_BYTES
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage
 from tests.support.swarm.dht_scene import id_of, trust

@@ -11,16 +11,16 @@ import pytest
 from outerloop.swarm.access import access_control
 from outerloop.swarm.access.access_control import INVITES, MANIFEST, MAX_VISITORS, ROSTER
 from outerloop.swarm.access.admissions import Removal
-from outerloop.swarm.access.invite_register import REMOVAL
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.access.rate_limits import Rate
-from outerloop.swarm.membership import invite_service
-from outerloop.swarm.membership.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
-from outerloop.swarm.membership.invite_service import AROUND_S
+from outerloop.swarm.access.register_files import packed, write_removal
+from outerloop.swarm.invites import invite_service
+from outerloop.swarm.invites.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
+from outerloop.swarm.invites.invite_service import AROUND_S
 from outerloop.swarm.p2p.framing import Stream, TurnedAway, Unreadable
 from outerloop.swarm.p2p.transport import Request, anybody
 from tests.support.swarm.dht_scene import id_of, trust
-from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, C, Peer, X, Y, admission, token
+from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, C, Peer, X, Y, admission, removal, token
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import run
 
@@ -37,8 +37,7 @@ class Scene:
 
     async def start(self, peers: Sequence[Peer] | None = None) -> None:
         for one in self.peers if peers is None else peers:
-            await one.service.serve()
-            self.keeping = asyncio.create_task(one.service.keep_up())
+            await one.updates.serve([])
 
     async def use(self, one: Token, peer: int, *, receiver: int = B) -> None:
         await use(self.outside, id_of(receiver), one.binding(id_of(peer)))
@@ -105,9 +104,13 @@ def test_peers_that_admitted_two_keys_while_parted_agree_on_the_first() -> None:
         await world.use(one, Y, receiver=B)
         await asyncio.sleep(1)
         assert world.admitting(X) == "AC" and world.admitting(Y) == "B"
+        loser = Peer(world.network, X)
+        await loser.register.add(a.register.peers.shared)
+        await world.start([loser])
         world.network.heal()
         await asyncio.sleep(10 * AROUND_S)
         assert world.admitting(X) == "" and world.admitting(Y) == "ABC"
+        assert loser.removed == "used an invite that another machine had used before"
         assert all(each.register.peers.known == {id_of(X), id_of(Y)} for each in world.peers)
 
     play(scene)
@@ -202,9 +205,9 @@ def test_peers_that_were_away_learn_it_when_they_return() -> None:
     play(scene)
 
 
-def expel(by: Peer, peer: int, *, lifted: bool = False, at_s: int = NOW_S) -> None:
-    removal = Removal.new(by.trust.signatures, run=RUN, peer=id_of(peer), lifted=lifted, at_s=at_s)
-    by.disk[f"{REMOVAL}1"] = msgpack.packb(removal.to_list())
+async def expel(by: Peer, peer: int, *, lifted: bool = False, at_s: int = NOW_S) -> None:
+    signatures = by.trust.signatures
+    await write_removal(by.disk, Removal.new(signatures, run=RUN, peer=id_of(peer), lifted=lifted, at_s=at_s))
 
 
 def test_a_removal_reaches_all_peers_and_the_removed_one_and_can_be_lifted() -> None:
@@ -213,11 +216,11 @@ def test_a_removal_reaches_all_peers_and_the_removed_one_and_can_be_lifted() -> 
         removed = Peer(world.network, X)
         await world.start([removed])
         await asyncio.sleep(1)
-        expel(world.peers[2], X)
+        await expel(world.peers[2], X)
         await asyncio.sleep(2 * AROUND_S)
         assert world.admitting(X) == "" and "was removed" in removed.removed
         assert await refusal(world.use(token(A), X)) == "removed"
-        expel(world.peers[1], X, lifted=True, at_s=NOW_S + 1)
+        await expel(world.peers[1], X, lifted=True, at_s=NOW_S + 1)
         await asyncio.sleep(2 * AROUND_S)
         assert world.admitting(X) == "ABC"
 
@@ -226,11 +229,155 @@ def test_a_removal_reaches_all_peers_and_the_removed_one_and_can_be_lifted() -> 
 
 def test_a_listed_peer_that_one_machine_expels_stays_with_the_others() -> None:
     async def scene(world: Scene) -> None:
-        expel(world.peers[0], C)
+        await expel(world.peers[0], C)
         await asyncio.sleep(5 * AROUND_S)
         assert world.admitting(C) == "BC"
 
     play(scene)
+
+
+@pytest.mark.parametrize("answer", ["refuses", "is silent"])
+def test_a_removal_takes_effect_whatever_a_polled_peer_answers(answer: str) -> None:
+    async def lie(remote: str, request: Request, stream: Stream) -> None:
+        await stream.send_object({"refused": "used"}) if answer == "refuses" else await asyncio.sleep(1000)
+
+    async def scene(world: Scene) -> None:
+        await world.use(token(A), X)
+        await visitor(world.network, X).serve(PROTOCOL, allowed=anybody, handler=lie)
+        await asyncio.sleep(5 * AROUND_S)
+        await expel(world.peers[0], X)
+        await asyncio.sleep(10)
+        assert world.admitting(X) == ""
+        expelled = Peer(world.network, C, disk=world.peers[2].disk)
+        world.network.kill(expelled.id)
+        await world.use(token(A), Y)
+        world.network.cut.clear()
+        await world.start([expelled])
+        await asyncio.sleep(1)
+        assert id_of(Y) in expelled.trust.allow, "the polls go on, too"
+
+    play(scene)
+
+
+def test_a_refused_poll_is_unreadable() -> None:
+    async def scene() -> None:
+        network = MemoryNetwork()
+
+        async def refuse(remote: str, request: Request, stream: Stream) -> None:
+            await stream.send_object({"refused": "used"})
+            await stream.ended()
+
+        await visitor(network, B).serve(PROTOCOL, allowed=anybody, handler=refuse)
+        with pytest.raises(Unreadable):
+            await ask(visitor(network, X), id_of(B), known=b"")
+
+    run(scene())
+
+
+def test_an_invite_for_some_rounds_waits_until_the_receiver_knows_the_round() -> None:
+    async def scene(world: Scene) -> None:
+        allow = world.peers[1].trust.allow
+        allow.number = lambda: None
+        assert await refusal(world.use(token(A, rounds=500), X)) == "starting"
+        await world.use(token(A), Y)
+        allow.number = lambda: 1000
+        await world.use(token(A, rounds=500), X)
+        [last] = [one.last for one in world.peers[1].register.peers.used if one.peer == id_of(X)]
+        assert last == 1499 and id_of(X) in allow
+
+    play(scene)
+
+
+def test_a_repeated_use_shows_only_what_is_about_its_own_peer() -> None:
+    async def scene(world: Scene) -> None:
+        of_x = token(A).binding(id_of(X))
+        await use(world.outside, id_of(B), of_x)
+        first = await use(world.outside, id_of(B), token(A).binding(id_of(Y)))
+        assert {one.peer for one in first} == {id_of(X), id_of(Y)}
+        again = await use(visitor(world.network, 21), id_of(B), of_x)
+        assert [one.peer for one in again] == [id_of(X)]
+
+    play(scene)
+
+
+def test_what_a_poll_brings_is_not_told_to_others() -> None:
+    async def scene() -> None:
+        network = MemoryNetwork()
+        a, b, c = (Peer(network, number) for number in (A, B, C))
+        known = [admission(token(A), 100 + number) for number in range(40)]
+        for one in (b, c):
+            await one.register.add(known)
+            await one.updates.serve([])
+        await asyncio.sleep(1)
+        before = network.opened
+        await a.updates.serve([])
+        await asyncio.sleep(1)
+        assert len(a.register.peers.used) == 40
+        assert network.opened - before <= 2, "one poll of each other peer"
+
+    run(scene())
+
+
+class Liar:
+    """A listed peer that answers each poll with ever later statements that a peer may take part again."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.polls, self.at_s = 0, 0
+        self.transport = visitor(network, B)
+
+    async def serve(self) -> None:
+        await self.transport.serve(PROTOCOL, allowed=anybody, handler=self.lie)
+
+    async def lie(self, remote: str, request: Request, stream: Stream) -> None:
+        if "known" not in request:
+            return
+        self.polls += 1
+        await stream.send_object({"count": 50})
+        for _ in range(50):
+            self.at_s += 1
+            await stream.send(msgpack.packb(packed(removal(X, by=B, lifted=True, at_s=self.at_s))))
+        await stream.ended()
+
+
+def test_a_member_that_answers_polls_with_many_statements_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invite_service, "STATEMENTS", Rate(burst=3, per_s=0))
+
+    async def scene() -> None:
+        network = MemoryNetwork()
+        a, liar = Peer(network, A), Liar(network)
+        await a.register.add([admission(token())])
+        await liar.serve()
+        await a.updates.serve([])
+        before = network.opened
+        await asyncio.sleep(100 * AROUND_S)
+        assert liar.polls == 3 and a.register.peers.removals[id_of(X)].at_s == 150
+        assert a.trust.refusals.of_kind["requests"] > 3 and network.opened - before < 300
+
+    run(scene())
+
+
+def test_few_statements_are_sent_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invite_service, "MAX_SENDING", 2)
+    receiving, most = 0, 0
+
+    async def receive(remote: str, request: Request, stream: Stream) -> None:
+        nonlocal receiving, most
+        receiving += 1
+        most = max(most, receiving)
+        await asyncio.sleep(1)
+        receiving -= 1
+
+    async def scene() -> None:
+        network = MemoryNetwork()
+        a = Peer(network, A)
+        for number in (B, C):
+            await visitor(network, number).serve(PROTOCOL, allowed=anybody, handler=receive)
+        assert a.updates.service is not None
+        a.updates.service.tell([admission(token(A), 100 + number) for number in range(5)])
+        await asyncio.sleep(20)
+        assert most == 2
+
+    run(scene())
 
 
 @pytest.mark.parametrize("limit", ["STATEMENTS", "STATEMENTS_OF_STRANGERS"])

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgpack
 
 from outerloop.swarm.access.access_control import INVITES
-from outerloop.swarm.access.invite_register import MAX_ROWS, Statement, packed, parsed
 from outerloop.swarm.access.invites import Binding, Token
+from outerloop.swarm.access.register_files import MAX_ROWS, Statement, packed, parsed
 from outerloop.swarm.p2p.framing import Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport
 from outerloop.swarm.timeouts import HISTORY_S, SEND_S, VIEW_S, limit
@@ -48,13 +48,13 @@ async def look(transport: Transport, receiver: str, token: Token, *, peer: str) 
 
 
 async def use(transport: Transport, receiver: str, binding: Binding) -> list[Statement]:
-    """Use an invite for the peer named in `binding`. Return all admissions and removals of the run, not checked.
+    """Use an invite for the peer named in `binding`. Return the admissions and removals in the answer, not checked.
 
     Raises InviteRefused, or BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
     async with limit(HISTORY_S), transport.open_stream(receiver, PROTOCOL) as stream:
         await stream.send_object({"use": binding.to_list()})
-        return await _receive_all(stream)
+        return await _receive_all(_accepted(await stream.receive_object()), stream)
 
 
 async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statement]:
@@ -64,7 +64,7 @@ async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statemen
     """
     async with limit(HISTORY_S), transport.open_stream(peer, PROTOCOL) as stream:
         await stream.send_object({"known": known})
-        return await _receive_all(stream)
+        return await _receive_all(await stream.receive_object(), stream)
 
 
 async def tell(transport: Transport, peer: str, statement: Statement) -> None:
@@ -79,8 +79,7 @@ def digest_of(statements: Iterable[Statement]) -> bytes:
     return hashlib.sha256(msgpack.packb([packed(one) for one in statements])).digest()
 
 
-async def _receive_all(stream: Stream) -> list[Statement]:
-    answer = _accepted(await stream.receive_object())
+async def _receive_all(answer: Request, stream: Stream) -> list[Statement]:
     try:
         count = checked_int(answer.get("count"), "the number of statements", maximum=MAX_ROWS)
         return [parsed(unpacked(await stream.receive(at_most=STATEMENT_BYTES), "a statement")) for _ in range(count)]

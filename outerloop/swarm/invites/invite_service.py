@@ -7,7 +7,8 @@
 
 The first two are for machines that are not in the run yet. After a look, the asking peer may read the roster and the
 run manifest. A use names the peer to admit: this peer, which must be listed, signs that it received the binding, stores
-the admission, and sends it to the other peers. A repeated use for the same peer is answered with the same admission.
+the admission, and sends it to the other peers. A repeated use for the same peer is answered with the statements about
+this peer alone, because everybody in the run has seen its binding and could send it again.
 Only peers that may take part are answered the third. `known`: sha256 of the asking peer's statements; if it knows the
 same ones, none are sent. Anybody may tell: the statements prove themselves (invite_register.py).
 
@@ -25,11 +26,12 @@ import msgpack
 
 from outerloop.swarm.access.access_control import INVITES
 from outerloop.swarm.access.admissions import Admission
-from outerloop.swarm.access.invite_register import InviteRegister, Statement, packed, parsed
+from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invited_peers import MAX_ADMISSIONS, MAX_PER_ISSUER
 from outerloop.swarm.access.invites import Binding, Invite, may_look
 from outerloop.swarm.access.rate_limits import Budget, Rate, loop_s
-from outerloop.swarm.membership.invite_client import PROTOCOL, ask, digest_of, tell
+from outerloop.swarm.access.register_files import Statement, packed, parsed
+from outerloop.swarm.invites.invite_client import PROTOCOL, ask, digest_of, tell
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
@@ -40,11 +42,15 @@ AROUND_S = 10.0
 """Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
 STATEMENTS, STATEMENTS_OF_STRANGERS = Rate(burst=64, per_s=1), Rate(burst=64, per_s=4)
 """Rate limits for the statements that other peers tell: per peer, and in total for all peers that may not take part.
-Each takes up to 1 ms and, if it is new and valid, a write and a message to all peers."""
+Each takes up to 1 ms and, if it is new and valid, a write and a message to all peers. The first also limits the new
+statements in the answers of one peer to polls: one with more is accepted, but the next ones wait until it is paid."""
+MAX_SENDING = 16
+"""Maximum number of statements that are being sent at the same time."""
+TOO_MANY = "sent too many statements about invited peers"
 
 
 class InviteService(RpcService):
-    """Accepts invites, and keeps the register up to date. Only for a run with an allow-list."""
+    """Accepts invites, and keeps the register up to date. Only for a run with an allow-list and exchange.invites."""
 
     service = INVITES
 
@@ -52,19 +58,21 @@ class InviteService(RpcService):
         super().__init__(transport, run=run)
         self._protocol = PROTOCOL
         self._register, self._run, self._trust = register, run, transport.trust
-        self._told = Budget(STATEMENTS, STATEMENTS_OF_STRANGERS, is_member=self._trust.allow.__contains__, now_s=loop_s)
-        self._using = asyncio.Lock()
+        self._told, self._polled = (
+            Budget(STATEMENTS, STATEMENTS_OF_STRANGERS, is_member=self._trust.allow.__contains__, now_s=loop_s)
+            for _ in range(2)
+        )
+        self._using, self._slots = asyncio.Lock(), asyncio.Semaphore(MAX_SENDING)
         self._random = random.Random(transport.peer_id)
         self._sending = BackgroundTasks()
 
     async def keep_up(self) -> None:
-        """Poll all peers, then one random peer at a time, and take removals by `outerloop expel`, until cancelled."""
+        """Poll all peers, then one random peer at a time, until cancelled."""
         polled: Sequence[str] = self._others()
-        self._tell([one for one in self._register.peers.used if one.peer == self._transport.peer_id])
+        self.tell([one for one in self._register.peers.used if one.peer == self._transport.peer_id])
         while True:
             await asyncio.gather(*map(self._poll, polled))
             await asyncio.sleep(AROUND_S)
-            self._tell(await self._register.take_removals())
             others = self._others()
             polled = [self._random.choice(others)] if others else []
 
@@ -84,6 +92,8 @@ class InviteService(RpcService):
             return "removed"
         if user := peers.user_of(invite):
             return "" if user == peer else "used"
+        if invite.rounds and allow.number() is None:
+            return "starting"
         if self._register.now_s() > invite.expires_s:
             return "expired"
         full = peers.number_by(invite.issuer) >= MAX_PER_ISSUER or len(peers.admissions) >= MAX_ADMISSIONS
@@ -96,10 +106,11 @@ class InviteService(RpcService):
             elif "use" in request:
                 await self._answer_use(remote, Binding.from_list(request["use"]), stream)
             elif "tell" in request:
-                await self._receive(remote, [parsed(request["tell"])])
+                await self._receive(remote, parsed(request["tell"]))
                 return
             elif remote in self._trust.allow:
-                await self._send_all(stream, known=request.get("known"))
+                shared = self._register.peers.shared
+                await self._send([] if request.get("known") == digest_of(shared) else shared, stream)
             else:
                 await stream.turn_away()
                 return
@@ -123,56 +134,75 @@ class InviteService(RpcService):
             why = self.objection(binding.invite, peer=binding.peer)
             if not why and not binding.is_signed(self._trust.signatures):
                 why = "issuer"
-            if not why and not self._register.peers.user_of(binding.invite):
+            known = not why and self._register.peers.user_of(binding.invite)
+            if not why and not known:
                 await self._admit(binding)
-        await (self._refuse(remote, why, stream) if why else self._send_all(stream))
+        if why:
+            await self._refuse(remote, why, stream)
+        else:
+            await self._send(self._register.peers.about(binding.peer) if known else self._register.peers.shared, stream)
 
     async def _admit(self, binding: Binding) -> None:
-        at_s, number = int(self._register.now_s()), self._trust.allow.number()
+        at_s, number = int(self._register.now_s()), self._trust.allow.number() or 0
         admission = Admission.new(binding, self._trust.signatures, at_s=at_s, number=number)
-        self._tell(await self._register.add([admission]))
+        self.tell(await self._register.add([admission]))
 
     async def _refuse(self, remote: str, why: str, stream: Stream) -> None:
         self._trust.refusals.note("outsiders", remote, f"showed an invite that is not accepted: {why}")
         await stream.send_object({"refused": why})
 
-    async def _send_all(self, stream: Stream, *, known: object = None) -> None:
-        shared = self._register.peers.shared
-        rows = [] if known == digest_of(shared) else [msgpack.packb(packed(one)) for one in shared]
-        await stream.send_object({"count": len(rows)})
-        for one in rows:
-            await stream.send(one)
+    async def _send(self, statements: Sequence[Statement], stream: Stream) -> None:
+        await stream.send_object({"count": len(statements)})
+        for one in statements:
+            await stream.send(msgpack.packb(packed(one)))
 
-    async def _receive(self, remote: str, statements: Sequence[Statement]) -> None:
-        """Accept statements from a peer, and send the new ones to the other peers."""
+    async def _receive(self, remote: str, statement: Statement) -> None:
+        """Accept a statement that a peer has sent and, if it is new, send it to the other peers."""
         if lacking := self._told.spend(remote):
-            self._trust.refusals.note("requests", lacking, "sent too many statements about invited peers")
+            self._trust.refusals.note("requests", lacking, TOO_MANY)
             return
-        try:
-            self._tell(await self._register.add(statements), received_from=remote)
-        except MalformedMessage as error:
-            self._trust.refusals.note("requests", remote, str(error))
+        self.tell(await self._add(remote, [statement]), received_from=remote)
 
     async def _poll(self, peer: str) -> None:
+        """Ask a peer for its statements. The new ones are sent only to the peers that they stop: others ask as well."""
+        if lacking := self._polled.lacking(peer):
+            self._trust.refusals.note("requests", lacking, TOO_MANY)
+            return
         try:
             statements = await ask(self._transport, peer, known=digest_of(self._register.peers.shared))
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("could not ask %s for the invited peers: %s", peer, error)
             return
-        await self._receive(peer, statements)
+        self._polled.charge(peer, self._register.cost(statements))
+        for one in await self._add(peer, statements):
+            self._start_sending(one, self._register.peers.stopped_by(one))
 
-    def _tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:
-        """Send statements to all other peers, and to the peers that they are about, in the background.
+    async def _add(self, remote: str, statements: Sequence[Statement]) -> list[Statement]:
+        """Accept statements from a peer, and return the new ones."""
+        try:
+            return await self._register.add(statements)
+        except MalformedMessage as error:
+            self._trust.refusals.note("requests", remote, str(error))
+            return []
 
-        A removed peer learns from its own removal that it must stop.
+    def tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:
+        """Send statements to all other peers, and to the peers that they stop, in the background.
+
+        A removed peer learns from its own removal that it must stop, and one whose token another machine had used
+        before, from the earlier admission.
         """
         for statement in filter(self._register.is_shared, statements):
-            for peer in {*self._others(), statement.peer} - {received_from, self._transport.peer_id}:
-                self._sending.start(self._send(peer, statement))
+            stopped = self._register.peers.stopped_by(statement)
+            self._start_sending(statement, {*self._others(), *stopped} - {received_from})
 
-    async def _send(self, peer: str, statement: Statement) -> None:
+    def _start_sending(self, statement: Statement, peers: Iterable[str]) -> None:
+        for peer in {*peers} - {self._transport.peer_id}:
+            self._sending.start(self._tell(peer, statement))
+
+    async def _tell(self, peer: str, statement: Statement) -> None:
         try:
-            await tell(self._transport, peer, statement)
+            async with self._slots:
+                await tell(self._transport, peer, statement)
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s did not receive a statement about %s: %s", peer, statement.peer, error)
 

@@ -1,0 +1,71 @@
+"""Keep the allow-list of a running peer up to date: removals by `outerloop expel`, and invites if the run has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from outerloop.swarm.access.invite_register import InviteRegister
+from outerloop.swarm.access.register_files import ADDRESS
+from outerloop.swarm.invites.invite_service import InviteService
+from outerloop.swarm.p2p.network_thread import BackgroundTasks
+from outerloop.swarm.p2p.transport import Transport
+from outerloop.swarm.storage import Disk
+
+logger = logging.getLogger(__name__)
+TAKE_S = 5.0
+"""Pause between two checks for removals by `outerloop expel`."""
+
+
+class AccessUpdates:
+    """The register of a run with an allow-list and, if `invites`, the service that accepts invites.
+
+    `on_removed` is called with the reason when this peer itself may no longer take part. `now_s`: clock, Unix time.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        disk: Disk,
+        *,
+        run: str,
+        invites: bool,
+        on_removed: Callable[[str], None],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._disk = disk
+        self.register = InviteRegister(
+            disk, transport.trust, run=run, invites=invites, on_removed=on_removed, now_s=now_s
+        )
+        self.service = InviteService(transport, self.register, run=run) if invites else None
+        self._tasks = BackgroundTasks()
+
+    async def serve(self, addresses: Sequence[str]) -> None:
+        """Take the removals that were written while this peer was off, and start. `addresses`: of this peer."""
+        await self._take_removals()
+        await self._disk.write(ADDRESS, "\n".join(addresses).encode())
+        if self.service is not None:
+            await self.service.serve()
+            self._tasks.start(_logged(self.service.keep_up()))
+        self._tasks.start(_logged(self._keep_taking()))
+
+    async def _keep_taking(self) -> None:
+        while True:
+            await asyncio.sleep(TAKE_S)
+            await self._take_removals()
+
+    async def _take_removals(self) -> None:
+        new = await self.register.take_removals()
+        if self.service is not None:
+            self.service.tell(new)
+
+
+async def _logged(loop: Coroutine[Any, Any, None]) -> None:
+    """Run a loop that does not return, and log the error that ends it."""
+    try:
+        await loop
+    except Exception:
+        logger.exception("the list of invited and removed peers is no longer kept up to date: restart this peer")
