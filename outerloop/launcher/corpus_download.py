@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from outerloop.config.run_directory import identity_file
 from outerloop.exchange.swarm_waiting import progress_to
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.corpus import download as from_peers
-from outerloop.swarm.corpus.folder import INDEX, CorpusFolder
+from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, Tell, ignore, read_or_none
 from outerloop.swarm.membership.roster import read_roster
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
@@ -28,7 +28,7 @@ Sources = AbstractContextManager[tuple[ObserverNode, list[str]]]
 """A connected node that takes no part in the run, and the ids of the peers to download from."""
 
 
-def fetch_index(config: DictConfig, sources: Sources | None = None) -> None:
+def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell = ignore) -> None:
     """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
 
     `sources`: peers to ask, instead of those in `source_peers`. Raises UserError if no peer sends the index, or if this
@@ -37,23 +37,25 @@ def fetch_index(config: DictConfig, sources: Sources | None = None) -> None:
     path = shared_corpus(config)
     if path is None:
         return
-    if not (Path(path) / INDEX).exists():
+    if read_or_none(Path(path) / INDEX) is None:
         with sources or source_peers(config) as (node, peers):
             index = result_of(node, from_peers.fetch_index(node, Path(path).name, peers, run=run_id(config)))
-        CorpusFolder.create(Path(path), index)
+        CorpusFolder.create(Path(path), index, tell)
     refuse_download(CorpusFolder.open(Path(path)), max_gb=config.corpus.max_gb)
 
 
-def download(config: DictConfig, tell: Callable[[str], None]) -> None:
+def download(config: DictConfig, tell: Tell) -> None:
     """Download what this machine does not have of the run's corpus. Raises UserError if that fails."""
-    fetch_index(config)
+    fetch_index(config, tell=tell)
     folder = CorpusFolder.open(Path(str(shared_corpus(config))))
-    with folder.writing():
-        if not folder.missing():
-            return
-        progress = progress_to(tell, what=f"corpus {folder.index.name}")
+    what = f"corpus {folder.index.name}"
+
+    def fetch() -> None:
+        progress = progress_to(tell, what=what)
         with source_peers(config) as (node, peers):
             result_of(node, from_peers.fetch_shards(node, folder, peers, run=run_id(config), progress=progress))
+
+    folder.complete(fetch, tell, progress_to(tell, what=what, done="checked"))
 
 
 def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:

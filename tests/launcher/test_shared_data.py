@@ -89,6 +89,10 @@ def test_a_machine_downloads_the_corpus_from_two_peers_with_one_address(
     for corpus in (instantiate(joining.data), instantiate(organizer.data)):
         ours, theirs = (x.stream(rank=1, size=3, batch=8, seq_len=256, seed=5) for x in (corpus, own))
         assert all(torch.equal(ours.next(), theirs.next()) for _ in range(20))
+    damaged = folder.file(folder.index.shards[0])
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    prepare(joining, told.append)
+    assert f"{damaged} was damaged: removed" in told and not folder.damaged(folder.index.shards)
     peers[0].abort()
     peers[1].abort()
     prepare(joining, told.append)  # all is there: no peer is needed
