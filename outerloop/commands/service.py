@@ -16,6 +16,8 @@ STOP_S = 180
 """Seconds that a stopped command has to save its state: more than supervisor.ANSWER_S + SAVE_S."""
 RESTART_S = 30
 """Seconds until a command that failed is started again, for example because the network was not up yet."""
+CORPUS_IN_VOLUME = "/work/runs/corpus"
+"""Folder of the training data that a container downloads from peers, in its volume, so that it is downloaded once."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 """Arguments that systemd reads as they are."""
 
@@ -74,6 +76,8 @@ def service_text(options: argparse.Namespace, arguments: Sequence[str], *, name:
     if options.docker:
         if any(argument.startswith(("run_dir=", "--run-dir")) for argument in arguments):
             raise UserError("--docker keeps all results in the volume outerloop-runs: leave out the run folder")
+        if arguments[0] == "join" and not any(argument.startswith("corpus.folder=") for argument in arguments):
+            arguments.append(f"corpus.folder={CORPUS_IN_VOLUME}")
         return DOCKER.format(name=name, stop_s=STOP_S, command=shlex.join(arguments))
     command = [sys.executable, "-m", "outerloop", *arguments]
     return UNIT.format(

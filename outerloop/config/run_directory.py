@@ -129,6 +129,35 @@ def open_run(config: DictConfig) -> RunDir:
         raise
 
 
+def finished_run(config: DictConfig) -> RunDir | None:
+    """Return the run directory, locked, if its run is finished; None if there is no run, or training must continue.
+
+    This needs no data: with corpus.share, the data of the saved run is not compared, because the hash of this machine's
+    data is not known yet. Raises UserError if another process uses the directory, or if it contains a run with
+    different settings.
+    """
+    path = Path(config.run_dir or "")
+    if not config.run_dir or not (path / "config.yaml").exists():
+        return None
+    run, lock = None, lock_directory(path)
+    try:
+        compared = config.copy()
+        if config.corpus.share is not None:
+            compared.data = OmegaConf.load(path / "config.yaml").data
+        earlier = refuse_other_run(path, compared)
+        if is_finished(path, config, earlier):
+            run = claim(path, config, earlier, lock, resumed=True)
+    finally:
+        if run is None:
+            unlock(lock)
+    return run
+
+
+def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
+    """Return whether a run directory contains a finished run that has all rounds of `config`."""
+    return (path / "summary.json").exists() and config.rounds <= earlier.rounds
+
+
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
     """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
@@ -136,14 +165,13 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)
-    extended = config.rounds > earlier.rounds
-    if (path / "summary.json").exists() and not extended:
+    if is_finished(path, config, earlier):
         return RunDir(path, None, True, [], lock)
     (path / "summary.json").unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]
-    if extended:
+    if config.rounds > earlier.rounds:
         notes.append(
             f"extended from {earlier.rounds} to {config.rounds} rounds; learning rates now follow the longer run"
         )

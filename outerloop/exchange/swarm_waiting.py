@@ -58,18 +58,20 @@ class PatientPending(SwarmPending):
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 
 
-def progress_to(on_status: OnStatus, *, what: str = "state of the run") -> Callable[[int, int], None]:
-    """Return a callback that takes (bytes received, total bytes) and reports progress at intervals.
+def progress_to(
+    on_status: OnStatus, *, what: str = "state of the run", done: str = "received"
+) -> Callable[[int, int], None]:
+    """Return a callback that takes (bytes done, total bytes) and reports progress at intervals.
 
-    `what`: name of the content.
+    `what`: name of the content. `done`: what is done with it.
     """
     reported_s = time.monotonic()
 
-    def progress(received: int, size: int) -> None:
+    def progress(amount: int, size: int) -> None:
         nonlocal reported_s
-        if received == size or time.monotonic() - reported_s > TELL_S:
+        if amount == size or time.monotonic() - reported_s > TELL_S:
             reported_s = time.monotonic()
-            on_status(f"{what}: {received / 1e6:.1f} of {size / 1e6:.1f} MB received")
+            on_status(f"{what}: {amount / 1e6:.1f} of {size / 1e6:.1f} MB {done}")
 
     return progress
 

@@ -1,6 +1,6 @@
 """Define the events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, ready, step, round, eval, sample, saved, done. Field names include units (wait_s).
+"event" is one of status, ready, state, step, round, eval, sample, saved, done. Field names include units (wait_s).
 """
 
 from __future__ import annotations

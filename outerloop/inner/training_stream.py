@@ -32,7 +32,7 @@ def make_stream(
         outer: the outer loop, which knows the last landed round.
         assignment: "by_worker" or "by_round", as in train.yaml.
         seed: the run's seed.
-        batch: sequences per micro-batch of the whole island.
+        batch: sequences per batch of the whole island.
     """
     if assignment == "by_worker":
         order = order_seed(exchange, seed)

@@ -6,7 +6,7 @@ All ranks of an island run this code together; only the first rank emits events.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import RoundReport
-from outerloop.exchange_protocols import late_joiner
+from outerloop.exchange_protocols import landed_commit, late_joiner
 from outerloop.inner.events import Event, round_fields, status_lines
 from outerloop.inner.run_totals import RunTotals
 from outerloop.inner.stop_point import StopPoint
@@ -67,6 +67,7 @@ class Worker:
         self.ranks = trainer.ranks
         self.lanes = trainer.ranks if outer.island.is_sharded else ALONE
         self.totals = RunTotals(exchange, self.lanes)
+        self.commit = ""
         self.consecutive_failures = 0
         self.save_pending = False
         self.divergence = ""
@@ -86,6 +87,7 @@ class Worker:
             self.resume(self.settings.resume_step)
         if late_joiner(self.exchange):
             self.outer.find_others()
+            self.emit_downloaded_state()
         else:
             self.agree_on_start()
         if self.step == 0:
@@ -99,6 +101,7 @@ class Worker:
             self.emit_step(report)
             for landed in report.rounds:
                 self.after_round(landed, newest=landed is report.rounds[-1])
+            self.emit_downloaded_state(report.rounds)
             self.save_when_due()
         self.finish()
         slow_hash = f"{self.outer.slow_hash:016x}"
@@ -116,6 +119,16 @@ class Worker:
             if self.ranks.size == 1:
                 self.save()
             raise
+
+    def emit_downloaded_state(self, landed: Sequence[RoundReport] = ()) -> None:
+        """Emit the last commit that the state of this worker contains, if it has not reached it by landing rounds.
+
+        Call this after each inner step, with the rounds that landed since the last call.
+        """
+        commit = landed_commit(self.exchange).hex()
+        if commit not in (self.commit, *(report.commit for report in landed)):
+            self.emit("state", commit=commit)
+        self.commit = commit
 
     def agree_on_start(self) -> None:
         """Check that most peers start from the same position, and give them equal weights (initial_state.py).

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,11 @@ from outerloop.config.run_directory import identity_file
 from outerloop.exchange.swarm_waiting import progress_to
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.corpus import download as from_peers
-from outerloop.swarm.corpus.folder import INDEX, CorpusFolder
-from outerloop.swarm.membership.roster import read_roster
+from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, Tell, ignore, read_or_none
+from outerloop.swarm.membership.known_addresses import addresses_of
+from outerloop.swarm.membership.listed_roster import ListedRoster
+from outerloop.swarm.membership.roster import parsed, read_roster
+from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import DHT_S, OPEN_S
@@ -28,7 +32,7 @@ Sources = AbstractContextManager[tuple[ObserverNode, list[str]]]
 """A connected node that takes no part in the run, and the ids of the peers to download from."""
 
 
-def fetch_index(config: DictConfig, sources: Sources | None = None) -> None:
+def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell = ignore) -> None:
     """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
 
     `sources`: peers to ask, instead of those in `source_peers`. Raises UserError if no peer sends the index, or if this
@@ -37,23 +41,25 @@ def fetch_index(config: DictConfig, sources: Sources | None = None) -> None:
     path = shared_corpus(config)
     if path is None:
         return
-    if not (Path(path) / INDEX).exists():
+    if read_or_none(Path(path) / INDEX) is None:
         with sources or source_peers(config) as (node, peers):
             index = result_of(node, from_peers.fetch_index(node, Path(path).name, peers, run=run_id(config)))
-        CorpusFolder.create(Path(path), index)
+        CorpusFolder.create(Path(path), index, tell)
     refuse_download(CorpusFolder.open(Path(path)), max_gb=config.corpus.max_gb)
 
 
-def download(config: DictConfig, tell: Callable[[str], None]) -> None:
+def download(config: DictConfig, tell: Tell) -> None:
     """Download what this machine does not have of the run's corpus. Raises UserError if that fails."""
-    fetch_index(config)
+    fetch_index(config, tell=tell)
     folder = CorpusFolder.open(Path(str(shared_corpus(config))))
-    with folder.writing():
-        if not folder.missing():
-            return
-        progress = progress_to(tell, what=f"corpus {folder.index.name}")
+    what = f"corpus {folder.index.name}"
+
+    def fetch() -> None:
+        progress = progress_to(tell, what=what)
         with source_peers(config) as (node, peers):
             result_of(node, from_peers.fetch_shards(node, folder, peers, run=run_id(config), progress=progress))
+
+    folder.complete(fetch, tell, progress_to(tell, what=what, done="checked"))
 
 
 def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
@@ -71,9 +77,9 @@ def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
 def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]:
     """Yield a node that takes no part in the run, and the ids of the peers to download from.
 
-    These are the initial peers, and in an open run all others of its roster. In a run with an allow-list, whose peers
-    serve no DHT, the node has the key of this machine's first worker. Raises UserError if there is no initial peer, or
-    if none answers.
+    These are the initial peers, and all others of the run's roster. In a run with an allow-list, whose peers serve no
+    DHT, the node has the key of this machine's first worker. Raises UserError if there is no initial peer, or if none
+    answers.
     """
     addresses = initial_peers(config)
     if not addresses:
@@ -85,7 +91,8 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
     if config.exchange.allow:
         with visit(identity_path=ensure_identity(identity_file(Path(config.run_dir), 0))) as node:
             dial_any(node, addresses)
-            yield node, initial
+            others = listed_others(node, initial, run_id(config))
+            yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
         return
     with visit(initial_peers=addresses) as node:
         seen = node.call(read_roster(node.dht, run_id(config)), timeout_s=2 * DHT_S)
@@ -95,16 +102,40 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
 
 def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
     """Connect to all of these peers that can be reached. Raises UserError if none can."""
-    failures = []
-    for address in addresses:
-        try:
-            node.call(node.dial(address), timeout_s=2 * OPEN_S)
-        except Unreachable as error:
-            failures.append(f"{address}: {error}")
-    if len(failures) == len(addresses):
+    results = node.call(dial_all(node, addresses), timeout_s=2 * OPEN_S)
+    if all(isinstance(result, Unreachable) for result in results):
         raise UserError(
-            f"no initial peer can be reached ({failures[0]}): check exchange.initial_peers and your network"
+            f"no initial peer can be reached ({addresses[0]}: {results[0]}): check exchange.initial_peers and your"
+            " network"
         )
+
+
+def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> list[str]:
+    """Connect to the peers of a run with an allow-list, and return the ids of those that can be reached.
+
+    `peers`: connected peers (ids). The first one that answers sends the roster, as to a read-only observer.
+    """
+    roster = ListedRoster(node, node.records, run=run)
+    for peer in peers:
+        with suppress(Unreachable, BrokenStream, TimeoutError):
+            found = parsed(node.call(roster.read_through(peer), timeout_s=4 * OPEN_S))
+            addresses = addresses_of(record for record, age_s in found if record.peer_id not in (node.peer_id, *peers))
+            return [
+                peer for peer in node.call(dial_all(node, addresses), timeout_s=2 * OPEN_S) if isinstance(peer, str)
+            ]
+    return []
+
+
+async def dial_all(node: ObserverNode, addresses: Iterable[str]) -> list[str | Unreachable]:
+    """Connect to all of these addresses at the same time. Return the id of each peer, or why it cannot be reached."""
+
+    async def dial(address: str) -> str | Unreachable:
+        try:
+            return await node.dial(address)
+        except Unreachable as error:
+            return error
+
+    return await asyncio.gather(*map(dial, addresses))
 
 
 def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:

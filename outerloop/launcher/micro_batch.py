@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from os import environ
+from pathlib import Path
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -40,6 +41,13 @@ ON_DEVICE = (*IN_TRIAL, "inner optimizer")
 """Components of memory that are on the GPU with state_device=cpu, too."""
 ADVICE = "close other programs, or train on a machine with more memory"
 BY_HAND = "set inner.micro_batch to a number of sequences"
+
+
+def saved(config: DictConfig) -> int | None:
+    """Return the number of sequences per pass of the run in run_dir, or None if there is no run or no number."""
+    file = Path(config.run_dir or "") / "config.yaml"
+    number = OmegaConf.select(OmegaConf.load(file), "inner.micro_batch") if config.run_dir and file.exists() else None
+    return number if isinstance(number, int) else None
 
 
 def choose(config: DictConfig) -> int:

@@ -39,7 +39,7 @@ def share(config: DictConfig, tell: Tell) -> None:
             " data=text, data=tokens or data=stdlib, or leave corpus.share out"
         )
     tell(f"corpus {config.corpus.share}: computing its hash")
-    folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder)
+    folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder, tell=tell)
     config.data = OmegaConf.load(config_dir() / "data" / "shared.yaml")
     config.data.sha256, config.data.tokenizer = folder.path.name, data.get("tokenizer")
     config.corpus.share = None

@@ -1,4 +1,4 @@
-"""`outerloop train`: check the settings, lock the run directory, start the workers, and write the results."""
+"""`outerloop train`: report a finished run; else bring the data, check the settings, train, and write the results."""
 
 from __future__ import annotations
 
@@ -55,20 +55,34 @@ def train(
     """
     refuse_missing_packages()
     console, sinks = Console(), make_sinks(config)
-    shared_data.prepare(config, partial(print_line, console))
-    part_checks.limit_payloads(config, part_checks.check_parts(config))
-    add_manifest(config)
-    if config.inner.get("micro_batch") == "auto":
-        config.inner.micro_batch = choose_micro_batch(config, console)
-    with closing(run_directory.open_run(config)) as run:
+    run = run_directory.finished_run(config)
+    if run is None:
+        prepare(config, console)
+        run = run_directory.open_run(config)
+    with closing(run):
         if not run.finished:
             typed_options.write(run.path, overrides)
         return train_in(config, run, console, sinks, make_pool or POOLS[config.workers_as], show_address)
 
 
+def prepare(config: DictConfig, console: Console) -> None:
+    """Bring the data to this machine, check the settings, and complete them.
+
+    Raises UserError if the data cannot be had, or if the settings are invalid.
+    """
+    shared_data.prepare(config, partial(print_line, console))
+    part_checks.limit_payloads(config, part_checks.check_parts(config))
+    add_manifest(config)
+    if config.inner.get("micro_batch") == "auto":
+        config.inner.micro_batch = choose_micro_batch(config, console)
+
+
 def choose_micro_batch(config: DictConfig, console: Console) -> int:
-    """Return the number of sequences per pass that fit in this machine's memory, and print it."""
-    chosen = micro_batch.choose(config)
+    """Return the number of sequences per pass that fit in this machine's memory, and print it.
+
+    A resumed run keeps its number, because another one would change the last bits of the gradients.
+    """
+    chosen = micro_batch.saved(config) or micro_batch.choose(config)
     line = f"{chosen} of {config.inner.batch} sequences per forward and backward pass (inner.micro_batch=auto)"
     console.print(line, highlight=False, soft_wrap=True)
     return chosen

@@ -42,7 +42,10 @@ def test_a_volunteer_joins_after_a_reboot_without_being_asked(capsys: pytest.Cap
     command = shlex.split(unit(capsys.readouterr().out)["Service"]["ExecStart"])
     assert command[3:] == ["join", ADDRESS, "threads=2", "--yes"]
     assert join.main([ADDRESS, "--docker", "--yes"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith(f"outerloop join {ADDRESS} --yes")
+    kept = "corpus.folder=/work/runs/corpus"
+    assert capsys.readouterr().out.rstrip().endswith(f"outerloop join {ADDRESS} --yes {kept}")
+    assert join.main([ADDRESS, "--docker", "--yes", "corpus.folder=/data"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"outerloop join {ADDRESS} --yes corpus.folder=/data")
 
 
 def test_the_docker_command_uses_the_network_of_the_machine_and_keeps_the_results(

@@ -142,6 +142,25 @@ def test_a_token_id_beyond_the_vocabulary_is_refused_before_anything_is_publishe
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("wrong", [256, -1])
+def test_a_token_id_that_does_not_fit_is_refused_instead_of_stored_as_another(wrong: int, tmp_path: Path) -> None:
+    train, val = np.array([0, 255, 7]), np.array([1, wrong])
+    own = SimpleNamespace(vocab_size=256, tokenizer_identity="", tokens=lambda: (train, val))
+    with pytest.raises(UserError, match=f"token ids from .*{wrong}.* vocabulary size 256"):
+        publish(own, name="books", folder=str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_damaged_shard_is_published_again(tmp_path: Path) -> None:
+    own = token_files(tmp_path, val=False)
+    folder = publish(own, name="books", folder=str(tmp_path / "cache"))
+    file = folder.file(folder.index.shards[1])
+    content = file.read_bytes()
+    file.write_bytes(content[::-1])
+    publish(own, name="books", folder=str(tmp_path / "cache"))
+    assert file.read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("name", "vocab_size", "train", "val", "reason"),
     [

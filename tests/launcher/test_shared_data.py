@@ -15,11 +15,14 @@ from outerloop.config.instantiate import make as instantiate
 from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
+from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import fingerprint, shared_settings
 from outerloop.inner.data.text import text
 from outerloop.launcher import torchrun_rank
 from outerloop.launcher.corpus_download import fetch_index
 from outerloop.launcher.shared_data import prepare
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.corpus.folder import CorpusFolder
 from outerloop.types import UserError
 from tests.support.swarm.daemons import make, started
@@ -89,9 +92,30 @@ def test_a_machine_downloads_the_corpus_from_two_peers_with_one_address(
     for corpus in (instantiate(joining.data), instantiate(organizer.data)):
         ours, theirs = (x.stream(rank=1, size=3, batch=8, seq_len=256, seed=5) for x in (corpus, own))
         assert all(torch.equal(ours.next(), theirs.next()) for _ in range(20))
+    damaged = folder.file(folder.index.shards[0])
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    prepare(joining, told.append)
+    assert f"{damaged} was damaged: removed" in told and not folder.damaged(folder.index.shards)
     peers[0].abort()
     peers[1].abort()
     prepare(joining, told.append)  # all is there: no peer is needed
+
+
+@pytest.mark.timeout(300)
+def test_a_listed_machine_downloads_from_peers_whose_addresses_it_does_not_know(
+    make: Make, organizer: DictConfig, tmp_path: Path
+) -> None:
+    """The peer whose address was typed lacks a shard, which only the second peer has."""
+    published = Path(organizer.corpus.folder) / organizer.data.sha256
+    joining = newcomer(organizer, tmp_path / "third", f"run_dir={tmp_path}/run")
+    keys = [tmp_path / "identity0", tmp_path / "identity1", identity_file(tmp_path / "run", 0)]
+    allow = [Signatures.of(ensure_identity(key)).peer_id for key in keys]
+    partial = shutil.copytree(published, tmp_path / "first" / published.name)
+    (partial / CorpusFolder.open(published).index.shards[0].hex()).unlink()
+    peers = [make(peers=2, allow=allow, corpus=str(folder)) for folder in (partial, published)]
+    joining.exchange.allow, joining.exchange.initial_peers = allow, peers[0].address[:1]
+    prepare(joining, ignore)
+    assert not CorpusFolder.open(tmp_path / "third" / published.name).missing()
 
 
 def test_a_large_corpus_is_refused_before_it_is_downloaded(organizer: DictConfig, tmp_path: Path) -> None:

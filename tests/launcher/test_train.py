@@ -2,15 +2,17 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from omegaconf import OmegaConf
 
-from outerloop.config import load
+from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
 from outerloop.launcher.train import train
 from outerloop.state import checkpoint
@@ -58,6 +60,36 @@ def test_a_measured_micro_batch_is_printed_and_saved_and_used(tmp_path, capsys, 
     assert OmegaConf.load(tmp_path / "auto/config.yaml").inner.micro_batch == 3
     typed = run(tmp_path / "typed", "inner.micro_batch=3", *options)
     assert typed["slow_hash"] == summary_of(tmp_path / "auto")["slow_hash"]
+
+
+def test_a_resumed_run_keeps_its_micro_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(micro_batch, "choose", lambda config: 3)
+    options = [f"run_dir={tmp_path}/run", "inner.micro_batch=auto", "schedule.sync_every=1"]
+    run(tmp_path / "run", "rounds=1", *options)
+    monkeypatch.setattr(micro_batch, "choose", lambda config: 2)
+    run(tmp_path / "run", "rounds=2", *options)
+    assert OmegaConf.load(tmp_path / "run/config.yaml").inner.micro_batch == 3
+
+
+def test_a_finished_run_and_one_in_use_are_reported_before_data_and_memory_are_looked_at(tmp_path, capsys, monkeypatch):
+    (tmp_path / "book.txt").write_text("".join(f"<{i:06d}>" for i in range(3000)))
+    data = ["data=text", f"data.files=[{tmp_path}/book.txt]", "corpus.share=book", f"corpus.folder={tmp_path}/corpus"]
+    options = [*data, "rounds=1", "schedule.sync_every=1"]
+    run(tmp_path / "run", *options)
+    shutil.rmtree(tmp_path / "corpus")
+    monkeypatch.setattr(micro_batch, "choose", lambda config: pytest.fail("nothing is to be measured"))
+    options.append("inner.micro_batch=auto")
+    capsys.readouterr()
+    run(tmp_path / "run", *options)
+    assert "is a finished run: nothing to do" in capsys.readouterr().out
+    with pytest.raises(UserError, match="seed is 0 there and 1 here"):
+        run(tmp_path / "run", *options, "seed=1")
+    with (
+        closing(run_directory.lock_directory(tmp_path / "run")),
+        pytest.raises(UserError, match="is in use by another process"),
+    ):
+        run(tmp_path / "run", *options, "rounds=2")
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_the_payload_in_the_summary_is_the_formula(tmp_path):

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)
-    fetch_index(config, invitation.sources() if invitation else None)
+    fetch_index(config, invitation.sources() if invitation else None, print)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())
     print("\n".join(summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))))

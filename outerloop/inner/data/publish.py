@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from outerloop.inner.data.windows import TokenArray
-from outerloop.swarm.corpus.folder import CorpusFolder, corpus_path
+from outerloop.swarm.corpus.folder import CorpusFolder, Tell, corpus_path, ignore
 from outerloop.swarm.corpus.index import MAX_SHARDS, MAX_VOCAB, NAME, SHARD_BYTES, CorpusIndex, token_bytes
 from outerloop.types import UserError
 
@@ -30,11 +30,11 @@ class Publishable(Protocol):
         ...
 
 
-def publish(corpus: Publishable, *, name: str, folder: str | None) -> CorpusFolder:
+def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = ignore) -> CorpusFolder:
     """Write the corpus to its folder inside `folder` (null: ~/.cache/outerloop/corpus), and return that folder.
 
-    The tokens are read once to compute the hashes, and once more if shards are missing in the folder. Raises UserError
-    if the corpus cannot be published, or if the disk has no space for it.
+    The tokens are read once to compute the hashes, and once more if shards are missing in the folder or damaged.
+    Raises UserError if the corpus cannot be published, or if it cannot be written to the disk.
     """
     train, val = corpus.tokens()
     refuse(corpus, name, len(train), len(val))
@@ -46,12 +46,13 @@ def publish(corpus: Publishable, *, name: str, folder: str | None) -> CorpusFold
         val_tokens=len(val),
         shards=tuple(hashlib.sha256(shard).digest() for shard in shards(train, val, corpus.vocab_size)),
     )
-    out = CorpusFolder.create(corpus_path(folder, index.sha.hex()), index)
-    with out.writing():
-        out.refuse_full_disk()
-        if out.missing():
-            for sha, shard in zip(index.shards, shards(train, val, corpus.vocab_size), strict=True):
-                out.write(sha, shard)
+    out = CorpusFolder.create(corpus_path(folder, index.sha.hex()), index, tell)
+
+    def write_all() -> None:
+        for sha, shard in zip(index.shards, shards(train, val, corpus.vocab_size), strict=True):
+            out.write(sha, shard)
+
+    out.complete(write_all, tell)
     return out
 
 
@@ -75,9 +76,18 @@ def refuse(corpus: Publishable, name: str, train: int, val: int) -> None:
 
 
 def shards(train: TokenArray, val: TokenArray, vocab_size: int) -> Iterator[bytes]:
-    """Yield the bytes of each shard of the training tokens followed by the validation tokens."""
+    """Yield the bytes of each shard of the training tokens followed by the validation tokens.
+
+    Raises UserError if a token id is not below `vocab_size`.
+    """
     dtype = np.dtype(f"<u{token_bytes(vocab_size)}")
     each = SHARD_BYTES // dtype.itemsize
     for start in range(0, len(train) + len(val), each):
         rest = slice(max(0, start - len(train)), max(0, start + each - len(train)))
-        yield np.concatenate([train[start : start + each], val[rest]]).astype(dtype).tobytes()
+        tokens = np.concatenate([train[start : start + each], val[rest]])
+        if not 0 <= tokens.min() <= tokens.max() < vocab_size:
+            raise UserError(
+                f"the corpus has token ids from {tokens.min()} to {tokens.max()}, but they must be at least 0 and below"
+                f" its vocabulary size {vocab_size}: use the tokenizer that made the tokens"
+            )
+        yield tokens.astype(dtype).tobytes()

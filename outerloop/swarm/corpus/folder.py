@@ -3,8 +3,9 @@
     ~/.cache/outerloop/corpus/<sha256 of the index>/index
                                                     <sha256 of a shard>  ...
 
-A file appears only once it is complete and synced to disk, so a file of the right size is a complete shard. All runs
-and workers of a machine use the same folder; one process at a time writes to it.
+A file appears only once it is complete and synced to disk. So a file of the right size is a complete shard, unless the
+disk or another program damaged it: each start hashes all shards once (`complete`). All runs and workers of a machine
+use the same folder; one process at a time writes to it, and a process that finds all shards intact writes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import mmap
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +31,15 @@ INDEX, LOCK = "index", ".lock"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 FREE_BYTES = 1 << 30
 """Disk space that must remain free after a corpus has been written."""
+
+Tell = Callable[[str], None]
+"""Called with each line for the user."""
+Progress = Callable[[int, int], None]
+"""Called with the number of bytes that are done, and the number of all bytes."""
+
+
+def ignore(*progress: object) -> None:
+    """Show nothing to the user."""
 
 
 def corpus_path(folder: str | None, sha256: str) -> Path:
@@ -67,10 +77,16 @@ class CorpusFolder:
             raise UserError(f"{path / INDEX}: {error}: remove the file, so that it is downloaded again") from error
 
     @staticmethod
-    def create(path: Path, index: CorpusIndex) -> CorpusFolder:
-        """Write the index to the folder of a corpus, and return the folder."""
-        write_atomically(make_folder(path) / INDEX, index.to_bytes())
-        return CorpusFolder(path, index)
+    def create(path: Path, index: CorpusIndex, tell: Tell = ignore) -> CorpusFolder:
+        """Write the index to the folder of a corpus, unless it is there, and return the folder.
+
+        Raises UserError if this user cannot write to the folder.
+        """
+        folder, content = CorpusFolder(path, index), index.to_bytes()
+        if read_or_none(path / INDEX) != content:
+            with folder.writing(tell):
+                write_atomically(path / INDEX, content)
+        return folder
 
     def get(self, sha: bytes) -> Buffer | None:
         """Return a shard of this corpus, mapped from its file, or None if it is not in the folder."""
@@ -97,14 +113,54 @@ class CorpusFolder:
         """Store a shard, and return once it is synced to disk."""
         write_atomically(self.file(sha), content)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the right to write to this folder in a `with` block, after waiting for other processes.
+    def complete(self, fill: Callable[[], None], tell: Tell = ignore, hashed: Progress = ignore) -> None:
+        """Bring all shards into the folder: remove those that are damaged, and call `fill` to write the missing ones.
 
-        Files that a killed process left incomplete are removed.
+        A folder that already has all shards is only read. `hashed`: called while the shards are hashed. Raises
+        UserError if this user cannot write to the folder, or if the disk has no space for the missing shards.
         """
-        with (self.path / LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        damaged = self.damaged(self._lengths, hashed)
+        if not damaged and not self.missing():
+            return
+        with self.writing(tell):
+            for sha in self.damaged(damaged):  # again, because another process may have replaced them
+                self.file(sha).unlink()
+                tell(f"{self.file(sha)} was damaged: removed")
+            if self.missing():
+                self.refuse_full_disk()
+                fill()
+
+    def damaged(self, shards: Iterable[bytes], hashed: Progress = ignore) -> list[bytes]:
+        """Return those of the shards whose file has the right size and other bytes, or cannot be read."""
+        held = [sha for sha in shards if self.holds(sha)]
+        size, done, damaged = sum(self._lengths[sha] for sha in held), 0, []
+        for sha in held:
+            content = read_or_none(self.file(sha))
+            if content is None or hashlib.sha256(content).digest() != sha:
+                damaged.append(sha)
+            done += self._lengths[sha]
+            hashed(done, size)
+        return damaged
+
+    @contextmanager
+    def writing(self, tell: Tell = ignore) -> Iterator[None]:
+        """Hold the right to write to this folder, which is created if absent, in a `with` block.
+
+        Waits for other processes. Files that a killed process left incomplete are removed. Raises UserError if this
+        user cannot write to the folder.
+        """
+        try:
+            lock = (make_folder(self.path) / LOCK).open("a")
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be written ({error.strerror}): set corpus.folder to a folder of yours"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell(f"waiting for another process that writes to {self.path}")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             for begun in self.path.glob(".*.tmp"):
                 begun.unlink()
             yield
@@ -117,6 +173,14 @@ class CorpusFolder:
                 f"{self.path} needs {needed / 1e9:.1f} GB for the corpus and {FREE_BYTES / 1e9:.1f} GB more, but"
                 f" {free / 1e9:.1f} GB are free: free some space, or set corpus.folder to a folder on another disk"
             )
+
+
+def read_or_none(path: Path) -> bytes | None:
+    """Return the content of a file, or None if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def verified_index(content: bytes, sha256: str) -> CorpusIndex:
