@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from outerloop import wire
-from outerloop.swarm.access import invite_register, invites, signatures
+from outerloop.swarm.access import invites, register_files, signatures
 from outerloop.swarm.accountability import expulsion
 from outerloop.swarm.consensus import commit, state
 from outerloop.swarm.p2p import transport
@@ -31,7 +31,7 @@ def test_the_changelog_states_the_numbers_of_what_peers_exchange_and_keep():
         signatures: int(signatures.DOMAIN.split(b"/")[1]),
         commit: int(commit.DOMAIN.split(b"/")[1]),
         invites: int(invites.PREFIX[3:-1]),
-        invite_register: invite_register.VERSION,
+        register_files: register_files.VERSION,
         state: state.VERSION,
         expulsion: expulsion.VERSION,
     }
