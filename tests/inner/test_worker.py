@@ -158,13 +158,13 @@ def test_the_commit_of_a_downloaded_state_is_recorded(late):
         worker = worker_of(behind, events := [])
         worker.settings = replace(PLAN, rounds=1)
         worker.trainer.step = lambda: StepReport(
-            loss=1.0, lr=0.0, samples=1, tokens=1, compute_s=0.1, rounds=worker.outer.after_inner_step(1)
+            loss=1.0, tokens=1, lr=None, rounds=worker.outer.after_inner_step(1), compute_s=0.1, outer_s=0.0
         )
         worker.agree_on_start = worker.finish = worker.save_when_due = lambda: None
         worker.evaluate = lambda round_number: None
         worker.run()
         behind.landed_commit = b"\xcd" * 32
-        worker.emit_downloaded_state([replace(report(1), commit="cd" * 32)])
+        worker.emit_downloaded_state([replace(report(1, failed=""), commit="cd" * 32)])
         worker.emit_downloaded_state()
         return [event["commit"] for event in events if event["event"] == "state"]
 
