@@ -1,10 +1,14 @@
-"""What all tests share: no network, and one seed."""
+"""What all tests share: no network, one seed, and programs that Ctrl-C interrupts."""
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line: see outerloop/launcher/passive_threads.py
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the tests run in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise all programs that they start ignore it
 
 import pytest
 import torch
