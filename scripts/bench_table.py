@@ -42,7 +42,7 @@ from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
 ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 3e-3, 6e-3)
-MOMENTUM = (0.9, 0.8, 0.85, 0.95)
+MOMENTUM = (0.9, 0.7, 0.8, 0.85, 0.95)
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum."""
 
@@ -72,8 +72,10 @@ CASES = {
     "diloco": Case(("recipe=diloco",), ADAMW, NESTEROV),
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
-    "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop": Case(("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.8, 0.9, 0.95), (0.0125, 0.025)),
+    "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.7, 0.8, 0.85, 0.9), (0.1, 0.025)),
+    "outerloop": Case(
+        ("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.7, 0.8, 0.9, 0.95), (0.0125, 0.00625, 0.025)
+    ),
 }
 
 
