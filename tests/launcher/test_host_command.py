@@ -53,6 +53,7 @@ def rounds_with_two(run_dir: Path) -> list[int]:
         return []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_volunteer_joins_through_a_relay_and_its_payload_counts(tmp_path: Path) -> None:
     started = [start(tmp_path / "host", *HOST, *SMALL)]
@@ -74,6 +75,7 @@ def test_a_volunteer_joins_through_a_relay_and_its_payload_counts(tmp_path: Path
         end(started)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_host_that_was_killed_joins_the_volunteer_that_remained(tmp_path: Path) -> None:
     host = start(tmp_path / "host", *HOST, *SMALL)

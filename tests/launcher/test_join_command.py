@@ -65,6 +65,7 @@ def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> 
             process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_machine_downloads_the_text_of_the_run_and_serves_it_to_others(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("".join(f"<{i:08d}>" for i in range(1_000_000)))

@@ -48,6 +48,7 @@ def rounds_with_two(run_dir: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
     own = Signatures.of(ensure_identity(identity_file(tmp_path / "a", 0))).peer_id
