@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outerloop.types import UserError
 
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+SECONDS = {"ms": 1e-3, "s": 1.0}
 BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
@@ -24,32 +26,35 @@ class Stat:
 
 def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
     """Parse a bandwidth: "100mbit" -> 1e8 bits per second. Raises a UserError that names `option` for invalid text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
-    if not found or float(found[1]) == 0:
+    if not (amount := parse_amount(text.strip().lower().removesuffix("/s"), BITS)):
         raise UserError(
             f"{option} {text!r} is not a bandwidth: expected a positive number with kbit, mbit or gbit (per second),"
             f" for example {option} 100mbit"
         )
-    return float(found[1]) * BITS[found[2]]
+    return amount
 
 
 def parse_seconds(text: str, option: str) -> float:
     """Parse a time: "50ms" -> 0.05 seconds. Raises a UserError that names `option` for invalid text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
-    if not found:
+    if (amount := parse_amount(text.strip().lower(), SECONDS)) is None:
         raise UserError(f"{option} {text!r} is not a time: expected a number with ms or s, for example {option} 50ms")
-    return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
+    return amount
+
+
+def parse_amount(text: str, units: Mapping[str, float]) -> float | None:
+    """Return a number followed by one of `units`, times that unit; None if the text does not have this form."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    return float(found[1]) * units[found[2]] if found and found[2] in units else None
 
 
 def parse_size(text: str, option: str) -> float:
     """Parse a size: "50GB" -> 5e10 bytes. Raises a UserError that names `option` for invalid text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]b)", text.strip().lower())
-    if not found or float(found[1]) == 0:
+    if not (amount := parse_amount(text.strip().lower(), BYTES)):
         raise UserError(
             f"{option} {text!r} is not a size: expected a positive number with kB, MB, GB or TB, for example"
             f" {option} 50GB"
         )
-    return float(found[1]) * BYTES[found[2]]
+    return amount
 
 
 def format_bandwidth(bits_per_s: float) -> str:

@@ -13,10 +13,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from outerloop.swarm.access.signatures import KeySigner, Signatures
-from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import Send
 from outerloop.swarm.consensus.messages import Accept, CommitCertificate, to_map
+from outerloop.swarm.consensus.paxos_chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
 

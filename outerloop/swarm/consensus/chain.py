@@ -4,7 +4,7 @@ Events arrive as method calls, and every method returns the effects to carry out
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
 names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
 
-Two protocols decide a round: Paxos (paxos.py, exchange.trust=members), which the rest of this text is about, and
+Two protocols decide a round: Paxos (paxos_chain.py, exchange.trust=members), which the rest of this text is about, and
 HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
@@ -19,24 +19,6 @@ Second, payloads, from `payload_stored` until their round is ROUNDS_KEPT rounds 
 commit promises to serve its payloads. A commit is applied and passed on before it is saved. This is safe because the
 accepts of a majority are on disk, so a peer that loses the commit in a crash learns the same commit again. A peer that
 lost its saved state returns under a new identity.
-
-Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
-a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
-
-If roster peers lie, in any way, while the honest roster peers that are up form a majority by themselves:
-    progress        Rounds continue if at most (n - 1) // 3 of n peers lie: the liars cannot force a view change, lead
-                    only in turn, and lead last once one of their views has failed (commit.py).
-    rosters         Liars that are fewer than half of the roster cannot choose the next one: they cannot admit a peer
-                    without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
-                    an honest leader in time (roster_change.py).
-    commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
-    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
-                    are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
-                    peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
-                    while the two groups exchange no messages. Both groups then follow signed commits. The two decided
-                    commits of the round contain two contradictory statements of one peer (view_change.py), which
-                    identify the liar to all peers.
-    not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 
 from __future__ import annotations
@@ -49,12 +31,10 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
 from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
-from outerloop.swarm.consensus.hotstuff.messages import Vote
-from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, RoundMessage
-from outerloop.swarm.consensus.paxos import PaxosInstance
+from outerloop.swarm.consensus.messages import JoinRequest, Message, RoundMessage
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.round_instance import RoundInstance
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState, SoftState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import CommitCertificate
@@ -75,6 +55,7 @@ class Chain(RoundInstance):
     byzantine: bool
     """Which kind of certificate decides a round (votes.CommitCertificate)."""
     _round_state: type[RoundState]
+    _ballot: type[RoundMessage]
 
     def __init__(
         self,
@@ -106,7 +87,7 @@ class Chain(RoundInstance):
         elif message.number > self.number:
             self._effects.append(CatchUp(message.number, sender))
         elif message.number < self.number:
-            if not isinstance(message, Accept | Vote):  # the sender of a late accept will get the certificate anyway
+            if not isinstance(message, self._ballot):  # the sender of a late vote will get the certificate anyway
                 self._save_and_send([sender], self._own_view_change())
             if digests(self.hard_state.log).get(message.number - 1, message.head) != message.head:
                 self._reject_other_chain(sender, message.number)
@@ -324,10 +305,3 @@ class Chain(RoundInstance):
             self._reject(sender, f"asks to join in round {asking.number} without a valid signature")
             return
         self.soft_state = replace(self.soft_state, asks=self.soft_state.asks | {(sender, asking.signature)})
-
-
-class CommitChain(PaxosInstance, Chain):
-    """The chain of commits that are decided by Paxos (exchange.trust=members)."""
-
-    byzantine = False
-    _round_state = SoftState

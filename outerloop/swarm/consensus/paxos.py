@@ -23,7 +23,7 @@ from outerloop.swarm.consensus.commit import Commit, majority, max_faulty
 from outerloop.swarm.consensus.hotstuff.votes import Proposal
 from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proposer import choice
-from outerloop.swarm.consensus.round_instance import RoundInstance
+from outerloop.swarm.consensus.round_instance import Lacking, RoundInstance
 from outerloop.swarm.consensus.state import SoftState
 from outerloop.swarm.consensus.validity import vote_refusal
 from outerloop.swarm.consensus.view_change import justification_error
@@ -130,6 +130,12 @@ class PaxosInstance(RoundInstance):
         if is_own and sender not in self.soft_state.acceptors:
             accepts = self.soft_state.accepts | {(sender, accept.signature)}
             self.soft_state = replace(self.soft_state, accepts=accepts)
+
+    def lacking(self) -> Lacking | None:
+        if self.proposed:
+            return self._lacks("accepts", self.soft_state.acceptors, self._needed)
+        promises = self._lacks("promises", self.soft_state.promises_of(self.view), self._needed)
+        return promises if self.view > 0 and promises.arrived < promises.needed else None
 
     def _decided(self) -> CommitCertificate | None:
         """Return the certificate of this peer's proposal if a majority has accepted it, else None."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import FetchPayloads, Reject
@@ -13,6 +13,21 @@ from outerloop.swarm.consensus.state import HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Messages that the leader of a view still needs from other peers.
+
+    kind             what they are, such as "accepts"
+    arrived, needed  how many there are and must be, with the leader's own
+    silent           the peers that have sent none
+    """
+
+    kind: str
+    arrived: int
+    needed: int
+    silent: frozenset[str]
 
 
 class RoundInstance(Pacemaker):
@@ -58,6 +73,15 @@ class RoundInstance(Pacemaker):
     def collects_reports(self) -> bool:
         """Return whether this peer, as the leader of a view, waits for the other peers' reports before it proposes."""
         return False
+
+    def lacking(self) -> Lacking | None:
+        """Return the messages for which this peer, as the leader, waits; None if it waits for payloads instead."""
+        raise NotImplementedError
+
+    def _lacks(self, kind: str, arrived: Iterable[str], needed: int) -> Lacking:
+        """Describe messages of which those from the peers `arrived` are here."""
+        silent = frozenset(self.hard_state.roster).difference(arrived, {self.hard_state.peer})
+        return Lacking(kind, len(self.hard_state.roster) - len(silent), needed, silent)
 
     def _commit_error(self, commit: Commit) -> str:
         """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""

@@ -20,10 +20,11 @@ from functools import partial
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
 from outerloop.swarm.access.signatures import KeySigner
-from outerloop.swarm.consensus.chain import Chain, CommitChain
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
+from outerloop.swarm.consensus.paxos_chain import CommitChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc

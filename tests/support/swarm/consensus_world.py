@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from outerloop.swarm.consensus.chain import Chain, CommitChain
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Participant, genesis
 from outerloop.swarm.consensus.effects import (
     ApplyCommit,
@@ -22,6 +22,7 @@ from outerloop.swarm.consensus.effects import (
     Send,
 )
 from outerloop.swarm.consensus.messages import Message, from_map, to_map
+from outerloop.swarm.consensus.paxos_chain import CommitChain
 from outerloop.swarm.consensus.proof import proof_error
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState

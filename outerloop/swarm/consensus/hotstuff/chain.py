@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outerloop.swarm.consensus.chain import Chain
+from outerloop.swarm.consensus.hotstuff.messages import Vote
 from outerloop.swarm.consensus.hotstuff.replica import HotStuffReplica
 from outerloop.swarm.consensus.hotstuff.state import HotStuffState
 
@@ -12,3 +13,4 @@ class HotStuffChain(HotStuffReplica, Chain):
 
     byzantine = True
     _round_state = HotStuffState
+    _ballot = Vote

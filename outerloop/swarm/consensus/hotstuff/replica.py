@@ -12,7 +12,7 @@ from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareC
 from outerloop.swarm.consensus.messages import RoundMessage, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proposer import own_commit
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
-from outerloop.swarm.consensus.round_instance import RoundInstance
+from outerloop.swarm.consensus.round_instance import Lacking, RoundInstance
 from outerloop.swarm.consensus.validity import count_voters, vote_refusal
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 
@@ -156,6 +156,14 @@ class HotStuffReplica(RoundInstance):
         message = Prepared(self.number, self.hard_state.head.digest, certificate)
         self._save_and_send(self.hard_state.roster, message)
         return True
+
+    def lacking(self) -> Lacking | None:
+        if self.proposed:
+            phase = COMMIT if self.lock is not None and self.lock.view == self.view else PREPARE
+            return self._lacks("votes", {peer for peer, _ in self.soft_state.votes_of(phase)}, self._needed)
+        if self.collects_reports:
+            return self._lacks("reports", self.soft_state.reports_of(self.view), len(self.hard_state.roster))
+        return None
 
     def _decided(self) -> CommitCertificate | None:
         """Return the certificate of this peer's proposal if a quorum votes to commit it, else None."""

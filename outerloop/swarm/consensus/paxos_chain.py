@@ -1,0 +1,35 @@
+"""The chain of commits that are decided by Paxos (exchange.trust=members), and the faults that it withstands.
+
+Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
+a round's roster may be gone, and the other peers continue. No round ever has two commits, whichever peers are gone.
+
+If roster peers lie, in any way, while the honest roster peers that are up form a majority by themselves:
+    progress        Rounds continue if at most (n - 1) // 3 of n peers lie: the liars cannot force a view change, lead
+                    only in turn, and lead last once one of their views has failed (commit.py).
+    rosters         Liars that are fewer than half of the roster cannot choose the next one: they cannot admit a peer
+                    without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
+                    an honest leader in time (roster_change.py).
+    commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
+    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
+                    are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
+                    peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
+                    while the two groups exchange no messages. Both groups then follow signed commits. The two decided
+                    commits of the round contain two contradictory statements of one peer (view_change.py), which
+                    identify the liar to all peers.
+    not covered     The leader of a view chooses which payloads count, and may leave some out.
+"""
+
+from __future__ import annotations
+
+from outerloop.swarm.consensus.chain import Chain
+from outerloop.swarm.consensus.messages import Accept
+from outerloop.swarm.consensus.paxos import PaxosInstance
+from outerloop.swarm.consensus.state import SoftState
+
+
+class CommitChain(PaxosInstance, Chain):
+    """One peer's state machine for a chain of commits that is decided although a minority of the peers is gone."""
+
+    byzantine = False
+    _round_state = SoftState
+    _ballot = Accept
