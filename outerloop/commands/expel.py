@@ -51,7 +51,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def peer_of(run: ListedRun, given: str) -> str:
-    """Return the id of the peer with this id or name. Raises UserError if there is none, or if it is this machine's."""
+    """Return the id of the peer with this id or name.
+
+    Raises UserError if no peer or several peers have it, or if the peer is a worker of this machine.
+    """
     found = ids_of(peers_of(run.workers[0]), given)
     if given in {worker.signatures.peer_id for worker in run.workers}:
         raise UserError(f"expel: {given} is a worker of this machine: stop the run here instead")
@@ -63,7 +66,7 @@ def peer_of(run: ListedRun, given: str) -> str:
 
 
 def without_rank(given: str) -> str:
-    """Return a peer's id from its name in the roster, 003-12D3Koo...; any other text as it is."""
+    """Return the peer id in a roster name such as 003-12D3Koo...; return an id, or a name like lab-2, unchanged."""
     return given.rpartition("-")[2] if "-12D3Koo" in given else given
 
 

@@ -59,7 +59,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = parser().parse_args(arguments)
     if options.name and not NAME.fullmatch(options.name):
-        raise UserError(f"invite: --name {options.name} must have at most 32 letters and digits: pass --name lab-2")
+        raise UserError(
+            f"invite: --name {options.name} must be 1 to 32 letters, digits, _ . or -, starting with a letter or digit:"
+            " pass --name lab-2"
+        )
     if not 0 <= options.rounds <= MAX_NUMBER:
         raise UserError(f"invite: --rounds {options.rounds} is out of range: pass 1 or more, or 0 for no limit")
     expires_s = int(time.time()) + seconds(options.expires)

@@ -16,6 +16,7 @@ from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.accusations import ask
 from outerloop.swarm.accountability.evidence import Evidence, guilty
+from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import Record, parsed, read_roster
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
@@ -73,7 +74,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
     Raises:
         UserError: if the peer cannot be reached, or if its run has an allow-list and `run_dir` is not the peer's.
     """
-    peer_id = address.rpartition("/p2p/")[2]
+    peer_id = peer_of(address)
     with ExitStack() as stack:
         try:
             node = stack.enter_context(visit(initial_peers=[address]))

@@ -74,7 +74,7 @@ HINTS = {
 """Option that cannot change when a run is resumed -> alternatives that the error message suggests."""
 
 ACCESS = "identity.access"
-"""Name of a worker's folder of invited peers (swarm/access/invite_register.py)."""
+"""Name of a worker's folder of invited peers: FOLDER in swarm/access/register_files.py, which imports cryptography."""
 LOCK = ".lock"
 """Name of the lock file of a run directory."""
 FINAL_EVENTS = ("done", "left", "error", "died")

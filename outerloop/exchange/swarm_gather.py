@@ -47,7 +47,7 @@ MEETING_BYTES = 16 << 20
 At the start, peers send all settings and shapes, which may take more bytes than a small model.
 """
 LEAST_PEERS = 4
-"""Smallest number of peers of which fewer than a third can be one liar."""
+"""Minimum number of peers with exchange.trust=nobody: fewer than a third of them may lie, so one of four."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ class GatherOptions(NodeOptions, GatherSettings):
         super().__post_init__()
         if self.trust == "nobody" and self.peers < LEAST_PEERS and not self.reform:
             raise UserError(
-                f"exchange.trust=nobody withstands no liar with exchange.peers={self.peers}: one liar takes at least"
-                f" {LEAST_PEERS} peers. Add peers, or set exchange.trust=members"
+                f"exchange.trust=nobody needs at least {LEAST_PEERS} peers to withstand one dishonest peer, but"
+                f" exchange.peers={self.peers}: add peers, or set exchange.trust=members"
             )
         if not (isinstance(self.patience_s, int | float) and self.patience_s > 0):
             raise UserError(

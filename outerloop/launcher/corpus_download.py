@@ -17,7 +17,7 @@ from outerloop.exchange.swarm_waiting import progress_to
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.corpus import download as from_peers
 from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, Tell, ignore, read_or_none
-from outerloop.swarm.membership.known_addresses import addresses_of
+from outerloop.swarm.membership.known_addresses import addresses_of, peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import parsed, read_roster
 from outerloop.swarm.p2p.framing import BrokenStream
@@ -87,7 +87,7 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
             "the corpus of this run is not on this machine: run outerloop join with the address of a peer, or set"
             " exchange.initial_peers"
         )
-    initial = [address.rpartition("/p2p/")[2] for address in addresses]
+    initial = [peer_of(address) for address in addresses]
     if config.exchange.allow:
         with visit(identity_path=ensure_identity(identity_file(Path(config.run_dir), 0))) as node:
             dial_any(node, addresses)

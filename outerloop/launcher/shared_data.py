@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config.build import shared_corpus
 from outerloop.config.instantiate import make
 from outerloop.config.options.search_path import config_dir
 from outerloop.inner.data.publish import Publishable, publish
+from outerloop.swarm.corpus.folder import Tell
 from outerloop.types import UserError
-
-Tell = Callable[[str], None]
 
 
 def prepare(config: DictConfig, tell: Tell) -> None:

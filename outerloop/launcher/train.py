@@ -84,7 +84,7 @@ def choose_micro_batch(config: DictConfig, console: Console) -> int:
     """
     chosen = micro_batch.saved(config) or micro_batch.choose(config)
     line = f"{chosen} of {config.inner.batch} sequences per forward and backward pass (inner.micro_batch=auto)"
-    console.print(line, highlight=False, soft_wrap=True)
+    print_line(console, line)
     return chosen
 
 

@@ -2,8 +2,8 @@
 
 Among the methods that stay within the budget, the method with the lowest validation loss in scripts/results is
 recommended. Without a budget, the methods within 5 % of the fastest one's speed are compared in this way. The losses
-are in nats per byte, after equal numbers of tokens, with four workers and 1.03M parameters. All
-learning rates were tuned. The losses do not predict those of a large model; they only decide between methods.
+are in nats per byte, after equal numbers of tokens, with four workers and 1.03M parameters. All learning rates were
+tuned. The losses are used to order the methods, and do not predict those of a large model.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_other_durations_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--name", "a b"], "must have at most 32 letters"),
+        (["--name", "a b"], "must be 1 to 32 letters, digits"),
         (["--rounds", "-1"], "out of range"),
         (["--expires", "never"], "pass --expires"),
         (["--maybe"], "--maybe"),

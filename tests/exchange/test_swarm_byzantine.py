@@ -70,7 +70,10 @@ def test_four_peers_that_trust_nobody_gather(make: Make) -> None:
 
 
 def test_fewer_than_four_peers_withstand_no_liar(make: Make) -> None:
-    with pytest.raises(UserError, match=r"exchange\.trust=nobody withstands no liar with exchange\.peers=3"):
+    with pytest.raises(
+        UserError,
+        match=r"exchange\.trust=nobody needs at least 4 peers",
+    ):
         make(peers=3, trust="nobody")
     with pytest.raises(UserError, match=r"exchange\.trust=friends must be one of members, nobody"):
         make(peers=4, trust="friends")

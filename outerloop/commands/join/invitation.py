@@ -21,6 +21,7 @@ from outerloop.swarm.access.register_files import folder_of
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.invites.invite_client import InviteRefused, look, use
 from outerloop.swarm.manifest.run_manifest import fetch
+from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
@@ -53,7 +54,7 @@ class Invitation:
 
     def __init__(self, token: Token, address: str, identity: Path) -> None:
         self._token, self._address, self._identity = token, address, identity
-        self._receiver = address.rpartition("/p2p/")[2]
+        self._receiver = peer_of(address)
         self.listed: Sequence[str] = ()
 
     @staticmethod

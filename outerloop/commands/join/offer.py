@@ -9,6 +9,7 @@ from outerloop.commands.doctor.network import last_line
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.swarm.manifest.run_manifest import SignedManifest, fetch
+from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import visit
@@ -44,7 +45,7 @@ def ask_peer(address: str) -> Offer:
 
     Raises UserError if the peer cannot be reached, or if its run cannot be joined in this way.
     """
-    peer_id = address.rpartition("/p2p/")[2]
+    peer_id = peer_of(address)
     try:
         with visit(initial_peers=[address]) as node:
             signed = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)

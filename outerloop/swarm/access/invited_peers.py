@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invites import Invite
@@ -67,7 +68,7 @@ class InvitedPeers:
             out[one.peer] = None if one.last is None or other is None else max(one.last, other)
         return out
 
-    @property
+    @cached_property
     def known(self) -> frozenset[str]:
         """All peers named in an admission, including those whose invite another peer had used before."""
         return frozenset(one.peer for admissions in self.admissions.values() for one in admissions)
@@ -84,10 +85,6 @@ class InvitedPeers:
     def number_by(self, issuer: str) -> int:
         """Return the number of used invites of a listed peer."""
         return sum(one.invite.issuer == issuer for one in self.used)
-
-    def name_of(self, peer: str) -> str:
-        """Return the name in the invite of a peer, or ""."""
-        return next((one.invite.name for one in self.used if one.peer == peer), "")
 
     def stopped_by(self, statement: Admission | Removal) -> set[str]:
         """Return the peers that may not take part because of this statement, which must be among those merged."""

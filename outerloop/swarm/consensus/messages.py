@@ -14,8 +14,7 @@ on the wire are:
     ask       from a peer outside the roster: the sender holds the run's state as of the head, and asks to be counted
               and admitted
 
-Runs with exchange.trust=nobody have the messages of hotstuff/messages.py in place of promise,
-propose and accept.
+Runs with exchange.trust=nobody use the messages of hotstuff/messages.py instead of promise, propose and accept.
 
 The stream authenticates the sender, so messages have no sender field. Content that peers forward to other peers is
 signed (statements.py).

@@ -78,7 +78,9 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
     voters = count_voters(roster, decided.accepts, decided.statement, signer)
     if decided.byzantine:
         needed = TWO_THIRDS.of(roster)
-        return "" if voters >= needed else f"commit {number} has {voters} commit votes of {len(roster)}, not {needed}"
+        if voters >= needed:
+            return ""
+        return f"commit {number} has valid votes from {voters} of {len(roster)} peers, but needs {needed}"
     if voters < MAJORITY.of(roster):
         return f"commit {number} has accepts from {voters} of {len(roster)} peers, not a majority"
     return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""

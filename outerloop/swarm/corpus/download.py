@@ -7,9 +7,9 @@ resumes where it stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from outerloop.swarm.corpus.folder import CorpusFolder, verified_index
+from outerloop.swarm.corpus.folder import CorpusFolder, Progress, verified_index
 from outerloop.swarm.corpus.index import MAX_INDEX_BYTES, SHARD_BYTES, CorpusIndex
 from outerloop.swarm.corpus.service import CorpusService, shards_of
 from outerloop.swarm.p2p.framing import BrokenStream
@@ -21,8 +21,6 @@ from outerloop.swarm.transfer.content_store import EmptyStore
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MalformedMessage
-
-Progress = Callable[[int, int], None]
 
 
 async def fetch_index(transport: Transport, sha256: str, peers: Sequence[str], *, run: str) -> CorpusIndex:

@@ -187,13 +187,13 @@ class GatherRunner:
     def resume(self, hard_state: HardState) -> None:
         """Take part in the rounds, starting from `hard_state`, which must already be on disk.
 
-        Raises UserError if it is of a run with another exchange.trust.
+        Raises UserError if the hard state was written with another exchange.trust.
         """
         context, signatures = self.context, self.context.trust.signatures
         protocol = PROTOCOLS[self._settings.trust]
         if not hard_state.belongs_to(byzantine=protocol.byzantine):
             raise UserError(
-                f"the votes of this peer are of a run with another exchange.trust than {self._settings.trust}: set the"
+                f"this peer's stored votes were cast with another exchange.trust than {self._settings.trust}: set the"
                 " value of that run, or start a new run in another folder"
             )
         chain = protocol(

@@ -20,7 +20,7 @@ class GatherSettings:
     peers             number of peers in the run
     quorum            payloads that a round needs even after the grace period: those of a "majority" of the roster, of
                       "all" its peers, or only "min_peers"
-    trust             protocol that decides the rounds: "members", Paxos, for peers that may crash but do not lie;
+    trust             protocol that decides the rounds: trust=members, Paxos, for peers that may crash but do not lie;
                       trust=nobody, HotStuff-2, for peers of which fewer than a third lie
     min_peers         minimum number of payloads in a round; None: 2, or 1 in a run of one peer
     min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline

@@ -16,7 +16,7 @@ from outerloop.swarm.invites.access_updates import AccessUpdates
 from outerloop.swarm.manifest.run_manifest import ManifestService, signed
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.incarnations import Incarnations
-from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses
+from outerloop.swarm.membership.known_addresses import addresses_file, keep_addresses, peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, peer_name
@@ -122,7 +122,7 @@ class PeerSession:
         )
         directory = ListedRoster(self.node, self.node.records, run=run)
         self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)
-        joined = [address.rpartition("/p2p/")[2] for address in options.initial_peers]
+        joined = [peer_of(address) for address in options.initial_peers]
         self.mismatched = MismatchedPeers(
             self.node, run=run, own=own, settings=settings, joined=joined, on_status=on_status
         )
@@ -201,6 +201,6 @@ class PeerSession:
 
 def _no_longer_admitted(why: str) -> UserError:
     return UserError(
-        f"this peer {why}: to take part again, ask the operator of a listed peer, and then start this peer with its"
-        " line outerloop join ADDRESS --invite TOKEN, which fetches the operator's decision"
+        f"this peer {why}: to take part again, ask the operator of a listed peer to admit it, and then run outerloop"
+        " join ADDRESS --invite TOKEN on this machine again"
     )

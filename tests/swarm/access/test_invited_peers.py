@@ -66,7 +66,6 @@ def test_the_first_admissions_of_each_issuer_are_kept(monkeypatch: pytest.Monkey
 def test_a_removal_is_shared_only_if_the_peer_was_invited() -> None:
     peers = merged([admission(token()), removal(), removal(Y)])
     assert peers.shared == [admission_of(peers), removal()] and peers.removed == {id_of(X), id_of(Y)}
-    assert peers.name_of(id_of(X)) == "lab" and peers.name_of(id_of(Y)) == ""
 
 
 def admission_of(peers: InvitedPeers) -> Admission:

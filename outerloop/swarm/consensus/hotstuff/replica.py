@@ -170,11 +170,11 @@ class HotStuffReplica(RoundInstance):
         proposed = self.proposed
         if proposed is None or self.lock is None or self.lock.view != self.view:
             return None
-        own = self.hard_state.peer, self._commit_vote(proposed.commit).signature
-        votes = self.soft_state.votes_of(COMMIT) | {own}
-        if len(votes) < self._needed:
+        votes = self.soft_state.votes_of(COMMIT)
+        if 1 + len(votes) < self._needed:
             return None
-        return CommitCertificate(proposed.commit, self.view, tuple(sorted(votes)), byzantine=True)
+        own = self.hard_state.peer, self._commit_vote(proposed.commit).signature
+        return CommitCertificate(proposed.commit, self.view, tuple(sorted(votes | {own})), byzantine=True)
 
     # as a follower
 
@@ -276,4 +276,5 @@ class HotStuffReplica(RoundInstance):
         voters = count_voters(roster, certificate.votes, statement, self.signer)
         if voters >= self._needed:
             return ""
-        return f"a certificate of view {certificate.view} has {voters} votes of {len(roster)}, not {self._needed}"
+        found = f"valid votes from {voters} of {len(roster)} peers"
+        return f"a certificate of view {certificate.view} has {found}, but needs {self._needed}"
