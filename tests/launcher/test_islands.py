@@ -366,6 +366,7 @@ def patience_s(place, *, options):
     taken = rank_layout.current_layout(torchrun_rank.load_settings(["inner.device=cpu", *options], processes=4))
     groups = [taken.ranks.group, taken.lane_group]
     limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]  # noqa: SLF001
+    dist.barrier()  # a rank that leaves closes connections of groups that others are still building
     return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
 
 
