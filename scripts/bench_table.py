@@ -37,6 +37,7 @@ from bench_recipes import numbers, words
 from show_table import ALONE, EVERY_STEP, TUNED
 
 from outerloop.config import load
+from outerloop.kernels.arithmetic_platform import described
 from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
@@ -128,6 +129,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         "bits_per_param_per_step": bits / run.sync_every,
         "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
         "wall_s": summary["wall_s"],
+        "platform": described(),
     }
 
 

@@ -92,11 +92,10 @@ def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
 
     Data-parallel training is listed for every H, and a case with one worker for every number of workers.
     """
-    rows = labelled(rows)
     sizes = sorted({(row["params"], row["steps"]) for row in rows})
     groups: dict[Group, dict[str, list[Row]]] = {}
     for size in sizes:
-        of_size = [row for row in rows if (row["params"], row["steps"]) == size]
+        of_size = labelled([row for row in rows if (row["params"], row["steps"]) == size])
         labels = {row["label"] for row in of_size}
         kept = [row for label in labels for row in tuned([r for r in of_size if r["label"] == label])]
         every = sorted({row["sync_every"] for row in kept if row["case"] not in EVERY_STEP}) or [1]
