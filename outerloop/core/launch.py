@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,11 @@ def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMetho
     messages are computed from weights, not from gradients.
     """
     return exchange.concurrent and 0 < schedule.delay < schedule.sync_every and method.reads == "weights"
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Return a context in which a GPU works on `stream`. If it is None, CUDA is neither used nor initialized."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class RoundLauncher:
@@ -168,7 +174,7 @@ class RoundLauncher:
     @torch.no_grad()
     def copy(self, snapshot: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
         """Return the snapshot with copies of the tensors that inner steps change. On a GPU, copy on `stream`."""
-        with torch.cuda.stream(stream):
+        with on_stream(stream):
             return self.pipeline.copy(snapshot)
 
     @torch.no_grad()
@@ -176,7 +182,7 @@ class RoundLauncher:
         self, round: Round, snapshot: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
         """Build the round's message from the snapshot and pass it to the exchange. On a GPU, compute on `stream`."""
-        with torch.cuda.stream(stream):
+        with on_stream(stream):
             local = self.pipeline.launch(round, snapshot, leads=leads)
             header = wire.Header(
                 round=round.number,

@@ -214,5 +214,5 @@ def test_more_than_two_to_the_31_values():
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
     land(slow, fast, None, None, None, position[None], value[None], None, None, how)
-    land.definition(end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, how)
+    land.definition(end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, None, how)
     same(slow[-tail:], end)

@@ -6,7 +6,10 @@ from outerloop.config import build, instantiate, load
 from outerloop.exchange.inprocess import Hub
 
 README = Path(__file__).parents[2] / "README.md"
-SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
+SMALL = [
+    *("exchange=inprocess", "workers=1", "inner.device=cpu", "model=nano"),
+    *("data=text", f"data.files=[{README}]", "inner.seq_len=16"),
+]
 
 
 def trainer_of(*overrides, exchange=None):
