@@ -17,6 +17,7 @@ from typing import Any, Self
 import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
+from outerloop.swarm.consensus.forks import digests
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
 from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
@@ -153,9 +154,7 @@ class HardState:
 
     def digest_before(self, number: int) -> bytes:
         """Return the digest of the commit before round `number`, or b"" if the log does not reach it."""
-        commits = [decided.commit for decided in self.log]
-        digests = {commit.number: commit.parent for commit in commits}
-        return (digests | {commit.number + 1: commit.digest for commit in commits}).get(number, b"")
+        return digests(self.log).get(number - 1, b"")
 
     @property
     def number(self) -> int:
