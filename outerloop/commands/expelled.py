@@ -99,9 +99,9 @@ def lift_removal(run_dir: Path, peer: str) -> bool:
     if peer not in removed(run_dir):
         return False
     run = listed_run(run_dir, command="expelled")
-    for index, worker in enumerate(run.workers):
+    for worker in run.workers:
         if peer in peers_of(worker).removed:
-            sign_removal(run, index, peer, lifted=True)
+            sign_removal(run, worker, peer, lifted=True)
     return True
 
 
