@@ -17,10 +17,9 @@ from typing import Any, Self
 import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
-from outerloop.swarm.consensus.forks import digests
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
 from outerloop.swarm.consensus.messages import Promise
-from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, digests
 from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
