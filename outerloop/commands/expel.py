@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.invite import peers_of
-from outerloop.commands.listed_workers import ListedRun, listed_run
+from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.invited_peers import InvitedPeers
 from outerloop.swarm.access.register_files import write_removal
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     run = listed_run(options.run_dir, command="expel")
     peer = peer_of(run, without_rank(options.peer))
-    removals = [sign_removal(run, index, peer, lifted=False) for index in range(len(run.workers))]
+    removals = [sign_removal(run, worker, peer, lifted=False) for worker in run.workers]
     where = "by this machine only" if removals[0].peer in run.allow else "on all machines"
     print(f"{peer} is removed {where}: within 10 s if the run is active, otherwise when it starts here again")
     return 0
@@ -75,9 +75,8 @@ def ids_of(peers: InvitedPeers, given: str) -> list[str]:
     return sorted({one.peer for one in peers.used if given in (one.peer, one.invite.name)})
 
 
-def sign_removal(run: ListedRun, index: int, peer: str, *, lifted: bool) -> Removal:
-    """Write a removal, signed by the worker with this index among those listed, for its process. Return it."""
-    worker = run.workers[index]
+def sign_removal(run: ListedRun, worker: ListedWorker, peer: str, *, lifted: bool) -> Removal:
+    """Write a removal, signed by a worker of the run, for the worker's process. Return the removal."""
     earlier = peers_of(worker).removals.get(peer)
     at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than an earlier one, whatever the clock
     removal = Removal.new(worker.signatures, run=run.run, peer=peer, lifted=lifted, at_s=at_s)

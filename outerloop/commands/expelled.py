@@ -70,13 +70,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def removed(run_dir: Path) -> dict[str, Removal]:
     """Return peer id -> its latest removal by `outerloop expel`, for the peers that are removed now."""
-    latest: dict[str, Removal] = {}
-    for path in sorted(run_dir.glob(f"workers/*/{FOLDER}")):
-        removals = [one for one in read_statements(Folder(path)) if isinstance(one, Removal)]
-        for one in sorted(removals, key=lambda removal: removal.order):
-            if one.peer not in latest or latest[one.peer].order < one.order:
-                latest[one.peer] = one
-    return {peer: one for peer, one in sorted(latest.items()) if not one.lifted}
+    statements = [one for path in run_dir.glob(f"workers/*/{FOLDER}") for one in read_statements(Folder(path))]
+    peers = invited(one for one in statements if isinstance(one, Removal))
+    return {peer: peers.removals[peer] for peer in sorted(peers.removed)}
 
 
 def peer_of(run_dir: Path, given: str) -> str:
@@ -103,9 +99,9 @@ def lift_removal(run_dir: Path, peer: str) -> bool:
     if peer not in removed(run_dir):
         return False
     run = listed_run(run_dir, command="expelled")
-    for index, worker in enumerate(run.workers):
+    for worker in run.workers:
         if peer in peers_of(worker).removed:
-            sign_removal(run, index, peer, lifted=True)
+            sign_removal(run, worker, peer, lifted=True)
     return True
 
 

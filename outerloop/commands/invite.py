@@ -127,7 +127,7 @@ def invited(statements: Iterable[Statement]) -> InvitedPeers:
     """Return the peers of these admissions and removals, which are not checked."""
     out = InvitedPeers()
     for statement in statements:
-        out = out.with_admission(statement) if isinstance(statement, Admission) else out.with_removal(statement)
+        out = out.with_statement(statement)
     return out
 
 

@@ -62,7 +62,7 @@ def join_command(addresses: Sequence[str]) -> str:
 
 
 def address_hint(addresses: Sequence[str], *, announce: str) -> str:
-    """Return what limits the reach of the best address and what to do, or "" if the internet can reach it."""
+    """Return from where the best address can be reached and what to do about it, or "" if it is a public address."""
     address = best_first(addresses)[0]
     port = address.partition("/tcp/")[2].partition("/")[0]
     return HINTS.get(reachable_from(address), "").format(port=port, announce=announce.format(port=port))

@@ -13,9 +13,10 @@ from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop.config import build, instantiate, load, part_checks, run_directory, shared_settings
-from outerloop.config.island_checks import single_process_options
+from outerloop.config.island_checks import refuse_single_process_options
 from outerloop.config.option_mapping import applicable_options, refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
+from outerloop.config.rank_layout import mesh_group
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
@@ -126,7 +127,9 @@ def from_recipe(
     addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
     short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses}
     typed = [*overrides, *to_overrides(options), *to_overrides({key: x for key, x in short.items() if x})]
-    group = None if mesh is None else mesh_group(mesh, dim, exchange)
+    if mesh is not None and exchange is not None:
+        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
+    group = None if mesh is None else mesh_group(mesh, dim)
     settings = load_settings(recipe, typed, over_group=group is not None)
     refuse_inapplicable(
         typed, applicable_options(settings, has_exchange=exchange is not None), "your own training loop"
@@ -198,29 +201,6 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) ->
         kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
         settings = load.load([f"recipe={recipe}", f"exchange={kind}", *overrides])
     return settings
-
-
-def mesh_group(mesh: DeviceMesh, dim: str | None, exchange: Exchange | None) -> dist.ProcessGroup:
-    """Return the process group, including this process, along one dimension of a mesh.
-
-    Raises UserError if an exchange is given too, or if `dim` does not select one dimension of the mesh.
-    """
-    names = mesh.mesh_dim_names or ()
-    if exchange is not None:
-        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
-    if dim not in names and (dim is not None or mesh.ndim > 1):
-        dims = ", ".join(names) or "none (name them with mesh_dim_names=)"
-        raise UserError(f"dim={dim!r} is not a dimension of the mesh, whose dimensions are: {dims}")
-    return mesh.get_group(dim)
-
-
-def refuse_single_process_options(settings: Any, processes: int) -> None:
-    """Raise UserError if several processes hold the model and an option requires a single process."""
-    for option, (is_set, instead) in single_process_options(settings).items():
-        if is_set and processes > 1:
-            raise UserError(
-                f"{option} requires a model held by one process, but {processes} processes hold this one: set {instead}"
-            )
 
 
 def leader_loop(

@@ -65,6 +65,15 @@ def single_process_options(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     }
 
 
+def refuse_single_process_options(settings: DictConfig, processes: int) -> None:
+    """Raise UserError if several processes hold the model and an option requires a single process."""
+    for option, (is_set, instead) in single_process_options(settings).items():
+        if is_set and processes > 1:
+            raise UserError(
+                f"{option} requires a model held by one process, but {processes} processes hold this one: set {instead}"
+            )
+
+
 def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     """Return (whether it is set, why it is rejected, what to set instead) for each setting that islands cannot use."""
     inner, kind = settings.inner, settings.island.kind

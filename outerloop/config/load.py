@@ -24,6 +24,7 @@ from outerloop.config.options.compose import (
     search_path,
 )
 from outerloop.config.options.explain import explain, unknown_option
+from outerloop.config.options.replaced_parts import drop_unused
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.types import UserError
@@ -47,6 +48,7 @@ def load(overrides: Sequence[str]) -> DictConfig:
         config = compose_config(overrides)
         refuse_missing(config)
         enable_user_code(names_in(config))
+        drop_unused(config, overrides)
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error

@@ -107,6 +107,18 @@ def device_mesh(rank_grid: Tensor, device_type: str, timeout: timedelta) -> Devi
     return DeviceMesh.from_group(groups, device_type, rank_grid, mesh_dim_names=("islands", "ranks"))
 
 
+def mesh_group(mesh: DeviceMesh, dim: str | None) -> dist.ProcessGroup:
+    """Return the process group, including this process, along one dimension of a mesh.
+
+    Raises UserError if `dim` does not select one dimension of the mesh.
+    """
+    names = mesh.mesh_dim_names or ()
+    if dim not in names and (dim is not None or mesh.ndim > 1):
+        dims = ", ".join(names) or "none (name them with mesh_dim_names=)"
+        raise UserError(f"dim={dim!r} is not a dimension of the mesh, whose dimensions are: {dims}")
+    return mesh.get_group(dim)
+
+
 def group_timeout(settings: DictConfig) -> timedelta:
     """Return the timeout between the ranks of an island. In a swarm, it is at least the timeout of a state transfer."""
     timeout_s = max(MIN_TIMEOUT_S, 2 * settings.round_timeout_s)

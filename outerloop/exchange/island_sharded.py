@@ -175,9 +175,9 @@ class ShardedIsland(LeaderExchange):
         what: description of the request, which must be the same on all lanes.
         ranks: the group for the messages, or None for `self.ranks`, which only one thread may use.
 
-        If `work` raises an error, all lanes raise one. If the lanes make different requests, all raise
-        StateTransferRequired if one of them needs the other peers' state; otherwise the leader raises ReplicasDiverged,
-        the others LeaderFailed.
+        If `work` raises an error, every lane raises an error. If the lanes make different requests, `work` is not
+        called: if a lane needs the other peers' state, all lanes raise StateTransferRequired; otherwise the leader
+        raises ReplicasDiverged, and the other lanes raise LeaderFailed.
         """
         ranks = ranks or self.ranks
         requests = [canonical.unpack(blob) for blob in ranks.gather(canonical.pack([what, uint8_tensor(blob)]))]

@@ -34,3 +34,12 @@ class NetworkPeer(Protocol):
     def on_close(self, act: Callable[[], None]) -> None:
         """Register a function that is called once this peer has left."""
         ...
+
+
+@runtime_checkable
+class NeedsQuorum(Protocol):
+    """An exchange in which a round is decided only while enough peers are reachable."""
+
+    def lacks_quorum(self) -> str:
+        """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
+        ...

@@ -266,6 +266,10 @@ class SwarmGather(SwarmExchange):
         """
         return self._state.hand_over(way, state)
 
+    def lacks_quorum(self) -> str:
+        """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
+        return self._rounds.lacks_quorum()
+
     def counters(self) -> dict[str, float]:
         """Return the number of rejections of each kind (swarm/access/access_control.py)."""
         return self.node.trust.refusals.counters()

@@ -6,12 +6,14 @@
        leaves.
 
 Because no worker begins another step between the two calls, all workers can reach the target. `request` returns
-immediately, even if a worker is waiting for other peers inside a step.
+immediately, even if a worker is waiting for other peers inside a step. If such a wait cannot end, because too few peers
+are reachable, `blocked` returns the reason: no checkpoint can be saved then.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class StopPoint:
@@ -22,6 +24,7 @@ class StopPoint:
         self.begun = 0
         self.requested = False
         self.target: int | None = None
+        self.blocked: Callable[[], str] = lambda: ""
 
     def begin_step(self, done: int) -> bool:
         """Return whether to take another step after `done` inner steps. After `request`, wait until a target is set."""

@@ -9,10 +9,11 @@ import itertools
 
 import torch
 
-from outerloop.kernels import positions
 from outerloop.kernels.eight_bit import to_eight_bit
+from outerloop.kernels.elias_fano import elias_fano_decode, elias_fano_encode
 from outerloop.kernels.finite import finite
 from outerloop.kernels.land import Landing, land
+from outerloop.kernels.rice import rice_decode, rice_encode
 from outerloop.kernels.rotation import random_signs, rotate
 from outerloop.kernels.select import Selection, select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -31,8 +32,8 @@ def warm() -> None:
         how = Landing(own=0, beta=0.9, chunk=256, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
         land(slow, fast, *residual, None, position_M[None], value_M[None], None, None, how)
     rotate(slow, random_signs(100, 0), 64, False)
-    positions.rice_decode([positions.rice_encode(position_M, 100, 256, 4)], 100, 256, 4)
-    positions.elias_fano_decode([positions.elias_fano_encode(position_M, 100, 256, 4)], 100, 256, 4)
+    rice_decode([rice_encode(position_M, 100, 256, 4)], 100, 256, 4)
+    elias_fano_decode([elias_fano_encode(position_M, 100, 256, 4)], 100, 256, 4)
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def run_worker(
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer
+    params = sum(p.numel() for p in trainer.params)
     if config.threads is None and trainer.device.type == "cpu":
-        params = sum(p.numel() for p in trainer.params)
         tokens = sequences_per_pass(config, layout.ranks.size) * config.inner.seq_len
         compute(cpu_share.limit_threads, params, tokens)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
@@ -88,7 +88,6 @@ def run_worker(
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
-    params = sum(p.numel() for p in trainer.params)
     worker.emit("ready", params=params, size=exchange.size, peer=exchange.peer, **commit)
     worker.run()
     outer.island.run_on_followers("leave")

@@ -28,6 +28,8 @@ ANSWER_S = 10.0
 """Seconds that workers have, after an interrupt, to report which inner step they have begun."""
 SAVE_S = 120.0
 """Seconds that workers then have to reach a common inner step and save."""
+ASK_S = 5.0
+"""Seconds without an event after which workers are asked again whether they can reach that step."""
 
 
 class WorkerCrashed(Exception):
@@ -115,7 +117,8 @@ class Supervisor:
         """Let all workers train to a common inner step, save and leave.
 
         They have ANSWER_S seconds to report the inner step that they have begun, then SAVE_S seconds to reach the
-        common step and save. Do nothing if the workers have not begun to train, or if one has died or finished.
+        common step and save. Do nothing if the workers have not begun to train, or if one has died or finished. Return
+        early if a worker cannot reach that step, because too few other peers are reachable.
         """
         if len(self.ready) < self.config.workers or self.died or self.done_s is not None:
             return
@@ -125,11 +128,17 @@ class Supervisor:
         begun: dict[int, int] = {}
         while self.active and (left_s := end_s - time.monotonic()) > 0:
             try:
-                event = pool.events.get(timeout=left_s)
+                event = pool.events.get(timeout=min(left_s, ASK_S))
             except queue.Empty:
-                return
+                pool.request_stop()
+                continue
             if event["event"] != "stopping":
                 self.handle(event)
+                continue
+            if event["blocked"]:
+                print_line(self.console, f"stopping without saving: {event['blocked']}")
+                return
+            if len(begun) == self.config.workers:
                 continue
             begun[event["worker"]] = event["step"]
             if len(begun) == self.config.workers:

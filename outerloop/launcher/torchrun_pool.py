@@ -108,8 +108,9 @@ class TorchrunPool:
 
     def request_stop(self) -> None:
         """Ask all ranks to wait for `stop_after` before their next inner step."""
-        self.waiting = True
-        self.store.set(STOP_REQUESTED, "")
+        if not self.store.check([STOP_REQUESTED]):
+            self.waiting = True
+            self.store.set(STOP_REQUESTED, "")
 
     def stop_after(self, step: int) -> None:
         """Ask all ranks to train up to inner step `step`, save and leave."""

@@ -5,8 +5,8 @@ worker ends without sending a last event, the pool sends {"event": "died"}. `sto
 and `join` waits until all have ended.
 
 To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
-"stopping", "step": inner steps begun}. `stop_after` lets them train up to a common step, save and leave
-(stop_point.py).
+"stopping", "step": inner steps begun, "blocked": why it cannot end the last of them, or ""}. `stop_after` lets them
+train up to a common step, save and leave (stop_point.py). `request_stop` may be repeated until the workers have left.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ def died_event(index: int, reason: str) -> Event:
     return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {reason}"}
 
 
-def stopping_event(index: int, begun: int) -> Event:
-    """Return the "stopping" event of a worker that has begun `begun` inner steps and waits before the next one."""
-    return {"event": "stopping", "worker": index, "step": begun}
+def stopping_event(index: int, begun: int, *, blocked: str = "") -> Event:
+    """Return the "stopping" event of a worker that has begun `begun` inner steps and waits before the next one.
+
+    `blocked`: why the worker cannot end the last of these steps, or "".
+    """
+    return {"event": "stopping", "worker": index, "step": begun, "blocked": blocked}
 
 
 def error_event(index: int, error: BaseException) -> Event:

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import build
 from outerloop.config.user_code import enable_user_code, names_in
-from outerloop.exchange.network_peer import NetworkPeer
+from outerloop.exchange.network_peer import NeedsQuorum, NetworkPeer
 from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher.run_worker import join_exchange, run_worker
@@ -84,6 +84,8 @@ def join_and_train(
     """Join the other peers, train, and leave. At the end, `resources` aborts the exchange if it is still open."""
     exchange = make_exchange(config, run_dir, index, emit, stop_point)
     resources.callback(exchange.abort)
+    if isinstance(exchange, NeedsQuorum):
+        stop_point.blocked = exchange.lacks_quorum
     resume_step = agree_on_checkpoint(exchange, run_dir, resume_step, index, emit)
     join_exchange(config, exchange, run_dir, resume_step, index)
     run_worker(
@@ -172,7 +174,7 @@ def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
         if "stop_after" in message:
             stop_point.set_target(message["stop_after"])
         else:
-            emit(stopping_event(index, stop_point.request()))
+            emit(stopping_event(index, stop_point.request(), blocked=stop_point.blocked()))
     os.kill(os.getpid(), signal.SIGINT)
 
 

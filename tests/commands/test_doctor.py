@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import doctor, main
+from outerloop.commands import doctor
 from outerloop.commands.doctor import identity_findings, machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.load import load
@@ -20,6 +20,7 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.probe import Measured
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.types import UserError
+from tests.support.run_command import error_of
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 PEER = f"/ip4/192.0.2.9/tcp/9/p2p/{ID}"
@@ -236,7 +237,4 @@ def test_a_daemon_that_does_not_start_is_a_cross_and_exit_code_1(capsys: pytest.
 def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["outerloop", "doctor", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert answer in err and err.count("\n") == 1
+    assert answer in error_of(monkeypatch, capsys, "doctor", *arguments)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from outerloop.commands import main, status
+from outerloop.commands import status
 from outerloop.config.run_directory import identity_file, lock_directory, unlock
 from outerloop.swarm.accountability.evidence import Evidence, Signed
 from outerloop.swarm.accountability.expulsion import Expulsion, ExpulsionRegister, read_register, write_register
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.storage import Folder
+from tests.support.run_command import run_command
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 NAME = f"001-{ID}"
@@ -36,10 +36,8 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["outerloop", "expelled", *arguments])
-    code = main.main()
-    seen = capsys.readouterr()
-    return code, seen.out + seen.err
+    code, out, err = run_command(monkeypatch, capsys, "expelled", *arguments)
+    return code, out + err
 
 
 def test_one_line_a_peer(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from outerloop.commands import host, main
+from outerloop.commands import host
 from outerloop.commands.host.settings import host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine, join_command, qr_code
 from outerloop.config import load
 from outerloop.types import UserError
+from tests.support.run_command import error_of
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 LOCAL, LAN, PUBLIC = (f"/ip4/{ip}/tcp/4242/p2p/{ID}" for ip in ("127.0.0.1", "192.168.1.5", "8.8.8.8"))
@@ -21,14 +22,6 @@ LOCAL, LAN, PUBLIC = (f"/ip4/{ip}/tcp/4242/p2p/{ID}" for ip in ("127.0.0.1", "19
 
 def overrides(*typed: str, name: str = "summer", listen: str = "0.0.0.0") -> list[str]:
     return host_overrides(typed, name=name, host=listen, port=4242)
-
-
-def error_of(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr("sys.argv", ["outerloop", "host", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(
@@ -52,7 +45,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(host, "train", lambda *_, **__: pytest.fail("it trains"))
-    assert answer in error_of(arguments, monkeypatch, capsys)
+    assert answer in error_of(monkeypatch, capsys, "host", *arguments)
 
 
 def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> None:
@@ -175,7 +168,7 @@ def test_without_the_package_it_is_told_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "segno", None)
     assert qr_code("x") == "no QR code: segno is not installed: run pip install 'outerloop-train[host]'"
-    assert "outerloop-train[host]" in error_of(["--qr"], monkeypatch, capsys)
+    assert "outerloop-train[host]" in error_of(monkeypatch, capsys, "host", "--qr")
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

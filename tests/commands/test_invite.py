@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from omegaconf import OmegaConf
 
-from outerloop.commands import invite, main
+from outerloop.commands import invite
 from outerloop.commands.invite import MAX_EXPIRES_S, seconds
 from outerloop.config.manifest.describe_run import packaged
 from outerloop.config.run_directory import identity_file, may_precede_run
@@ -21,6 +21,7 @@ from outerloop.swarm.access.register_files import ADDRESS, FOLDER, REMOVAL, fold
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
+from tests.support.run_command import run_command
 from tests.support.swarm.dht_scene import id_of, trust
 
 OTHER, INVITED = id_of(1), id_of(7)
@@ -67,10 +68,8 @@ class Command:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def __call__(self, *arguments: object) -> tuple[int, str]:
-        self._monkeypatch.setattr("sys.argv", ["outerloop", *map(str, arguments)])
-        code = main.main()
-        seen = self._capsys.readouterr()
-        return code, seen.out + seen.err
+        code, out, err = run_command(self._monkeypatch, self._capsys, *arguments)
+        return code, out + err
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from outerloop.commands.join.summary import summary
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.manifest.describe_run import describe, packaged
 from outerloop.types import UserError
+from tests.support.run_command import error_of
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{ID}"
@@ -39,14 +40,6 @@ def manifest() -> RunManifest:
 
 def overrides(manifest: RunManifest, *typed: str) -> list[str]:
     return chosen_overrides(manifest, typed, address=ADDRESS, host="0.0.0.0", port=0)
-
-
-def error_of(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr("sys.argv", ["outerloop", "join", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert answer in error_of(arguments, monkeypatch, capsys)
+    assert answer in error_of(monkeypatch, capsys, "join", *arguments)
 
 
 def test_the_machine_trains_with_the_options_of_the_run_and_its_own(manifest: RunManifest) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from outerloop.commands import main
 from outerloop.commands.join import invitation
 from outerloop.commands.join.invitation import REFUSALS, Invitation
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.invites.invite_client import InviteRefused
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.types import UserError
+from tests.support.run_command import error_of
 from tests.support.swarm.dht_scene import id_of, trust
 
 LISTED = [id_of(1), id_of(2)]
@@ -69,10 +69,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    monkeypatch.setattr("sys.argv", ["outerloop", "join", ADDRESS, "--yes", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert answer in err and err.count("\n") == 1
+    assert answer in error_of(monkeypatch, capsys, "join", ADDRESS, "--yes", *arguments)
 
 
 @pytest.mark.parametrize("word", [*REFUSALS, "", "else"])

@@ -10,11 +10,11 @@ import pytest
 import show_table
 import torch
 
-from outerloop.commands import main
 from outerloop.config.profile import memory_per_param, message, message_bytes, plan_method, recipe_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.plan.recommend import LOSSES
 from outerloop.replica.state_size import tree_bytes
+from tests.support.run_command import run_command
 
 TUNED = [("outerloop", 15), ("outerloop", 30), ("outerloop", 100), ("muloco", 15)]
 """(recipe, H) of the losses that are from scripts/results/table."""
@@ -26,9 +26,7 @@ SHAPES = [(256, 128), *4 * [(128, 128), (128, 128), (384, 128), (384, 128), (128
 
 
 def plan(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr("sys.argv", ["outerloop", "plan", *arguments])
-    code, told = main.main(), capsys.readouterr()
-    return code, told.out, told.err
+    return run_command(monkeypatch, capsys, "plan", *arguments)
 
 
 @cache

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from outerloop.commands import main
 from outerloop.commands.join.offer import Offer
 from outerloop.commands.relay import serving
 from outerloop.swarm.access.identity import ensure_identity
@@ -20,6 +19,7 @@ from outerloop.swarm.membership.roster import Record, peer_name
 from outerloop.swarm.p2p.observer import ObserverNode
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S
 from outerloop.types import UserError
+from tests.support.run_command import error_of
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 
@@ -41,10 +41,7 @@ OF_HOST = SignedManifest(**signed(trust(1).signatures, run="summer", content=b"{
 def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["outerloop", "relay", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert answer in err and err.count("\n") == 1
+    assert answer in error_of(monkeypatch, capsys, "relay", *arguments)
 
 
 def test_the_copy_is_forwarded_while_the_peer_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
 from outerloop.types import Terminated, raise_terminated
+from tests.support.run_command import error_of
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 
@@ -141,7 +142,4 @@ def test_that_nobody_answers_is_not_shown_as_nobody_expelled() -> None:
 def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["outerloop", "status", *arguments])
-    assert main.main() == 2
-    err = capsys.readouterr().err
-    assert answer in err and err.count("\n") == 1
+    assert answer in error_of(monkeypatch, capsys, "status", *arguments)

@@ -14,12 +14,12 @@ from outerloop.compress.index.elias_fano import EliasFano
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
-from outerloop.kernels import positions, threads
+from outerloop.kernels import elias_fano, positions, rice, threads
 from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext
 
 CODES = [Rice(), EliasFano(), Fixed()]
-OPS = [positions.rice_encode, positions.rice_decode, positions.elias_fano_encode, positions.elias_fano_decode]
+OPS = [rice.rice_encode, rice.rice_decode, elias_fano.elias_fano_encode, elias_fano.elias_fano_decode]
 COUNTS = [0, 1, 2, 7, 97, 4095, 4096, 4097, 12289]
 CHUNKS = [2, 3, 8, 64, 97, 1000, 4096, 65536]
 each_code = pytest.mark.parametrize("code", CODES, ids=lambda code: type(code).__name__)
@@ -177,10 +177,10 @@ def test_sizes_of_the_others():
 def test_the_worst_lane_has_a_size(chunk):
     """No lane outgrows its u16, and no positions the most bytes that are ever looked at."""
     for k in {1, 2, 3, *range(1, chunk + 1, max(1, chunk // 300)), chunk}:
-        lane = Rows(chunk * positions.lane_rows(Rows(0, chunk, k)), chunk, k)
-        assert positions.rice_max_bytes(lane) - 2 < 2**16
+        lane = Rows(chunk * rice.lane_rows(Rows(0, chunk, k)), chunk, k)
+        assert rice.rice_max_bytes(lane) - 2 < 2**16
     rows = Rows(3 * chunk + 1, chunk, max(1, chunk // 7))
-    assert all(len(Rice().encode(drawn(rows, 0, p), rows)) <= positions.rice_max_bytes(rows) for p in ("left", "right"))
+    assert all(len(Rice().encode(drawn(rows, 0, p), rows)) <= rice.rice_max_bytes(rows) for p in ("left", "right"))
 
 
 @pytest.mark.parametrize("rows", [Rows(300000, 512, 8), Rows(99991, 64, 64), Rows(12289, 4096, 1)], ids=str)

@@ -128,3 +128,44 @@ def test_an_exchange_of_ones_own_has_options_of_its_own():
     with open_dict(config):
         config.exchange.allow = "all"
     schema.check(config, lambda: config)
+
+
+def test_a_file_of_ones_own_is_a_choice_only_where_it_is_named(tmp_path, monkeypatch):
+    """Hydra's store keeps it for the whole process; other calls do not list it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stray.yaml").write_text("rounds: 3\n")
+    assert load.load(["recipe=stray.yaml"]).rounds == 3
+    assert "stray" in load.groups(["recipe=stray.yaml"])["recipe"]
+    assert "stray" in load.groups(["recipe=diloco,stray"])["recipe"], "a sweep whose files are already stored"
+    assert "stray" not in load.groups()["recipe"]
+    with pytest.raises(UserError, match="recipe must be one of") as error:
+        load.load(["recipe=stry"])
+    assert "stray" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "choice"),
+    [("outerloop_v1", "feedback=none"), ("outerloop_v1", "feedback=dgc"), ("muloco", "method=average")],
+)
+def test_a_part_of_a_recipe_is_replaced_without_the_options_that_only_the_old_part_takes(recipe, choice):
+    group = choice.partition("=")[0]
+    config = load.load([f"recipe={recipe}", choice])
+    instantiate.make(config[group])
+    assert config[group] == load.load(["recipe=diloco", choice])[group], "the file of the choice, and nothing else"
+
+
+def test_an_option_that_the_new_part_takes_keeps_the_value_of_the_recipe():
+    assert load.load(["recipe=outerloop_v1", "feedback=ef"]).feedback.beta == 0.85
+
+
+def test_an_option_typed_for_a_part_that_does_not_take_it_is_refused():
+    with pytest.raises(UserError, match=r"^feedback\.beta is not an option of feedback=none: leave it out$"):
+        load.load(["recipe=outerloop_v1", "feedback=none", "feedback.beta=0.5"])
+
+
+def test_a_mistake_in_the_file_of_a_new_part_is_not_dropped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half.yaml").write_text("_target_: outerloop.feedback.ef.ErrorFeedback\nbta: 0.5\n")
+    config = load.load(["recipe=outerloop_v1", "feedback=half.yaml"])
+    with pytest.raises(UserError, match="unexpected keyword argument 'bta'"):
+        instantiate.make(config.feedback)

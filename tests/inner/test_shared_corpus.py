@@ -132,7 +132,7 @@ def test_bytes_have_their_tokenizer_and_another_must_have_the_same_vocabulary(tm
         ),
     )
     path = other.path.rename(tmp_path / "cache" / other.index.sha.hex())
-    with pytest.raises(UserError, match="another vocabulary"):
+    with pytest.raises(UserError, match="a different vocabulary"):
         SharedCorpus(sha256=path.name, folder=str(path.parent), tokenizer=str(tmp_path / "bytes"))
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.swarm.loopback import eventually
-from tests.support.train_processes import rows
+from tests.support.train_processes import outerloop, rounds_with_two
 
 HOST = ["host", "--name", "summer", "--host", "127.0.0.1", "--port", "0", "model=nano", "schedule.sync_every=30"]
 SMALL = ["eval.sequences=16", "eval.every=0", "threads=1"]
@@ -20,10 +18,7 @@ SMALL = ["eval.sequences=16", "eval.every=0", "threads=1"]
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "outerloop", *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-    )
+    return outerloop(*arguments, cwd=folder)
 
 
 def join_line(process: subprocess.Popen[str]) -> list[str]:
@@ -44,13 +39,6 @@ def end(processes: list[subprocess.Popen[str]]) -> None:
         process.wait()
         assert process.stdout
         process.stdout.close()
-
-
-def rounds_with_two(run_dir: Path) -> list[int]:
-    try:
-        return [row["round"] for row in rows(run_dir) if row["event"] == "round" and row["peers"] == 2]
-    except FileNotFoundError:
-        return []
 
 
 @pytest.mark.slow

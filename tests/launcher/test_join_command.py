@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from outerloop.launcher.shared_data import prepare
 from outerloop.launcher.supervisor import SAVE_S
 from outerloop.swarm.corpus.folder import CorpusFolder
 from tests.support.swarm.loopback import eventually
-from tests.support.train_processes import invitation, rows, start
+from tests.support.train_processes import invitation, outerloop, rounds_with_two, rows, start
 
 RUN = ["recipe=sparseloco", "workers=1", "exchange.peers=1", "exchange.run=summer", "rounds=100000", "eval.every=0"]
 RUN += ["schedule.sync_every=30"]  # rounds long enough for a newcomer on a busy machine to catch up
@@ -23,15 +21,7 @@ RUN += ["schedule.sync_every=30"]  # rounds long enough for a newcomer on a busy
 
 def joining(address: str, run_dir: Path, *options: str) -> subprocess.Popen[str]:
     own = [f"run_dir={run_dir}", "eval.sequences=16", "eval.every=0", "threads=1", *options]
-    command = [sys.executable, "-m", "outerloop", "join", address, "--yes", "--host", "127.0.0.1", *own]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
-
-
-def rounds_with_two(run_dir: Path) -> list[int]:
-    try:
-        return [row["round"] for row in rows(run_dir) if row["event"] == "round" and row["peers"] == 2]
-    except FileNotFoundError:
-        return []
+    return outerloop("join", address, "--yes", "--host", "127.0.0.1", *own)
 
 
 def left(process: subprocess.Popen[str]) -> str:

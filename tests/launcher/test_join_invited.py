@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from tests.support.swarm.loopback import eventually
-from tests.support.train_processes import invitation, rows, start
+from tests.support.train_processes import invitation, outerloop, rounds_with_two, start
 
 RUN = ["recipe=sparseloco", "workers=1", "exchange.peers=1", "exchange.run=summer", "rounds=100000", "eval.every=0"]
 RUN += ["schedule.sync_every=30"]  # rounds long enough for a newcomer on a busy machine to catch up
@@ -25,11 +22,6 @@ RUN += [
 ]
 
 
-def outerloop(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "outerloop", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
-
-
 def said(*arguments: object) -> tuple[int, str]:
     process = outerloop(*arguments)
     text = process.communicate(timeout=120)[0]
@@ -39,13 +31,6 @@ def said(*arguments: object) -> tuple[int, str]:
 def joining(line: list[str], run_dir: Path) -> list[object]:
     own = [f"run_dir={run_dir}", f"corpus.folder={run_dir}-corpus", "eval.sequences=16", "eval.every=0", "threads=1"]
     return [*line, "--yes", "--host", "127.0.0.1", *own]
-
-
-def rounds_with_two(run_dir: Path) -> int:
-    try:
-        return sum(row["event"] == "round" and row["peers"] == 2 for row in rows(run_dir))
-    except FileNotFoundError:
-        return 0
 
 
 @pytest.mark.slow
@@ -71,7 +56,9 @@ def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
         line = text.splitlines()[-1].split()[1:]
         assert line[:5] == ["join", address, "--host", "127.0.0.1", "--invite"]
         processes.append(outerloop(*joining(line, tmp_path / "b")))
-        assert eventually(lambda: processes[1].poll() is not None or rounds_with_two(tmp_path / "b") > 1, limit_s=200)
+        assert eventually(
+            lambda: processes[1].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=200
+        )
         assert processes[1].poll() is None, processes[1].communicate()[0]
         code, text = said(*joining(line, tmp_path / "c"))
         assert code == 2 and "was already used by another machine" in text, text

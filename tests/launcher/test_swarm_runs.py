@@ -92,6 +92,25 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> N
     assert len(set(json.loads((tmp_path / "run/summary.json").read_text())["slow_hash"])) == 1
 
 
+@pytest.mark.slow  # in the default suite without processes: test_interrupt.py
+@pytest.mark.timeout(600)
+def test_ctrl_c_ends_a_machine_that_waits_for_another_one_without_its_answer(tmp_path: Path) -> None:
+    shared = [FAST, "workers=1", "exchange.peers=2", "rounds=100000", "eval.every=0", "checkpoint.every=1", "threads=1"]
+    first = start(tmp_path / "a", *shared)
+    other = start(tmp_path / "b", *shared, invitation(first))
+    assert eventually(lambda: rounds_done(tmp_path / "a") >= 2, limit_s=240)
+    for pid in sorted(family(other.pid)):
+        os.kill(pid, signal.SIGKILL)
+    other.communicate()
+    assert eventually(lambda: "1 of 2 peers are reachable" in str(rows(tmp_path / "a")[-1].get("text")), limit_s=120)
+    pids = family(first.pid)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate()
+    assert first.returncode == 130 and "Traceback" not in said, said
+    assert "stopping without saving: 1 of 2 peers are reachable, but a majority is 2" in said, said
+    assert "resumes from the last checkpoint" in said and gone(pids)
+
+
 def test_kill_9_of_the_parent_leaves_no_process(tmp_path: Path) -> None:
     process = start(tmp_path / "run", FAST, "workers=2", "rounds=500", "checkpoint.every=1")
     pids = training(process, tmp_path / "run")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outerloop.config import from_recipe, instantiate, load
+from outerloop.config import instantiate, island_checks, load
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.methods.noloco import NoLoCo
@@ -153,6 +153,6 @@ def test_without_a_delay_nothing_is_early(option, typed):
 def test_a_model_of_several_processes_is_refused():
     """They must land together, and each has bytes of its own: they land when due, once `schedule.early` is off."""
     settings = load.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
-    from_recipe.refuse_single_process_options(settings, 1)
+    island_checks.refuse_single_process_options(settings, 1)
     with pytest.raises(UserError, match=r"schedule\.early=true requires a model held by one process, but 2 processes"):
-        from_recipe.refuse_single_process_options(settings, 2)
+        island_checks.refuse_single_process_options(settings, 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from outerloop import wire
-from outerloop.commands import main
+from tests.support.run_command import run_command
 
 
 def parts_of(shape):
@@ -24,7 +24,4 @@ def payload(folder: Path, schema, *, fragment=0) -> Path:
 
 def inspect(monkeypatch, capsys, *arguments):
     """Exit code, output, and what went to standard error."""
-    monkeypatch.setattr("sys.argv", ["outerloop", "inspect", *map(str, arguments)])
-    code = main.main()
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return run_command(monkeypatch, capsys, "inspect", *arguments)

@@ -26,8 +26,9 @@ from outerloop.compress.uniform import Uniform
 from outerloop.config import instantiate, load
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.pipeline.fused import decode_kept
+from outerloop.kernels.elias_fano import elias_fano_decode
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.positions import elias_fano_decode, rice_decode
+from outerloop.kernels.rice import rice_decode
 from outerloop.kernels.two_bit import two_bit_decode
 from outerloop.types import CodecContext, Contribution, Round, Tensors
 

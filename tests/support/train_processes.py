@@ -14,10 +14,15 @@ from tests.support.swarm.loopback import eventually, runs
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
 
 
-def start(run_dir: Path, *overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "outerloop", "train", *SMALL, f"run_dir={run_dir}", *overrides]
+def outerloop(*arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """A command of `outerloop` in a process of its own, whose output and errors come through one pipe."""
+    command = [sys.executable, "-m", "outerloop", *map(str, arguments)]
     env = os.environ | (env or {})
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+
+
+def start(run_dir: Path, *overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return outerloop("train", *SMALL, f"run_dir={run_dir}", *overrides, env=env)
 
 
 def invitation(first: subprocess.Popen[str]) -> str:
@@ -50,6 +55,14 @@ def rounds_done(run_dir: Path) -> int:
         return max((row["round"] for row in rows(run_dir) if row["event"] == "round"), default=0)
     except FileNotFoundError:
         return 0
+
+
+def rounds_with_two(run_dir: Path) -> list[int]:
+    """The rounds in which two peers took part."""
+    try:
+        return [row["round"] for row in rows(run_dir) if row["event"] == "round" and row["peers"] == 2]
+    except FileNotFoundError:
+        return []
 
 
 def gone(pids: set[int]) -> bool:

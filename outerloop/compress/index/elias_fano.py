@@ -6,7 +6,7 @@
 
 A row (one chunk) takes k (low + 1) + ((chunk - 1) >> low) bits, padded to bytes: 9 % above the entropy bound if 64 of
 4096 are kept, 10 % if 128 are kept. Any row can be read without the rows before it. The layout is described in
-kernels/positions.py (Elias 1974; Fano 1971).
+kernels/elias_fano.py (Elias 1974; Fano 1971).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from outerloop.compress.index import decoded
-from outerloop.kernels.positions import elias_fano_decode, elias_fano_encode
+from outerloop.kernels.elias_fano import elias_fano_decode, elias_fano_encode
 from outerloop.kernels.select import Rows
 
 

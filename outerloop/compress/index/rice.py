@@ -10,7 +10,7 @@ including all overhead, and the entropy bound log2 C(4096, k) / k:
     bound  10.09   9.23   8.32   7.36   6.38   5.38   4.34   3.24
 
 Rows are grouped into lanes of about 1024 positions. The sizes of the lanes come first, so that lanes can be decoded in
-parallel. Sizes depend on the positions. kernels/positions.py describes the layout and the choice of b (Rice 1979; Kiely
+parallel. Sizes depend on the positions. kernels/rice.py describes the layout and the choice of b (Rice 1979; Kiely
 2004).
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from outerloop.compress.index import decoded
-from outerloop.kernels.positions import rice_decode, rice_encode
+from outerloop.kernels.rice import rice_decode, rice_encode
 from outerloop.kernels.select import Rows
 
 

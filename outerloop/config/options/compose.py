@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from outerloop.config.options.search_path import choices_in, config_dir, user_folders
-from outerloop.config.options.user_files import forget, searching, stored_choices, with_stored_files
+from outerloop.config.options.user_files import forget, searching, stored_choices, values_of, with_stored_files
 from outerloop.config.user_code import enable_user_code
 from outerloop.types import UserError
 
@@ -26,10 +26,15 @@ SEARCH_PATH = "hydra.searchpath"
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return a map from config group to its choices.
 
-    They are found in outerloop, in the user's folders and in the folders named in `overrides`.
+    They are found in outerloop, in the user's folders, and in the folders and yaml files named in `overrides`.
     """
-    choices = choices_in([config_dir(), *search_path(complete(overrides))])
-    return {group: sorted({*names, *stored_choices(group)}) for group, names in choices.items()}
+    completed = complete(overrides)
+    choices = choices_in([config_dir(), *search_path(completed)])
+    named = {(override.key_or_group, value) for override in parse_overrides(completed) for value in values_of(override)}
+    return {
+        group: sorted({*names, *(name for name in stored_choices(group) if (group, name) in named)})
+        for group, names in choices.items()
+    }
 
 
 def complete(overrides: Sequence[str]) -> list[str]:

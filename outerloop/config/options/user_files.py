@@ -23,7 +23,7 @@ GLOBAL = "recipe"
 
 
 def stored_choices(group: str) -> list[str]:
-    """Return the choices of a group that were loaded from files named on the command line."""
+    """Return the choices of a group that were loaded from yaml files, by any call in this process."""
     node = ConfigStore.instance().repo.get(group, {})
     return [name.removesuffix(SUFFIX) for name in node]
 
@@ -43,13 +43,17 @@ def with_stored_files(text: str, override: Override, choices: Mapping[str, Seque
 
     `choices`: group -> the choices that already exist. Raises UserError if a file cannot be used.
     """
-    value = override.value()
-    values = value.list if isinstance(value, ChoiceSweep) else [value]
-    group = override.key_or_group
-    if group not in choices or not any(str(v).endswith(SUFFIX) for v in values):
+    values, group = values_of(override), override.key_or_group
+    if group not in choices or not any(value.endswith(SUFFIX) for value in values):
         return text
-    names = [store(group, Path(str(v)), choices[group]) if str(v).endswith(SUFFIX) else str(v) for v in values]
+    names = [store(group, Path(value), choices[group]) if value.endswith(SUFFIX) else value for value in values]
     return f"{text.partition('=')[0]}={','.join(names)}"
+
+
+def values_of(override: Override) -> list[str]:
+    """Return the value of an override as text, or all of its values if it is a sweep over choices."""
+    value = override.value()
+    return [str(one) for one in (value.list if isinstance(value, ChoiceSweep) else [value])]
 
 
 def store(group: str, path: Path, taken: Sequence[str]) -> str:

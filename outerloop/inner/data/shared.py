@@ -71,7 +71,7 @@ class SharedCorpus:
         tokenizer = load_tokenizer(folder)
         if self.tokenizer_identity and identity_of(tokenizer) != self.tokenizer_identity:
             raise UserError(
-                f"data.tokenizer={folder} has another vocabulary than the tokenizer of this corpus"
+                f"data.tokenizer={folder} has a different vocabulary than the tokenizer of this corpus"
                 f" ({self.tokenizer_identity[:16]}): set the folder of that tokenizer, or data.tokenizer=null"
             )
         return tokenizer

@@ -102,7 +102,8 @@ class Shards:
         tokens = shard.read()
         if tokens.max() >= self.vocab_size:
             raise UserError(
-                f"{shard.path}: token id {tokens.max()} is not below data.vocab_size={self.vocab_size}; {self.mend}"
+                f"{shard.path}: token id {tokens.max()} is not below the corpus's vocabulary size of {self.vocab_size};"
+                f" {self.mend}"
             )
         return tokens
 

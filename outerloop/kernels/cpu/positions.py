@@ -1,4 +1,4 @@
-"""CPU kernels of the operators in kernels/positions.py: compiled, multi-threaded, with byte-identical results.
+"""CPU kernels of the operators in ../rice.py and ../elias_fano.py: compiled, multi-threaded, with identical bytes.
 
 The Rice encoder first computes the sizes of all lanes, then writes each lane at its offset. The import requires numba.
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels import positions
+from outerloop.kernels import elias_fano, positions, rice
 from outerloop.kernels.cpu import elias_fano_loops, rice_loops
 from outerloop.kernels.select import Rows
 from outerloop.kernels.threads import parallel_loops, parallel_rows
@@ -47,12 +47,12 @@ def lane_offsets(size_R: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 
-@positions.rice_encode.kernel("CPU")
+@rice.rice_encode.kernel("CPU")
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """Implement `rice_encode` on the CPU."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
-    code = positions.lane_rows(rows), positions.rice_bits(rows)
-    position, size_R = checked_positions(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
+    code = rice.lane_rows(rows), rice.rice_bits(rows)
+    position, size_R = checked_positions(position_M, rows), np.empty(rice.lane_count(rows), np.int64)
     measure = partial(rice_loops.sizes, position, size_R, shape, *code)
     positions.check_valid(*run_all([measure], len(size_R), rows))
     border = lane_offsets(size_R)
@@ -63,15 +63,15 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     return byte_B
 
 
-@positions.rice_decode.kernel("CPU")
+@rice.rice_decode.kernel("CPU")
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """Implement `rice_decode` on the CPU."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
-    code = positions.lane_rows(rows), positions.rice_bits(rows)
+    code = rice.lane_rows(rows), rice.rice_bits(rows)
     min_bytes, max_bytes, lanes = (
-        positions.rice_min_bytes(rows),
-        positions.rice_max_bytes(rows),
-        positions.lane_count(rows),
+        rice.rice_min_bytes(rows),
+        rice.rice_max_bytes(rows),
+        rice.lane_count(rows),
     )
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
 
@@ -85,12 +85,12 @@ def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Te
     return position_PM, torch.tensor(run_all(readers, lanes, rows))
 
 
-@positions.elias_fano_encode.kernel("CPU")
+@elias_fano.elias_fano_encode.kernel("CPU")
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """Implement `elias_fano_encode` on the CPU."""
-    rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
-    size = positions.elias_fano_bytes(chunk, k, low)
-    byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
+    rows, low = Rows(count, chunk, k), elias_fano.elias_fano_bits(Rows(count, chunk, k))
+    size = elias_fano.elias_fano_bytes(chunk, k, low)
+    byte_B = torch.empty(sum(elias_fano.block_bytes(rows)), dtype=torch.uint8)
     write = partial(
         elias_fano_loops.write, checked_positions(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size
     )
@@ -98,15 +98,15 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     return byte_B
 
 
-@positions.elias_fano_decode.kernel("CPU")
+@elias_fano.elias_fano_decode.kernel("CPU")
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """Implement `elias_fano_decode` on the CPU."""
-    rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
-    size = positions.elias_fano_bytes(chunk, k, low)
+    rows, low = Rows(count, chunk, k), elias_fano.elias_fano_bits(Rows(count, chunk, k))
+    size = elias_fano.elias_fano_bytes(chunk, k, low)
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
 
     def reader(byte_B: Tensor, position_M: np.ndarray) -> Callable[[int, int], bool] | None:
-        if byte_B.numel() != sum(positions.block_bytes(rows)):
+        if byte_B.numel() != sum(elias_fano.block_bytes(rows)):
             return None
         return partial(elias_fano_loops.read, byte_B.contiguous().numpy(), position_M, (count, chunk, k), low, size)
 

@@ -131,7 +131,7 @@ def lower_bound(best, groups, kept):
 
 @compiled
 def find_candidates(bits, n, bound, near, inputs, ahead):
-    """Write the positions of the magnitudes that reach `bound` to `near`, and return their number.
+    """Write to `near` the positions of all magnitudes of at least `bound`, and return their number.
 
     Prefetches the second half of the chunk that starts at `ahead`.
     """

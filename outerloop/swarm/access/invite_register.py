@@ -52,7 +52,7 @@ class InviteRegister:
         self.peers = InvitedPeers()
         for statement in stored(disk):
             if not self.objection(statement) and statement.is_signed(trust.signatures):
-                self._merge(statement)
+                self.peers = self.peers.with_statement(statement)
         self._apply()
 
     @property
@@ -80,7 +80,7 @@ class InviteRegister:
             if forged := not statement.is_signed(self._trust.signatures):
                 break
             before = self.peers
-            self._merge(statement)
+            self.peers = self.peers.with_statement(statement)
             if self.peers != before:
                 new.append(statement)
                 _log(statement, self.peers)
@@ -143,21 +143,12 @@ class InviteRegister:
     def _local(self) -> list[Removal]:
         return [one for one in self.peers.removals.values() if one.peer in self._trust.allow.configured]
 
-    def _merge(self, statement: Statement) -> None:
-        self.peers = _merged(self.peers, statement)
-
     def _apply(self) -> None:
         peers, allow = self.peers, self._trust.allow
         last, known = (peers.last, peers.known) if self._invites else ({}, frozenset[str]())
         allow.invite(last, known=known, removed=peers.removed)
         if self.own in peers.removed | (known - last.keys()):
             self._on_removed(allow.why_not(self.own))
-
-
-def _merged(peers: InvitedPeers, statement: Statement) -> InvitedPeers:
-    if isinstance(statement, Admission):
-        return peers.with_admission(statement)
-    return peers.with_removal(statement)
 
 
 def _without_earlier_removals(statements: Iterable[Statement]) -> list[Statement]:

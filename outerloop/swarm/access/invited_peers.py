@@ -40,6 +40,10 @@ class InvitedPeers:
     admissions: Mapping[bytes, tuple[Admission, ...]] = field(default_factory=dict)
     removals: Mapping[str, Removal] = field(default_factory=dict)
 
+    def with_statement(self, statement: Admission | Removal) -> InvitedPeers:
+        """Return the peers with this admission or removal, which must be valid."""
+        return self.with_admission(statement) if isinstance(statement, Admission) else self.with_removal(statement)
+
     def with_admission(self, admission: Admission) -> InvitedPeers:
         """Return the peers with this admission, which must be valid, unless earlier ones fill its place."""
         invite = admission.invite.digest

@@ -34,6 +34,7 @@ from outerloop.swarm.accountability.evidence import (
     PROMISE,
     Evidence,
     Signed,
+    comparable,
     contradiction,
 )
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
@@ -70,14 +71,6 @@ through only a few views per round."""
 Place = tuple[int, bytes]
 VOTES = (ACCEPT, PROMISE, PREPARE, COMMIT)
 KINDS = (*VOTES, PAYLOAD)
-COMPARABLE = {
-    ACCEPT: (ACCEPT, PROMISE),
-    PROMISE: (ACCEPT,),
-    PREPARE: (PREPARE, COMMIT),
-    COMMIT: (COMMIT, PREPARE),
-    PAYLOAD: (PAYLOAD,),
-}
-"""Kind of a statement -> the kinds of statements that it may contradict."""
 
 
 class EquivocationWatch:
@@ -126,8 +119,7 @@ class EquivocationWatch:
     def _comparable(
         self, of_round: dict[tuple[str, str], dict[Place, Signed]], peer: str, context: str
     ) -> Iterable[Signed]:
-        others = COMPARABLE[context]
-        return [signed for kind in others for signed in of_round.get((peer, kind), {}).values()]
+        return [signed for kind in comparable(context) for signed in of_round.get((peer, kind), {}).values()]
 
     def _is_close(self, number: int) -> bool:
         return abs(number - self._number) <= ROUNDS_KEPT

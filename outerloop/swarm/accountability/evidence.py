@@ -24,6 +24,7 @@ not say which chain the reported state belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,17 +133,13 @@ def guilty(evidence: Evidence, signatures: Signatures) -> str:
 def contradiction(statement: Statement, other: Statement) -> str:
     """Return the offence of a peer that signed both statements, or "" if an honest peer may sign both."""
     first, second = sorted((statement, other), key=lambda statement: str(statement[0]))
-    if (first[0], second[0]) == (ACCEPT, ACCEPT):
-        return _two_accepts(first, second)
-    if (first[0], second[0]) == (ACCEPT, PROMISE):
-        return _left_out(first, second)
-    if (first[0], second[0]) == (PREPARE, PREPARE):
-        return _two_prepares(first, second)
-    if (first[0], second[0]) == (COMMIT, COMMIT):
-        return _two_commits(first, second)
-    if (first[0], second[0]) == (COMMIT, PREPARE):
-        return _ignored_lock(first, second)
-    return _two_payloads(first, second) if (first[0], second[0]) == (PAYLOAD, PAYLOAD) else ""
+    offence = OFFENCES.get((str(first[0]), str(second[0])))
+    return offence(first, second) if offence else ""
+
+
+def comparable(kind: str) -> tuple[str, ...]:
+    """Return the kinds of statements that a statement of this kind may contradict."""
+    return tuple(second if first == kind else first for first, second in OFFENCES if kind in (first, second))
 
 
 def _two_accepts(first: Any, second: Any) -> str:
@@ -185,6 +182,17 @@ def _ignored_lock(commit: Any, prepare: Any) -> str:
 def _two_payloads(first: Any, second: Any) -> str:
     (_, number, *payload), (_, other_number, *other) = first, second
     return f"signed two payloads for round {number}" if number == other_number and payload != other else ""
+
+
+OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
+    (ACCEPT, ACCEPT): _two_accepts,
+    (ACCEPT, PROMISE): _left_out,
+    (PREPARE, PREPARE): _two_prepares,
+    (COMMIT, COMMIT): _two_commits,
+    (COMMIT, PREPARE): _ignored_lock,
+    (PAYLOAD, PAYLOAD): _two_payloads,
+}
+"""Kinds of two statements, in alphabetical order -> the function that returns the offence, or "" if there is none."""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:

@@ -23,25 +23,22 @@ lost its saved state returns under a new identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
-from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
+from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, Reject
+from outerloop.swarm.consensus.forks import ForkResolver
 from outerloop.swarm.consensus.messages import JoinRequest, Message, RoundMessage
 from outerloop.swarm.consensus.proposer import GatherPolicy
-from outerloop.swarm.consensus.round_instance import RoundInstance
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
-from outerloop.swarm.consensus.validity import certificate_error
-from outerloop.swarm.consensus.votes import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate, digests
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 
 
-class Chain(RoundInstance):
+class Chain(ForkResolver):
     """One peer's state machine for the chain of commits, with any protocol for a round.
 
     Three arguments must be equal on all peers: `gather_policy`, `absent_rounds` (a peer that misses this many commits
@@ -52,8 +49,6 @@ class Chain(RoundInstance):
     Events of outdated timers have no effect. `explain.waiting_for` describes what the round is waiting for.
     """
 
-    byzantine: bool
-    """Which kind of certificate decides a round (votes.CommitCertificate)."""
     _round_state: type[RoundState]
     _ballot: type[RoundMessage]
 
@@ -159,24 +154,6 @@ class Chain(RoundInstance):
             self._begin(self.hard_state.moved_to(decided))
         return self._step()
 
-    def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
-        """Compare a peer's untrusted log with this peer's log. Switch to the other chain if it is better (forks.py).
-
-        If both logs belong to the same chain, and the peer's log reaches further back, prepend its earlier commits to
-        this peer's log, so that it shows which peers were absent.
-        """
-        if not linked(log):
-            self._reject(sender, "sends commits that do not follow one another")
-        elif found := fork_point(self.hard_state.log, log):
-            self._resolve_fork(sender, found, log)
-        elif forked_earlier(self.hard_state.log, log):
-            first = max(self.hard_state.log[0].commit.number, log[0].commit.number)
-            reason = f"its history diverged before commit {first}, earlier than the logs reach: these are two runs"
-            self._reject(sender, f"{reason}. To merge them, restart the workers of one run as new peers of the other")
-        else:
-            self._extend_log_back(log)
-        return self._step()
-
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
         """Return the commits after commit `number`, oldest first, or None if the log does not reach back that far.
 
@@ -202,12 +179,6 @@ class Chain(RoundInstance):
 
     def _stop_collecting(self) -> None:
         """Propose with the reports that have arrived."""
-
-    def _certificate_error(self, head: Commit, decided: CommitCertificate) -> str:
-        """Return why `decided` does not prove that its commit was decided after `head`, or "" if it does."""
-        if decided.byzantine != self.byzantine:
-            return f"commit {decided.commit.number} was decided with another exchange.trust than this run's"
-        return certificate_error(head, decided, self.signer)
 
     # steps
 
@@ -262,34 +233,6 @@ class Chain(RoundInstance):
     def _reject_other_chain(self, sender: str, number: int) -> None:
         reason = f"its round {number} follows another commit than this peer's: their histories differ"
         self._effects.append(Reject(sender, reason, compare_logs=True))
-
-    def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
-        """Switch to the other chain if it is better. Verify both certificates to detect peers that signed both."""
-        base, own, other = found
-        errors = [self._certificate_error(base.commit, decided) for decided in (own, other)]
-        if errors[1]:
-            self._reject(sender, errors[1])
-        elif is_better(other.commit, own.commit):
-            self._switch_chain(sender, base, [decided for decided in log if decided.commit.number > base.commit.number])
-
-    def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
-        """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified."""
-        ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
-        if reason := self._commit_error(log[0].commit):
-            self.hard_state = ours
-            self._reject(sender, reason)
-            return
-        self._effects.append(ChainLeft(self.number))
-        for decided in log:
-            self._learn(sender, decided)
-
-    def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
-        """Prepend the commits that precede this peer's log, if their digests and certificates prove them."""
-        first = self.hard_state.log[0].commit
-        earlier = [decided for decided in log if decided.commit.number < first.number]
-        unsigned = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
-        if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
-            self.hard_state = self.hard_state.with_earlier_commits(earlier)
 
     def _begin(self, hard_state: HardState) -> None:
         """Replace the hard state, and start the round after its head with an empty soft state."""

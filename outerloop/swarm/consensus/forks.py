@@ -1,4 +1,4 @@
-"""Forks: find where two chains of one run diverge, and choose the chain that all peers continue.
+"""Forks: find where two chains of one run diverge, and switch to the chain that all peers continue.
 
 A round is decided by a majority of its roster, two majorities share a peer, and an honest peer votes once. So a round
 that is decided twice proves that a peer lied. Both certificates are checked (validity.certificate_error), their
@@ -19,7 +19,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.votes import CommitCertificate
+from outerloop.swarm.consensus.effects import ChainLeft, Effect
+from outerloop.swarm.consensus.round_instance import RoundInstance
+from outerloop.swarm.consensus.votes import CommitCertificate, digests, linked
 
 
 class ForkPoint(NamedTuple):
@@ -28,15 +30,6 @@ class ForkPoint(NamedTuple):
     base: CommitCertificate
     own: CommitCertificate
     other: CommitCertificate
-
-
-def linked(log: Sequence[CommitCertificate]) -> bool:
-    """Return whether a log is a contiguous part of a chain: it is not empty, and each commit follows the one before."""
-    follows = (
-        (later.commit.number, later.commit.parent) == (decided.commit.number + 1, decided.commit.digest)
-        for decided, later in pairwise(log)
-    )
-    return bool(log) and all(follows)
 
 
 def fork_point(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
@@ -62,12 +55,64 @@ def forked_earlier(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCer
     return differ and fork_point(ours, theirs) is None
 
 
-def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
-    """Return the digests of the commits in a linked log and of the commit before them, keyed by commit number."""
-    first = log[0].commit
-    return {first.number - 1: first.parent} | {decided.commit.number: decided.commit.digest for decided in log}
-
-
 def is_better(commit: Commit, other: Commit) -> bool:
     """Return whether peers must prefer `commit` to `other`, a commit of the same round with the same parent."""
     return (commit.view, commit.digest) < (other.view, other.digest)
+
+
+class ForkResolver(RoundInstance):
+    """Compares this peer's log with the logs of other peers, and switches to a better chain."""
+
+    def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
+        """Compare a peer's untrusted log with this peer's log. Switch to the other chain if it is better (forks.py).
+
+        If both logs belong to the same chain, and the peer's log reaches further back, prepend its earlier commits to
+        this peer's log, so that it shows which peers were absent.
+        """
+        if not linked(log):
+            self._reject(sender, "sends commits that do not follow one another")
+        elif found := fork_point(self.hard_state.log, log):
+            self._resolve_fork(sender, found, log)
+        elif forked_earlier(self.hard_state.log, log):
+            first = max(self.hard_state.log[0].commit.number, log[0].commit.number)
+            reason = f"its history diverged before commit {first}, earlier than the logs reach: these are two runs"
+            self._reject(sender, f"{reason}. To merge them, restart the workers of one run as new peers of the other")
+        else:
+            self._extend_log_back(log)
+        return self._step()
+
+    def _step(self) -> list[Effect]:
+        """Take every step that has become possible, and return the effects to carry out."""
+        raise NotImplementedError
+
+    def _learn(self, sender: str, decided: CommitCertificate) -> None:
+        """Apply a decided commit if it is the next one and valid."""
+        raise NotImplementedError
+
+    def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
+        """Switch to the other chain if it is better. Verify both certificates to detect peers that signed both."""
+        base, own, other = found
+        errors = [self._certificate_error(base.commit, decided) for decided in (own, other)]
+        if errors[1]:
+            self._reject(sender, errors[1])
+        elif is_better(other.commit, own.commit):
+            self._switch_chain(sender, base, [decided for decided in log if decided.commit.number > base.commit.number])
+
+    def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
+        """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified."""
+        ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
+        if reason := self._commit_error(log[0].commit):
+            self.hard_state = ours
+            self._reject(sender, reason)
+            return
+        self._effects.append(ChainLeft(self.number))
+        for decided in log:
+            self._learn(sender, decided)
+
+    def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
+        """Prepend the commits that precede this peer's log, if their digests and certificates prove them."""
+        first = self.hard_state.log[0].commit
+        earlier = [decided for decided in log if decided.commit.number < first.number]
+        unsigned = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
+        if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
+            self.hard_state = self.hard_state.with_earlier_commits(earlier)

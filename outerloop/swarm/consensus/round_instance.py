@@ -11,8 +11,9 @@ from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import shows_absences
 from outerloop.swarm.consensus.state import HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
-from outerloop.swarm.consensus.validity import commit_error
+from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
+from outerloop.swarm.consensus.votes import CommitCertificate
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class RoundInstance(Pacemaker):
 
     The protocols are paxos.py and hotstuff/replica.py.
     """
+
+    byzantine: bool
+    """Which kind of certificate decides a round (votes.CommitCertificate)."""
 
     def __init__(
         self,
@@ -94,6 +98,12 @@ class RoundInstance(Pacemaker):
             max_bytes=self._max_bytes,
             quorum=self.quorum,
         )
+
+    def _certificate_error(self, head: Commit, decided: CommitCertificate) -> str:
+        """Return why `decided` does not prove that its commit was decided after `head`, or "" if it does."""
+        if decided.byzantine != self.byzantine:
+            return f"commit {decided.commit.number} was decided with another exchange.trust than this run's"
+        return certificate_error(head, decided, self.signer)
 
     def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
         """Reject a commit. If the local log is too short to show which peers were absent, request the sender's log."""

@@ -19,7 +19,7 @@ import msgpack
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
 from outerloop.swarm.consensus.messages import Promise
-from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, digests
 from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
@@ -38,13 +38,14 @@ from outerloop.swarm.validation import (
 class RoundState:
     """One peer's volatile knowledge of the current round. It is immutable: every change creates a new instance.
 
-    The first four fields belong to the round, the last one to the current view.
+    The first four fields belong to the round, the last two to the current view.
 
     grace              whether the grace period has ended
     deadline           whether the deadline has passed
     asks               (peer, signature) of each peer outside the roster that asked to be counted in this round
     wishes             each peer's last wish for a view (view_change.py)
     wanted             the missing payloads that have been requested
+    proposal           on a follower: the proposal to vote for once all of its payloads are stored
     """
 
     grace: bool = False
@@ -52,6 +53,7 @@ class RoundState:
     asks: frozenset[tuple[str, bytes]] = frozenset()
     wishes: frozenset[ViewWish] = frozenset()
     wanted: frozenset[Participant] = frozenset()
+    proposal: Accepted | Proposal | None = None
 
     @property
     def asked(self) -> frozenset[str]:
@@ -65,11 +67,11 @@ class RoundState:
     @property
     def pending(self) -> Commit | None:
         """The commit of the proposal for which this peer has not voted yet, or None."""
-        raise NotImplementedError
+        return self.proposal.commit if self.proposal else None
 
     def in_another_view(self) -> Self:
         """Return a copy without what belongs to the current view."""
-        return replace(self, wanted=frozenset())
+        return replace(self, wanted=frozenset(), proposal=None)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,6 @@ class SoftState(RoundState):
 
     promises           the last promise that each peer sent to this peer as a leader, for any view
     accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
-    proposal           on a follower: the proposal to accept once all of its payloads are stored
     """
 
     promises: frozenset[tuple[str, Promise]] = frozenset()
@@ -89,10 +90,6 @@ class SoftState(RoundState):
     def acceptors(self) -> set[str]:
         return {peer for peer, _ in self.accepts}
 
-    @property
-    def pending(self) -> Commit | None:
-        return self.proposal.commit if self.proposal else None
-
     def promises_of(self, view: int) -> dict[str, Promise]:
         """Return the promises for this view, keyed by peer."""
         return {peer: promise for peer, promise in self.promises if promise.view == view}
@@ -102,7 +99,7 @@ class SoftState(RoundState):
         return replace(self, promises=others | {(sender, promise)})
 
     def in_another_view(self) -> SoftState:
-        return replace(super().in_another_view(), accepts=frozenset(), proposal=None)
+        return replace(super().in_another_view(), accepts=frozenset())
 
 
 VERSION = 6
@@ -156,9 +153,7 @@ class HardState:
 
     def digest_before(self, number: int) -> bytes:
         """Return the digest of the commit before round `number`, or b"" if the log does not reach it."""
-        commits = [decided.commit for decided in self.log]
-        digests = {commit.number: commit.parent for commit in commits}
-        return (digests | {commit.number + 1: commit.digest for commit in commits}).get(number, b"")
+        return digests(self.log).get(number - 1, b"")
 
     @property
     def number(self) -> int:

@@ -11,8 +11,9 @@ These records are parts of messages (messages.py) and of the hard state (state.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from outerloop.swarm.consensus import statements
@@ -188,3 +189,18 @@ def signed_vote(value: Any, what: str = "a vote") -> tuple[str, bytes]:
 
 def _accept(value: Any) -> tuple[str, bytes]:
     return signed_vote(value, "an accept")
+
+
+def linked(log: Sequence[CommitCertificate]) -> bool:
+    """Return whether a log is a contiguous part of a chain: it is not empty, and each commit follows the one before."""
+    follows = (
+        (later.commit.number, later.commit.parent) == (decided.commit.number + 1, decided.commit.digest)
+        for decided, later in pairwise(log)
+    )
+    return bool(log) and all(follows)
+
+
+def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
+    """Return the digests of the commits in a linked log and of the commit before them, keyed by commit number."""
+    first = log[0].commit
+    return {first.number - 1: first.parent} | {decided.commit.number: decided.commit.digest for decided in log}

@@ -184,7 +184,7 @@ def read_or_none(path: Path) -> bytes | None:
 
 
 def verified_index(content: bytes, sha256: str) -> CorpusIndex:
-    """Parse an index with this sha256 (hexadecimal). Raises MalformedMessage if the bytes are others, or malformed."""
+    """Parse an index. Raises MalformedMessage if its hash is not `sha256` (hexadecimal), or if it is malformed."""
     if hashlib.sha256(content).hexdigest() != sha256:
         raise MalformedMessage(f"the index does not have the sha256 {sha256[:16]}...")
     return CorpusIndex.from_bytes(content)

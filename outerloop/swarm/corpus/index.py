@@ -108,7 +108,9 @@ def _shards(value: object, size_bytes: int) -> tuple[bytes, ...]:
     if number > MAX_SHARDS:
         raise MalformedMessage(f"a corpus has at most {MAX_SHARDS} shards of {SHARD_BYTES} bytes; got {number}")
     if type(value) is not bytes or len(value) != 32 * number:
-        raise MalformedMessage(f"a corpus of {size_bytes} bytes must have {number} sha256; got {quote(value)}")
+        raise MalformedMessage(
+            f"a corpus of {size_bytes} bytes must have {number} shard hashes of 32 bytes; got {quote(value)}"
+        )
     shards = tuple(value[start : start + 32] for start in range(0, len(value), 32))
     if size_bytes % SHARD_BYTES and shards[-1] in shards[:-1]:
         raise MalformedMessage("the last shard of a corpus is shorter, but has the sha256 of another shard")

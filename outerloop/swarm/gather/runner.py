@@ -258,6 +258,9 @@ class GatherRunner:
 
     def waits_for(self, number: int) -> str:
         """Return a one-line explanation of why a round has no outcome yet."""
-        decided, quorum = self.outcomes.lacks(number), PROTOCOLS[self._settings.trust].quorum
-        lacking = self._probe.lacks_quorum(self.roster, quorum)
+        decided, lacking = self.outcomes.lacks(number), self.lacks_quorum()
         return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self.context.chain))
+
+    def lacks_quorum(self) -> str:
+        """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
+        return self._probe.lacks_quorum(self.roster, PROTOCOLS[self._settings.trust].quorum)

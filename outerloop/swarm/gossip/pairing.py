@@ -44,14 +44,14 @@ class ProposePair:
 
 @dataclass(frozen=True)
 class ApplyPair:
-    """Action: take the outer step with the partner's payload. The peer has left the pool."""
+    """Action: take the outer step with the partner's payload. This peer has left the pool of ready peers."""
 
     pair: Pair
 
 
 @dataclass(frozen=True)
 class StayAlone:
-    """Action: take a solo step, because no partner is available. The peer has left the pool."""
+    """Action: take a solo step, because no partner is available. This peer has left the pool of ready peers."""
 
 
 class Pairing:

@@ -10,7 +10,7 @@ run manifest. A use names the peer to admit: this peer, which must be listed, si
 the admission, and sends it to the other peers. A repeated use for the same peer is answered with the statements about
 this peer alone, because everybody in the run has seen its binding and could send it again.
 Only peers that may take part are answered the third. `known`: sha256 of the asking peer's statements; if it knows the
-same ones, none are sent. Anybody may tell: the statements prove themselves (invite_register.py).
+same ones, none are sent. Any peer may send the fourth: the signatures in a statement prove it (invite_register.py).
 
 `refused` is one of the words in invitation.py, which says what to do.
 """
@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 AROUND_S = 10.0
 """Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
 STATEMENTS, STATEMENTS_OF_STRANGERS = Rate(burst=64, per_s=1), Rate(burst=64, per_s=4)
-"""Rate limits for the statements that other peers tell: per peer, and in total for all peers that may not take part.
-Each takes up to 1 ms and, if it is new and valid, a write and a message to all peers. The first also limits the new
-statements in the answers of one peer to polls: one with more is accepted, but the next ones wait until it is paid."""
+"""Rate limits for the statements that this peer receives: per sender, and in total for all senders that may not take
+part. Checking a statement takes up to 1 ms; a new and valid one is also written to disk and sent to all peers. The
+first limit also applies to the new statements in a peer's answers to polls: an answer that exceeds it is accepted, but
+that peer is not polled again until the limit allows it."""
 MAX_SENDING = 16
 """Maximum number of statements that are being sent at the same time."""
 TOO_MANY = "sent too many statements about invited peers"

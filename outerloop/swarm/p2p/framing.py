@@ -29,7 +29,7 @@ TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
-    """The stream ended early, stalled, or carried other bytes than announced. A retry may succeed."""
+    """The stream ended early, stalled, or carried bytes that differ from those announced. A retry may succeed."""
 
 
 class Unreadable(BrokenStream):

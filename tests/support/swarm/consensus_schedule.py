@@ -9,9 +9,10 @@ from itertools import permutations
 from typing import Any, TypeVar
 
 from outerloop.swarm.consensus.commit import majority, max_faulty
-from outerloop.swarm.consensus.forks import digests, fork_point
+from outerloop.swarm.consensus.forks import fork_point
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
+from outerloop.swarm.consensus.votes import digests
 from tests.support.swarm.consensus_liar import Liar, LiarWorld
 from tests.support.swarm.consensus_world import World
 

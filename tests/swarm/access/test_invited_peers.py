@@ -17,7 +17,7 @@ from tests.support.swarm.invite_scene import NOW_S, RUN, A, B, C, X, Y, admissio
 def merged(statements: list[Admission | Removal]) -> InvitedPeers:
     out = InvitedPeers()
     for one in statements:
-        out = out.with_admission(one) if isinstance(one, Admission) else out.with_removal(one)
+        out = out.with_statement(one)
     return out
 
 

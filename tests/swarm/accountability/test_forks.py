@@ -14,11 +14,11 @@ from outerloop.swarm.accountability.equivocation import EquivocationWatch
 from outerloop.swarm.accountability.evidence import guilty
 from outerloop.swarm.accountability.expulsion import read_register
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, next_demoted, turns
-from outerloop.swarm.consensus.forks import fork_point, forked_earlier, is_better, linked
+from outerloop.swarm.consensus.forks import fork_point, forked_earlier, is_better
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import accept, promise
 from outerloop.swarm.consensus.validity import certificate_error
-from outerloop.swarm.consensus.votes import ChainLink, CommitCertificate, Pledge
+from outerloop.swarm.consensus.votes import ChainLink, CommitCertificate, Pledge, linked
 from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.membership.mailbox import Mailbox
 from tests.support.swarm.fork_scene import Equivocator, decided_by, two_commits, until_it_leads

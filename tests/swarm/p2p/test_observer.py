@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from outerloop.commands import main
 from outerloop.commands.doctor import network
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.identity import ensure_identity
@@ -23,6 +22,7 @@ from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p import daemon, socket_dir
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.timeouts import START_S
+from tests.support.run_command import run_command
 from tests.support.swarm.loopback import Make, eventually, runs, together
 from tests.support.swarm.virtual_clock import run
 
@@ -61,10 +61,7 @@ def outerloop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """A command: its exit code and what it printed."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["outerloop", *arguments])
-        code = main.main()
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return run_command(monkeypatch, capsys, *arguments)
 
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hotstuff.messages import NewView
 from outerloop.swarm.consensus.hotstuff.votes import PrepareCertificate, Proposal
 from outerloop.swarm.consensus.state import RoundState
@@ -17,7 +16,6 @@ class HotStuffState(RoundState):
     reports     on a leader: the last report that each peer sent to this peer, for any view
     waited      on the leader: whether its wait for reports is over
     votes       on the leader: (phase, peer, signature) of each vote that other peers sent for its proposal
-    proposal    on a follower: the proposal of the leader, until this peer has voted for it
     prepared    on a follower: the certificate of the leader, valid, until this peer has locked on it
     """
 
@@ -27,12 +25,8 @@ class HotStuffState(RoundState):
     proposal: Proposal | None = None
     prepared: PrepareCertificate | None = None
 
-    @property
-    def pending(self) -> Commit | None:
-        return self.proposal.commit if self.proposal else None
-
     def in_another_view(self) -> HotStuffState:
-        return replace(super().in_another_view(), waited=False, votes=frozenset(), proposal=None, prepared=None)
+        return replace(super().in_another_view(), waited=False, votes=frozenset(), prepared=None)
 
     def reports_of(self, view: int) -> dict[str, NewView]:
         """Return the reports for this view, keyed by peer."""
