@@ -80,8 +80,8 @@ class HotStuffReplica(RoundInstance):
     @property
     def _knows_locks(self) -> bool:
         """Return whether no honest peer can have a higher lock than this peer knows, once messages arrive in time."""
-        others = len(self.hard_state.roster) - 1
-        if self.view == 0 or self.soft_state.waited or len(self.soft_state.reports_of(self.view)) == others:
+        others, reported = len(self.hard_state.remaining) - 1, self.soft_state.reports_of(self.view)
+        if self.view == 0 or self.soft_state.waited or self._of_remaining(reported) == others:
             return True
         highest = self._highest_lock()
         return highest is not None and highest.view == self.view - 1
@@ -146,7 +146,8 @@ class HotStuffReplica(RoundInstance):
         proposed = self.proposed
         if proposed is None or (self.lock and self.lock.view == self.view):
             return False
-        votes = self.soft_state.votes_of(PREPARE) | {(self.hard_state.peer, proposed.signature)}
+        signed = self.soft_state.votes_of(PREPARE) | {(self.hard_state.peer, proposed.signature)}
+        votes = [(peer, signature) for peer, signature in signed if peer in self.hard_state.remaining]
         if len(votes) < self._needed:
             return False
         certificate = PrepareCertificate(
@@ -162,7 +163,7 @@ class HotStuffReplica(RoundInstance):
             phase = COMMIT if self.lock is not None and self.lock.view == self.view else PREPARE
             return self._lacks("votes", {peer for peer, _ in self.soft_state.votes_of(phase)}, self._needed)
         if self.collects_reports:
-            return self._lacks("reports", self.soft_state.reports_of(self.view), len(self.hard_state.roster))
+            return self._lacks("reports", self.soft_state.reports_of(self.view), len(self.hard_state.remaining))
         return None
 
     def _decided(self) -> CommitCertificate | None:
@@ -171,10 +172,16 @@ class HotStuffReplica(RoundInstance):
         if proposed is None or self.lock is None or self.lock.view != self.view:
             return None
         votes = self.soft_state.votes_of(COMMIT)
-        if 1 + len(votes) < self._needed:
+        if 1 + self._of_remaining(peer for peer, _ in votes) < self._needed:
             return None
         own = self.hard_state.peer, self._commit_vote(proposed.commit).signature
-        return CommitCertificate(proposed.commit, self.view, tuple(sorted(votes | {own})), byzantine=True)
+        return CommitCertificate(
+            proposed.commit,
+            self.view,
+            tuple(sorted(votes | {own})),
+            byzantine=True,
+            resignations=self.hard_state.counted_resignations,
+        )
 
     # as a follower
 
@@ -271,7 +278,7 @@ class HotStuffReplica(RoundInstance):
         return self._certificate_of_votes_error(lock.certificate) or self._commit_error(lock.commit)
 
     def _certificate_of_votes_error(self, certificate: PrepareCertificate) -> str:
-        roster = self.hard_state.roster
+        roster = self.hard_state.remaining
         statement = certificate.statement(self.number, self.hard_state.head.digest)
         voters = count_voters(roster, certificate.votes, statement, self.signer)
         if voters >= self._needed:
