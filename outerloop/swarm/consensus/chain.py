@@ -147,7 +147,7 @@ class Chain(RoundInstance):
 
         Does nothing if the other peers could not continue without this one (`waits_to_resign`).
         """
-        self._leaving = True
+        self.leaving = True
         return self._step()
 
     def request_join(self) -> list[Effect]:

@@ -140,7 +140,7 @@ class PaxosInstance(RoundInstance):
     def _decided(self) -> CommitCertificate | None:
         """Return the certificate of this peer's proposal if a majority has accepted it, else None."""
         proposed, accepts = self.proposed, self.soft_state.accepts
-        if proposed is None or 1 + self._of_remaining(self.soft_state.acceptors) < self._needed:
+        if proposed is None or not self._is_quorum(self.soft_state.acceptors | {self.hard_state.peer}):
             return None
         own = self.hard_state.peer, proposed.links[-1].signature
         return CommitCertificate(

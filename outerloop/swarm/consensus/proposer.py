@@ -103,12 +103,11 @@ def choice(
     `can_repropose`: returns whether this peer can propose a commit again, given the promises that report it.
     """
     if hard_state.promised > 0:
-        promises = {peer: promise for peer, promise in promises.items() if peer in hard_state.remaining}
-        if len(promises) < majority(hard_state.remaining):
+        if not _are_majority(hard_state, promises):
             return None
         promises = _usable_promises(hard_state, promises, can_repropose)
     pledges = credible(hard_state.run, hard_state.head, _as_pledges(promises))
-    if hard_state.promised > 0 and len(pledges) < majority(hard_state.remaining):
+    if hard_state.promised > 0 and not _are_majority(hard_state, [pledge.peer for pledge in pledges]):
         return None
     view, commits = binding(pledges)
     for peer, vote, _ in pledges:
@@ -168,11 +167,12 @@ def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: C
         for peer, promise in promises.items()
         if promise.accepted is None or promise.accepted.commit != latest.commit
     }
-    return (
-        promises
-        if len(others) < majority(hard_state.remaining)
-        else _usable_promises(hard_state, others, can_repropose)
-    )
+    return _usable_promises(hard_state, others, can_repropose) if _are_majority(hard_state, others) else promises
+
+
+def _are_majority(hard_state: HardState, peers: Collection[str]) -> bool:
+    """Return whether these peers of the roster are a majority."""
+    return len(peers) >= majority(hard_state.counted_peers(peers))
 
 
 def _as_pledges(promises: Promises) -> tuple[Pledge, ...]:

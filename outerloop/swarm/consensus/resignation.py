@@ -11,9 +11,10 @@ commit that drops this peer. So a peer that leaves signs the statement (statemen
               restart either. It does not resign if fewer than min_peers peers would remain, or with quorum "all":
               the others then have to wait for it in any case (round_instance.py)
     quorum    If a roster has n peers, of which k have resigned, a round is decided by more than half (Paxos) or more
-              than two thirds (HotStuff-2) of the n - k others. A certificate contains the resignations that it counts
-    leave     A commit may drop a peer that has resigned (roster_change.py). It drops all of them, unless fewer than
-              min_peers would remain
+              than two thirds (HotStuff-2) of the n - k others. A certificate contains the resignations that it counts.
+              If a liar resigns and votes, either its vote counts in a certificate or its resignation: the vote, if it
+              is there. So a certificate that is valid remains valid when a peer learns of more resignations
+    leave     A commit drops the peers that have resigned if enough others take part in it (roster_change.py)
 
 Two rounds, because a leader may already have proposed a commit of round r that does not drop the peer. That commit is
 decided without the peer, and the commit of round r + 1 drops it. No later round is covered. So a peer that returns and
@@ -40,7 +41,7 @@ A peer that resigned and votes in the same round nevertheless is convicted by it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from outerloop.swarm.consensus import statements
@@ -89,9 +90,15 @@ def parse_resignations(value: Any) -> Resignations:
     return found
 
 
-def remaining_peers(head: Commit, resignations: Iterable[Resignation]) -> tuple[str, ...]:
-    """Return the peers of the roster after commit `head` that have not resigned. Signatures are not verified."""
-    resigned = {resignation.peer for resignation in resignations if resignation.covers(head)}
+def remaining_peers(
+    head: Commit, resignations: Iterable[Resignation], *, voters: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the peers of the roster after commit `head`, a quorum of which decides the round.
+
+    These are the peers that have not resigned and, if `voters` are given, also the voters that have. Signatures are not
+    verified.
+    """
+    resigned = {resignation.peer for resignation in resignations if resignation.covers(head)}.difference(voters)
     return tuple(peer for peer in head.roster if peer not in resigned)
 
 

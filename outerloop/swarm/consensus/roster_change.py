@@ -4,7 +4,8 @@
               in none of them. These must be at least `absent_rounds` commits, proposed by so many different leaders
               that one of them is honest if fewer than half of the roster lie.
     resign    A peer that has resigned (resignation.py) leaves with this commit, even if the commit counts its payload,
-              unless fewer than min_peers peers would stay.
+              provided that min_peers of the peers that stay take part in this commit. These peers are alive, so they
+              can continue. Otherwise it stays in the roster, and may help them when it returns.
     learn     A peer outside the roster that sent a signed request for this round is a learner. The other peers ask for
               its payload and count it if it arrives, but a learner neither votes nor leads (proposer.py, chain.py).
     enter     A learner enters the roster if this commit counts its payload, as long as the roster peers that take part
@@ -51,7 +52,7 @@ def next_roster(
     roster, present = history[-1].roster, {participant.peer for participant in participants}
     missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
     stay = set(roster) - (missing - present)
-    if len(stay.difference(resigned)) >= min_peers:
+    if len(stay.intersection(present).difference(resigned)) >= min_peers:
         stay.difference_update(resigned)
     return resulting_roster(roster, stay, present, quorum)
 

@@ -56,7 +56,7 @@ class RoundInstance(Pacemaker):
         self._absent_rounds = absent_rounds
         self._max_bytes = max_bytes
         self._allowed = allowed
-        self._leaving = False
+        self.leaving = False
 
     @property
     def payloads(self) -> frozenset[Participant]:
@@ -88,10 +88,6 @@ class RoundInstance(Pacemaker):
         silent = frozenset(remaining).difference(arrived, {self.hard_state.peer})
         return Lacking(kind, len(remaining) - len(silent), needed, silent)
 
-    def _of_remaining(self, peers: Iterable[str]) -> int:
-        """Return how many of these peers vote in this round, so that their votes count."""
-        return len(set(self.hard_state.remaining).intersection(peers))
-
     def _commit_error(self, commit: Commit) -> str:
         """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
         return commit_error(
@@ -122,7 +118,7 @@ class RoundInstance(Pacemaker):
     @property
     def waits_to_resign(self) -> bool:
         """Return whether this peer leaves and will resign once the current round, in which it has voted, is decided."""
-        return self._leaving and self.votes and self._is_dispensable
+        return self.leaving and self.votes and self._is_dispensable
 
     @property
     def _is_dispensable(self) -> bool:

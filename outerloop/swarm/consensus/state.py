@@ -10,7 +10,7 @@ information again in the next view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -184,7 +184,11 @@ class HardState:
     @property
     def remaining(self) -> tuple[str, ...]:
         """The peers of the roster that have not resigned. A quorum of them decides the round."""
-        return remaining_peers(self.head, self.resignations) if self.resignations else self.roster
+        return self.counted_peers(())
+
+    def counted_peers(self, voters: Collection[str]) -> tuple[str, ...]:
+        """Return the peers of which the voters must be a quorum: those that have not resigned, and the voters."""
+        return remaining_peers(self.head, self.resignations, voters=voters) if self.resignations else self.roster
 
     @property
     def resigned(self) -> frozenset[str]:

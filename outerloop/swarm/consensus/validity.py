@@ -78,7 +78,7 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
     number, resignations = decided.commit.number, decided.resignations
     if reason := resignation_error(head, resignations, signer):
         return f"commit {number} {reason}"
-    roster = remaining_peers(head, resignations)
+    roster = remaining_peers(head, resignations, voters=[peer for peer, _ in decided.accepts])
     voters = count_voters(roster, decided.accepts, decided.statement, signer)
     if decided.byzantine:
         needed = TWO_THIRDS.of(roster)
@@ -122,8 +122,11 @@ def _roster_error(
     """
     stay, resigned = set(hard_state.roster).intersection(commit.roster), hard_state.resigned
     leaving = set(hard_state.roster) - stay
-    if leaving & resigned and len(stay) < min_peers:
-        return f"commit {commit.number} drops peers that have resigned, although fewer than {min_peers} remain"
+    if leaving & resigned and len(stay & present) < min_peers:
+        return (
+            f"commit {commit.number} drops {min(leaving & resigned)}, which has resigned, although fewer than"
+            f" min_peers={min_peers} of the peers that stay take part"
+        )
     leaving -= resigned
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it"

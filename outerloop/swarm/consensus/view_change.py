@@ -89,7 +89,7 @@ def _link_error(
     signer: AcceptSigner,
     resignations: Resignations,
 ) -> str:
-    roster, remaining = head.roster, remaining_peers(head, resignations)
+    roster = head.roster
     promised = {
         pledge.peer
         for pledge in link.pledges
@@ -99,8 +99,8 @@ def _link_error(
         )
     }
     pledges = credible(signer.session, head, link.pledges)
-    counted = [pledge for pledge in pledges if pledge.peer in remaining]
-    if len(promised) < len(link.pledges) or len(counted) < majority(remaining):
+    remaining = remaining_peers(head, resignations, voters=[pledge.peer for pledge in pledges])
+    if len(promised) < len(link.pledges) or len(pledges) < majority(remaining):
         return (
             f"{len(promised)} of its {len(link.pledges)} promises are signed by roster peers, but all must be, and"
             f" promises from more than half of the {len(remaining)} roster peers that vote must count"
@@ -170,6 +170,10 @@ class Pacemaker:
     def _needed(self) -> int:
         """The number of peers that decide in this round, of those that have not resigned."""
         return self.quorum.of(self.hard_state.remaining)
+
+    def _is_quorum(self, voters: Collection[str]) -> bool:
+        """Return whether these peers of the roster are enough to decide in this round."""
+        return len(voters) >= self.quorum.of(self.hard_state.counted_peers(voters))
 
     @property
     def _counted_wishes(self) -> list[ViewWish]:
