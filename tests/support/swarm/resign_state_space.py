@@ -126,14 +126,15 @@ class ResignSpace(Space):
 
     def _check_saved(self, before: HardState, after: HardState) -> None:
         kept = own(before) | own(after)
+        new = {one.number for one in own(after) - own(before)}
+        assert not after.has_voted or after.number not in new, "a resignation after a vote in that round"
         assert own(before) <= own(after), "a resignation that is forgotten"
-        voted = after.has_voted and (after.promised, after.accepted, after.lock) != (0, None, None)
         same = before.head == after.head and (before.promised, before.accepted, before.lock) == (
             after.promised,
             after.accepted,
             after.lock,
         )
-        if voted and not same:
+        if after.has_voted and not same:
             assert after.peer in remaining_peers(after.head, kept), "a vote of who has resigned"
 
 
