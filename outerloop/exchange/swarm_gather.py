@@ -27,7 +27,7 @@ from outerloop.swarm.membership.rendezvous import Rendezvous
 from outerloop.swarm.membership.session import NodeOptions
 from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.storage import Folder
-from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S
+from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, RESIGN_S
 from outerloop.swarm.validation import MalformedMessage, id_of
 from outerloop.types import (
     FIRST,
@@ -277,6 +277,14 @@ class SwarmGather(SwarmExchange):
     def linger(self) -> None:
         """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""
         self.node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
+
+    def abort(self) -> None:
+        """Give up this peer's votes, so that the others can continue without it, and leave (GatherRunner.resign)."""
+        try:
+            if self._formed and not self._closed and not self._presence.incarnations.stopped:
+                self.node.call(self._rounds.resign(), timeout_s=RESIGN_S + CALL_S)
+        finally:
+            super().abort()
 
     async def _begin(self, place: int) -> None:
         members = self.members

@@ -19,7 +19,7 @@ from outerloop.inner.events import Event
 from outerloop.launcher import cpu_share
 from outerloop.launcher.worker_pool import died_event, error_event
 
-LEAVE_S = 20
+LEAVE_S = 30
 """Seconds that each worker process has to leave before it is killed."""
 
 

@@ -63,6 +63,8 @@ PROBE_S = 1.0  # first pause between two polls of a member in a final gather
 MEASURE_S = 20.0  # time limit for one probe: a few round trips and 1 MiB in each direction, about 17 s at 1 Mbit/s
 WATCH_S = 2.0  # pause between an observer's roster reads
 
+RESIGN_S = 10.0  # a leaving peer stays this long to decide the round in which it has voted, and to resign
+RESIGNED_S = 0.1  # interval at which a leaving peer checks whether that round is decided
 LINGER_S = 10.0  # a finished peer stays online this long for peers that have not received everything yet
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.swarm.loopback import eventually
-from tests.support.train_processes import outerloop, rounds_with_two
+from tests.support.train_processes import outerloop, rounds_with_two, rows
 
 HOST = ["host", "--name", "summer", "--host", "127.0.0.1", "--port", "0", "model=nano", "schedule.sync_every=30"]
 SMALL = ["eval.sequences=16", "eval.every=0", "threads=1"]
@@ -33,7 +33,7 @@ def join_line(process: subprocess.Popen[str]) -> list[str]:
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:
-    """Kill the processes at once: alone, a host would wait for the volunteer to return."""
+    """Kill the processes at once."""
     for process in processes:
         process.kill()
         process.wait()
@@ -77,5 +77,31 @@ def test_a_host_that_was_killed_joins_the_volunteer_that_remained(tmp_path: Path
         before = max(rounds_with_two(folder))
         started.append(start(tmp_path / "host", *HOST, *SMALL))
         assert eventually(lambda: max(rounds_with_two(folder), default=0) > before + 1, limit_s=200)
+    finally:
+        end(started)
+
+
+def all_rounds(run_dir: Path) -> list[int]:
+    return [row["round"] for row in rows(run_dir) if row["event"] == "round"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_host_continues_when_its_only_volunteer_leaves_and_volunteers_join_again(tmp_path: Path) -> None:
+    host = start(tmp_path / "host", *HOST, *SMALL)
+    started, folder = [host], tmp_path / "host/runs/summer"
+    joining = join_line(host)
+    try:
+        for name in ("one", "one", "two"):
+            met = len(rounds_with_two(folder))
+            volunteer = start(tmp_path / name, *joining, "--yes", *SMALL)
+            started.append(volunteer)
+            assert eventually(lambda met=met: len(rounds_with_two(folder)) > met + 1, limit_s=900)
+            volunteer.send_signal(signal.SIGINT)
+            said = volunteer.communicate(timeout=300)[0]
+            assert volunteer.returncode == 130, said
+            left_at = max(all_rounds(folder))
+            assert eventually(lambda at=left_at: max(all_rounds(folder)) > at + 3, limit_s=900)
+        assert host.poll() is None
     finally:
         end(started)

@@ -11,7 +11,8 @@ is missing from the hard state if it is one of these:
 
     accept     for the current round, in a later view than the accept on disk; so for prepare and commit (hotstuff/)
     promise    for the current round, for a later view than the promise on disk
-    either     for a round after the current one
+    resign     for the current round or the one before
+    any        for a round after the current one
 
 A peer that has left a chain for another one (forks.py, HardState.left) discards its votes on the old chain on purpose,
 so no rollback is reported until its rounds have passed the height of the old chain. A rollback is detected only if
@@ -32,6 +33,7 @@ from outerloop.swarm.accountability.evidence import (
     PAYLOAD,
     PREPARE,
     PROMISE,
+    RESIGN,
     Evidence,
     Signed,
     comparable,
@@ -46,14 +48,23 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
 
     `context`, `session` and `fields` are those passed to Signatures.witness.
     """
-    if session != hard_state.run or context not in VOTES or fields[0] != hard_state.peer or hard_state.left:
+    if session != hard_state.run or context not in KEPT or fields[0] != hard_state.peer or hard_state.left:
         return ""
+    if context == RESIGN:
+        return _forgotten_resignation(hard_state, *cast(tuple[int, bytes], fields[1:3]))
     number, head, view = cast(tuple[int, bytes, int], fields[1:4])
     if number > hard_state.number:
         is_held = False
     else:
         is_held = number < hard_state.number or head != hard_state.head.digest or view <= _held(hard_state, context)
     return "" if is_held else f"has voted in view {view} of round {number}, but the record of its votes lacks this vote"
+
+
+def _forgotten_resignation(hard_state: HardState, number: int, head: bytes) -> str:
+    held = [one.number for one in hard_state.resignations if one.peer == hard_state.peer and one.head == head]
+    if number < hard_state.number - 1 or number in held:
+        return ""
+    return f"has resigned in round {number}, but the record of its votes lacks this"
 
 
 def _held(hard_state: HardState, context: str) -> int:
@@ -70,7 +81,9 @@ VIEWS_KEPT = 64
 through only a few views per round."""
 Place = tuple[int, bytes]
 VOTES = (ACCEPT, PROMISE, PREPARE, COMMIT)
-KINDS = (*VOTES, PAYLOAD)
+KEPT = (*VOTES, RESIGN)
+"""Kinds of statements of which a peer keeps its own on disk."""
+KINDS = (*KEPT, PAYLOAD)
 
 
 class EquivocationWatch:
@@ -126,5 +139,7 @@ class EquivocationWatch:
 
 
 def place_of(statement: Statement) -> Place:
-    """Return the view and the head that a statement refers to, or (0, b"") for a payload statement."""
-    return (0, b"") if statement[0] == PAYLOAD else (int(statement[3]), cast(bytes, statement[2]))
+    """Return the view and the head that a statement refers to: (0, b"") for a payload, view 0 for a resignation."""
+    if statement[0] == PAYLOAD:
+        return 0, b""
+    return 0 if statement[0] == RESIGN else int(statement[3]), cast(bytes, statement[2])

@@ -9,6 +9,7 @@
     commit, commit     for two different commits after the same head in the same view
     commit, prepare    after the same head: the peer voted to commit in view v, so it was locked, and in a later view it
                        voted for a proposal whose justification is of a view before v
+    resign, any vote   after the same head: the peer resigned (resignation.py) and voted or promised in that round
     payload, payload   two payloads for the same round
 
 An honest peer writes a statement to disk before sending it, and reads it back after a crash. It has one chain head at a
@@ -47,7 +48,7 @@ from outerloop.swarm.validation import (
 )
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
-PREPARE, COMMIT = "prepare", "commit"
+PREPARE, COMMIT, RESIGN = "prepare", "commit", "resign"
 MAX_SESSION = 512
 """Maximum length of a session id in characters: the run's name and a suffix."""
 MAX_BYTES = 4096
@@ -179,6 +180,12 @@ def _ignored_lock(commit: Any, prepare: Any) -> str:
     return f"voted in view {later} of round {number} although it was locked on a commit of view {view}"
 
 
+def _voted_after_all(vote: Any, resignation: Any) -> str:
+    if vote[1:3] != resignation[1:3]:
+        return ""
+    return f"resigned in round {vote[1]}, and voted or promised in view {vote[3]} of this round"
+
+
 def _two_payloads(first: Any, second: Any) -> str:
     (_, number, *payload), (_, other_number, *other) = first, second
     return f"signed two payloads for round {number}" if number == other_number and payload != other else ""
@@ -191,6 +198,7 @@ OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
     (COMMIT, COMMIT): _two_commits,
     (COMMIT, PREPARE): _ignored_lock,
     (PAYLOAD, PAYLOAD): _two_payloads,
+    **{(vote, RESIGN): _voted_after_all for vote in (ACCEPT, COMMIT, PREPARE, PROMISE)},
 }
 """Kinds of two statements, in alphabetical order -> the function that returns the offence, or "" if there is none."""
 
@@ -226,11 +234,13 @@ def _statement(value: Any) -> Statement:
         digest(rest[0], "a commit vote's head")
         _view(rest[1])
         digest(rest[2], "a committed commit")
+    elif context == RESIGN and len(rest) == 1:
+        digest(rest[0], "a resignation's head")
     elif context == PAYLOAD and len(rest) in (1, 3):
         digest(rest[0], "a payload")
         _state(*rest[1:])
     else:
-        raise MalformedMessage(f"a statement must be a vote, a promise or a payload; got {quote(value)}")
+        raise MalformedMessage(f"a statement must be a vote, a promise, a resignation or a payload; got {quote(value)}")
     return (context, number, *rest)
 
 

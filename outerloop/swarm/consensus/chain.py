@@ -30,7 +30,7 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, Reject
 from outerloop.swarm.consensus.forks import ForkResolver
-from outerloop.swarm.consensus.messages import JoinRequest, Message, RoundMessage
+from outerloop.swarm.consensus.messages import JoinRequest, Message, Resigned, RoundMessage
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
@@ -77,6 +77,8 @@ class Chain(ForkResolver):
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
         """Process a message from `sender`, a peer name that the network layer has authenticated."""
+        if isinstance(message, Resigned):
+            self._receive_resignations(sender, message.resignations)
         if isinstance(message, CommitCertificate):
             self._learn(sender, message)
         elif message.number > self.number:
@@ -88,6 +90,8 @@ class Chain(ForkResolver):
                 self._reject_other_chain(sender, message.number)
         elif message.head != self.hard_state.head.digest:
             self._reject_other_chain(sender, message.number)
+        elif isinstance(message, Resigned):
+            pass  # recorded above
         elif isinstance(message, JoinRequest):
             self._record_join_request(sender, message)
         elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
@@ -133,13 +137,24 @@ class Chain(ForkResolver):
             self._stop_collecting()
         return self._step()
 
+    def resign(self) -> list[Effect]:
+        """Leave: resign at once, or once the round in which this peer has voted is decided (resignation.py).
+
+        Does nothing if the other peers could not continue without this one (`waits_to_resign`).
+        """
+        self.leaving = True
+        return self._step()
+
     def request_join(self) -> list[Effect]:
         """Ask the roster to count this peer's payload although this peer is not in it. A peer that votes does not ask.
 
         This peer must hold the run's state as of the head. The caller must repeat the request in each round, and
-        periodically within a round.
+        periodically within a round. A peer that has returned after it resigned, and is still in the roster, sends its
+        resignation again instead: it may ask once a commit has dropped it.
         """
-        if not self.votes:
+        if self.hard_state.peer in self.hard_state.resigned:
+            self._send_resignations()
+        elif not self.votes:
             number, head = self.number, self.hard_state.head.digest
             signature = self.signer.sign(statements.ask(number, head))
             self._save_and_send(self.hard_state.roster, JoinRequest(number, head, signature))
@@ -184,7 +199,7 @@ class Chain(ForkResolver):
 
     def _step(self) -> list[Effect]:
         """Take every step that has become possible, save the hard state, and return the effects to carry out."""
-        while self.votes and (self._advance() or self._decide()):
+        while self.votes and (self._resign() or self._advance() or self._decide()):
             pass
         self._save()
         out, self._effects = self._effects, []
@@ -192,6 +207,7 @@ class Chain(ForkResolver):
 
     def _learn(self, sender: str, decided: CommitCertificate) -> None:
         number = decided.commit.number
+        self._record_resignations(sender, decided.resignations)
         if number > self.number:
             self._effects.append(CatchUp(number, sender))
         known = {entry.commit.number: entry.commit for entry in self.hard_state.log}

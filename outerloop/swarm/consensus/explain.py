@@ -26,7 +26,7 @@ def _as_follower(agreement: Chain) -> str:
         missing = set(commit.participants) - agreement.payloads
         return f"{leader} has proposed a commit; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
-        needed = f"{agreement.quorum.name} of {len(hard_state.roster)} peers"
+        needed = f"{agreement.quorum.name} of {len(hard_state.remaining)} peers"
         return f"this peer has accepted the proposal; {leader} needs {needed}"
     return f"{leader} has not proposed a commit yet"
 
@@ -43,7 +43,7 @@ def _as_leader(agreement: Chain) -> str:
     arrived = {participant.peer for participant in candidates(hard_state, agreement.countable)}
     awaited = agreement.awaited
     enough = agreement.gather_policy.needed(
-        len(hard_state.roster), awaited=len(awaited), grace=soft_state.grace, deadline=soft_state.deadline
+        len(hard_state.remaining), awaited=len(awaited), grace=soft_state.grace, deadline=soft_state.deadline
     )
     return f"{len(arrived)} of {enough} payloads have arrived, none from {names(awaited - arrived)}"
 

@@ -101,6 +101,7 @@ class ForkResolver(RoundInstance):
     def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
         """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified."""
         ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
+        self._record_resignations(sender, log[0].resignations)
         if reason := self._commit_error(log[0].commit):
             self.hard_state = ours
             self._reject(sender, reason)

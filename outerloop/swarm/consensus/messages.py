@@ -13,6 +13,7 @@ on the wire are:
     decided   a commit that a majority of the roster has accepted, with the names and signatures of these peers
     ask       from a peer outside the roster: the sender holds the run's state as of the head, and asks to be counted
               and admitted
+    resign    to all: a peer that leaves no longer votes (resignation.py); also forwarded with wishes
 
 Runs with exchange.trust=nobody use the messages of hotstuff/messages.py instead of promise, propose and accept.
 
@@ -28,6 +29,7 @@ from typing import Any
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hotstuff import messages as hotstuff
 from outerloop.swarm.consensus.hotstuff.messages import HotStuffMessage
+from outerloop.swarm.consensus.resignation import Resignations, parse_resignations
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, rows_by_peer
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -115,8 +117,17 @@ class JoinRequest:
     signature: bytes
 
 
+@dataclass(frozen=True)
+class Resigned:
+    """Resignations that the sender knows, its own or those of other peers. `number`, `head`: of the sender's round."""
+
+    number: int
+    head: bytes
+    resignations: Resignations
+
+
 RoundMessage = ViewChange | ViewWishes | Promise | Propose | Accept | HotStuffMessage
-Message = RoundMessage | CommitCertificate | JoinRequest
+Message = RoundMessage | CommitCertificate | JoinRequest | Resigned
 KINDS: dict[type[Message], str] = {
     ViewChange: "here",
     ViewWishes: "wishes",
@@ -125,6 +136,7 @@ KINDS: dict[type[Message], str] = {
     Accept: "accept",
     CommitCertificate: "decided",
     JoinRequest: "ask",
+    Resigned: "resign",
 }
 """Message class -> its kind on the wire, which must stay the same even if the class is renamed."""
 FIELDS = {
@@ -135,6 +147,7 @@ FIELDS = {
     "accept": ("number", "head", "view", "digest", "signature"),
     "decided": ("decided",),
     "ask": ("number", "head", "signature"),
+    "resign": ("number", "head", "resignations"),
 }
 
 
@@ -150,6 +163,8 @@ def to_map(message: Message) -> dict[str, Any]:
     where = {**kind, "number": message.number, "head": message.head}
     if isinstance(message, ViewWishes):
         return {**where, "wishes": message.wishes}
+    if isinstance(message, Resigned):
+        return {**where, "resignations": message.resignations}
     where["signature"] = message.signature
     if isinstance(message, JoinRequest):
         return where
@@ -177,6 +192,8 @@ def from_map(value: Any) -> Message:
     head = digest(found["head"], "a head")
     if kind == "wishes":
         return ViewWishes(number, head, rows_by_peer(found["wishes"], "wishes", ViewWish.from_list))
+    if kind == "resign":
+        return Resigned(number, head, parse_resignations(found["resignations"]))
     signed = signature(found["signature"], f"the signature of {kind}")
     if kind == "ask":
         return JoinRequest(number, head, signed)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, majority, max_faulty
+from outerloop.swarm.consensus.commit import Commit, max_faulty
 from outerloop.swarm.consensus.hotstuff.votes import Proposal
 from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proposer import choice
@@ -140,11 +140,15 @@ class PaxosInstance(RoundInstance):
     def _decided(self) -> CommitCertificate | None:
         """Return the certificate of this peer's proposal if a majority has accepted it, else None."""
         proposed, accepts = self.proposed, self.soft_state.accepts
-        if proposed is None or 1 + len(accepts) < majority(self.hard_state.roster):
+        if proposed is None or not self._is_quorum(self.soft_state.acceptors | {self.hard_state.peer}):
             return None
         own = self.hard_state.peer, proposed.links[-1].signature
         return CommitCertificate(
-            proposed.commit, self.view, tuple(sorted(accepts | {own})), proposed.links if self.view else ()
+            proposed.commit,
+            self.view,
+            tuple(sorted(accepts | {own})),
+            proposed.links if self.view else (),
+            resignations=self.hard_state.counted_resignations,
         )
 
     # as a follower
@@ -202,7 +206,9 @@ class PaxosInstance(RoundInstance):
         reported = [promise.accepted for _, promise in self.soft_state.promises]
         if proposal in (self.hard_state.accepted, self.soft_state.proposal, *reported):
             return ""
-        return self._commit_error(proposal.commit) or justification_error(self.hard_state.head, proposal, self.signer)
+        return self._commit_error(proposal.commit) or justification_error(
+            self.hard_state.head, proposal, self.signer, resignations=self.hard_state.counted_resignations
+        )
 
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit although other peers may, or "" if it votes for it.

@@ -52,8 +52,8 @@ class GatherPolicy:
     def closes(self, stored: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
         """Return whether `stored` payloads are enough to close the gather now.
 
-        `roster`: number of peers in the roster. `awaited`: number of roster peers whose payloads may be counted.
-        `grace`, `deadline`: whether the grace period has ended and the deadline has passed.
+        `roster`: number of peers in the roster that have not resigned. `awaited`: number of roster peers whose payloads
+        may be counted. `grace`, `deadline`: whether the grace period has ended and the deadline has passed.
         """
         return stored >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
@@ -103,11 +103,11 @@ def choice(
     `can_repropose`: returns whether this peer can propose a commit again, given the promises that report it.
     """
     if hard_state.promised > 0:
-        if len(promises) < majority(hard_state.roster):
+        if not _are_majority(hard_state, promises):
             return None
         promises = _usable_promises(hard_state, promises, can_repropose)
     pledges = credible(hard_state.run, hard_state.head, _as_pledges(promises))
-    if hard_state.promised > 0 and len(pledges) < majority(hard_state.roster):
+    if hard_state.promised > 0 and not _are_majority(hard_state, [pledge.peer for pledge in pledges]):
         return None
     view, commits = binding(pledges)
     for peer, vote, _ in pledges:
@@ -147,6 +147,8 @@ def own_commit(
         view=hard_state.promised,
         absent_rounds=absent_rounds,
         quorum=quorum,
+        resigned=hard_state.resigned,
+        min_peers=gather_policy.min_peers,
     )
     counted = {participant.peer for participant in participants}
     asks = tuple(sorted(ask_of_peer for ask_of_peer in soft_state.asks if ask_of_peer[0] in counted))
@@ -165,9 +167,12 @@ def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: C
         for peer, promise in promises.items()
         if promise.accepted is None or promise.accepted.commit != latest.commit
     }
-    return (
-        promises if len(others) < majority(hard_state.roster) else _usable_promises(hard_state, others, can_repropose)
-    )
+    return _usable_promises(hard_state, others, can_repropose) if _are_majority(hard_state, others) else promises
+
+
+def _are_majority(hard_state: HardState, peers: Collection[str]) -> bool:
+    """Return whether these peers of the roster are a majority."""
+    return len(peers) >= majority(hard_state.counted_peers(peers))
 
 
 def _as_pledges(promises: Promises) -> tuple[Pledge, ...]:
@@ -198,7 +203,7 @@ def closes(
     if soft_state.asked - {participant.peer for participant in stored} and not (grace or deadline):
         return False
     return gather_policy.closes(
-        len(voters), len(hard_state.roster), awaited=len(awaited), grace=grace, deadline=deadline
+        len(voters), len(hard_state.remaining), awaited=len(awaited), grace=grace, deadline=deadline
     )
 
 

@@ -3,11 +3,14 @@
     leave     A peer leaves the roster if it was in the rosters of the last commits, including this one, but took part
               in none of them. These must be at least `absent_rounds` commits, proposed by so many different leaders
               that one of them is honest if fewer than half of the roster lie.
+    resign    A peer that has resigned (resignation.py) leaves with this commit, even if the commit counts its payload,
+              provided that min_peers of the peers that stay take part in this commit. These peers are alive, so they
+              can continue. Otherwise it stays in the roster, and may help them when it returns.
     learn     A peer outside the roster that sent a signed request for this round is a learner. The other peers ask for
               its payload and count it if it arrives, but a learner neither votes nor leads (proposer.py, chain.py).
     enter     A learner enters the roster if this commit counts its payload, as long as the roster peers that take part
-              in this commit remain enough to decide in the next roster: more than half of it, or more than two thirds
-              (quorum.py). These peers are alive, so learners that vanish later cannot stop them.
+              in this commit and stay remain enough to decide in the next roster: more than half of it, or more than two
+              thirds (quorum.py). These peers are alive, so learners that vanish later cannot stop them.
 
 If all peers are honest, safety does not need these rules: a round is decided by whatever roster the previous commit
 names. Progress needs them, because a dead peer that stays in the roster counts against the majority. The rules also
@@ -15,13 +18,13 @@ prevent liars from naming a roster of their choice, so every acceptor recomputes
 decide only which peers were absent: an honest leader leaves out only peers whose payloads are late, and a leader with a
 short log keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers, ROUNDS_KEPT
 leaders are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop honest peers. A roster peer that
-takes part never leaves, so no roster is smaller than min_peers. Learners are as in Raft (Ongaro, "Consensus: Bridging
-Theory and Practice", 2014, section 4.2.1).
+takes part leaves only if it has resigned, so no roster is smaller than min_peers. Learners are as in Raft (Ongaro,
+"Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from outerloop.swarm.consensus.commit import Commit, Participant, leader, minority
@@ -38,15 +41,20 @@ def next_roster(
     view: int,
     absent_rounds: int,
     quorum: Quorum = MAJORITY,
+    resigned: Collection[str] = (),
+    min_peers: int = 1,
 ) -> tuple[str, ...]:
     """Return the roster of the next round, sorted.
 
     `history`: the last commits, oldest first; the last one names the roster of this round. `view`: the view in which
-    this round's commit is proposed.
+    this round's commit is proposed. `resigned`: the peers of this roster that have resigned.
     """
-    present = {participant.peer for participant in participants}
+    roster, present = history[-1].roster, {participant.peer for participant in participants}
     missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
-    return resulting_roster(history[-1].roster, set(history[-1].roster) - (missing - present), present, quorum)
+    stay = set(roster) - (missing - present)
+    if len(stay.intersection(present).difference(resigned)) >= min_peers:
+        stay.difference_update(resigned)
+    return resulting_roster(roster, stay, present, quorum)
 
 
 def resulting_roster(
@@ -54,12 +62,12 @@ def resulting_roster(
 ) -> tuple[str, ...]:
     """Return the next roster, sorted: the roster peers that stay, and the learners that enter.
 
-    `present`: the peers whose payloads are counted. As many learners enter as leave the present roster peers a quorum:
-    at most 2 |present roster peers| - 1 - |stay| with a majority. If so few peers stay that no peer could ever join
-    them otherwise (one; with two thirds, two as well), one learner may enter in any case.
+    `present`: the peers whose payloads are counted. As many learners enter as leave the present peers that stay a
+    quorum: at most 2 |present and staying peers| - 1 - |stay| with a majority. If so few peers stay that no peer could
+    ever join them otherwise (one; with two thirds, two as well), one learner may enter in any case.
     """
     stuck = quorum.largest_roster(len(stay)) == len(stay)
-    room = max(int(stuck), quorum.largest_roster(len(present.intersection(roster))) - len(stay))
+    room = max(int(stuck), quorum.largest_roster(len(present.intersection(stay))) - len(stay))
     learners = sorted(present.difference(roster))
     return tuple(sorted(stay | set(learners[: max(0, min(room, MAX_PEERS - len(stay)))])))
 

@@ -1,15 +1,18 @@
-"""Parts of deciding a round that all protocols share: the stored payloads, and the checks of a commit."""
+"""Parts of deciding a round that all protocols share: stored payloads, checks of a commit, and resignations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import FetchPayloads, Reject
+from outerloop.swarm.consensus.messages import Resigned
 from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.resignation import Resignation, Resignations
 from outerloop.swarm.consensus.roster_change import shows_absences
-from outerloop.swarm.consensus.state import HardState, RoundState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
@@ -57,6 +60,7 @@ class RoundInstance(Pacemaker):
         self._absent_rounds = absent_rounds
         self._max_bytes = max_bytes
         self._allowed = allowed
+        self.leaving = False
 
     @property
     def payloads(self) -> frozenset[Participant]:
@@ -70,8 +74,8 @@ class RoundInstance(Pacemaker):
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The roster peers whose payloads this peer may count, which excludes expelled peers."""
-        return frozenset(filter(self._allowed, self.hard_state.roster))
+        """The roster peers whose payloads this peer waits for, which excludes expelled and resigned peers."""
+        return frozenset(filter(self._allowed, self.hard_state.remaining))
 
     @property
     def collects_reports(self) -> bool:
@@ -84,8 +88,9 @@ class RoundInstance(Pacemaker):
 
     def _lacks(self, kind: str, arrived: Iterable[str], needed: int) -> Lacking:
         """Describe messages of which those from the peers `arrived` are here."""
-        silent = frozenset(self.hard_state.roster).difference(arrived, {self.hard_state.peer})
-        return Lacking(kind, len(self.hard_state.roster) - len(silent), needed, silent)
+        remaining = self.hard_state.remaining
+        silent = frozenset(remaining).difference(arrived, {self.hard_state.peer})
+        return Lacking(kind, len(remaining) - len(silent), needed, silent)
 
     def _commit_error(self, commit: Commit) -> str:
         """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
@@ -117,3 +122,51 @@ class RoundInstance(Pacemaker):
             self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))
             self._effects.append(FetchPayloads(self.number, missing, holder))
         return not missing
+
+    # resignations (resignation.py)
+
+    @property
+    def waits_to_resign(self) -> bool:
+        """Return whether this peer leaves and will resign once the current round, in which it has voted, is decided."""
+        return self.leaving and self.votes and self._is_dispensable
+
+    @property
+    def _is_dispensable(self) -> bool:
+        """Return whether the rounds can continue without this peer, according to the settings."""
+        policy = self.gather_policy
+        return policy.quorum != "all" and len(self.hard_state.remaining) > policy.min_peers
+
+    def _resign(self) -> bool:
+        """Resign if this peer leaves and has not voted in this round. Return whether it resigned."""
+        if not self.waits_to_resign or self.hard_state.has_voted:
+            return False
+        number, head = self.number, self.hard_state.head.digest
+        signature = self.signer.sign(statements.resign(number, head))
+        own = Resignation(self.hard_state.peer, number, head, signature)
+        self.hard_state = self.hard_state.with_resignations([own])
+        self._send_resignations()
+        return True
+
+    def _send_resignations(self) -> None:
+        """Send the resignations for this round, this peer's own included, to all peers of the roster."""
+        resignations = self.hard_state.counted_resignations
+        message = Resigned(self.number, self.hard_state.head.digest, resignations)
+        self._save_and_send(self.hard_state.roster, message)
+
+    def _receive_resignations(self, sender: str, resignations: Resignations) -> None:
+        """Record resignations. If the remaining peers now are enough, enter the view that they want."""
+        self._record_resignations(sender, resignations)
+        if self.votes:
+            self._receive_wishes(self.hard_state.peer, ())
+
+    def _record_resignations(self, sender: str, resignations: Resignations) -> None:
+        """Record the valid resignations of roster peers, and of `sender`, for rounds close to this one."""
+        peers, known = {*self.hard_state.roster, sender}, set(self.hard_state.resignations)
+        for resignation in resignations:
+            close = self.number - 1 <= resignation.number <= self.number + ROUNDS_KEPT
+            if resignation in known or resignation.peer not in peers or not close:
+                continue
+            if not self.signer.verify(resignation.peer, resignation.statement, resignation.signature):
+                self._reject(sender, f"sent a resignation of {resignation.peer} without a valid signature")
+                return
+            self.hard_state = self.hard_state.with_resignations([resignation])

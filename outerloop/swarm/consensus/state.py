@@ -10,7 +10,7 @@ information again in the next view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ import msgpack
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
 from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.resignation import Resignation, Resignations, parse_resignations, remaining_peers
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, digests
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -102,7 +103,9 @@ class SoftState(RoundState):
         return replace(super().in_another_view(), accepts=frozenset())
 
 
-VERSION = 6
+VERSION = 7
+WITHOUT_RESIGNATIONS = 6
+"""The format version before resignations, which is still read."""
 HARD_STATE = ("version", "run", "peer", "log", "promised", "accepted", "lock", "left")
 ROUNDS_KEPT = 8
 """Number of commits in a log. A peer that is further behind cannot replay commits: it must download the state."""
@@ -118,6 +121,7 @@ class HardState:
     lock        the commit on which this peer is locked in HotStuff-2 (hotstuff/__init__.py), or None
     left        (number, digest) of each commit that this peer has rolled back (forks.py) and that may become its head
                 again. The peer does not vote in the round after such a commit, because it no longer knows its votes
+    resignations    of peers, this one included, that do not vote in a recent round (resignation.py), sorted
 
     `promised`, `accepted` and `lock` refer to the round after the head.
     """
@@ -129,6 +133,7 @@ class HardState:
     accepted: Accepted | Proposal | None = None
     lock: Lock | None = None
     left: frozenset[tuple[int, bytes]] = frozenset()
+    resignations: Resignations = ()
 
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
@@ -166,9 +171,37 @@ class HardState:
         return self.head.roster
 
     @property
+    def counted_resignations(self) -> Resignations:
+        """The known resignations for this round: those of roster peers that do not vote in it."""
+        roster = set(self.roster)
+        return tuple(one for one in self.resignations if one.peer in roster and one.covers(self.head))
+
+    @property
+    def remaining(self) -> tuple[str, ...]:
+        """The peers of the roster that have not resigned. A quorum of them decides the round."""
+        return self.counted_peers(())
+
+    def counted_peers(self, voters: Collection[str]) -> tuple[str, ...]:
+        """Return the peers of which the voters must be a quorum: those that have not resigned, and the voters."""
+        return remaining_peers(self.head, self.resignations, voters=voters) if self.resignations else self.roster
+
+    @property
+    def resigned(self) -> frozenset[str]:
+        """The peers of the roster that have resigned."""
+        return frozenset(self.roster).difference(self.remaining)
+
+    @property
     def votes(self) -> bool:
-        """Return whether this peer votes in the round: it must be in the roster and still know its earlier votes."""
-        return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
+        """Return whether this peer votes in the round.
+
+        It must be in the roster, must not have resigned, and must still know its earlier votes.
+        """
+        return self.peer in self.remaining and (self.head.number, self.head.digest) not in self.left
+
+    @property
+    def has_voted(self) -> bool:
+        """Return whether this peer has signed a promise or a vote in this round."""
+        return self.promised > 0 or self.accepted is not None or self.lock is not None
 
     def leader(self, view: int) -> str:
         return leader(self.run, self.head, view)
@@ -193,7 +226,7 @@ class HardState:
             for decided in self.log
             if decided.commit.number > base.commit.number
         }
-        return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
+        return HardState(self.run, self.peer, (*kept, base), left=self.left | after, resignations=self.resignations)
 
     def moved_to(self, decided: CommitCertificate) -> HardState:
         """Return the state with a later commit as the head. The peer downloads the run's state as of that commit."""
@@ -204,10 +237,22 @@ class HardState:
         """Return the state with earlier commits prepended to the log. The log keeps its last ROUNDS_KEPT commits."""
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
+    def with_resignations(self, resignations: Iterable[Resignation]) -> HardState:
+        """Return the state with more resignations. Of one peer and round, the first one is kept."""
+        known = {(one.peer, one.number) for one in self.resignations}
+        new = {(one.peer, one.number): one for one in resignations if (one.peer, one.number) not in known}
+        return replace(self, resignations=tuple(sorted((*self.resignations, *new.values())))) if new else self
+
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the state with another log. Drop the entries of `left` below its head: they cannot become the head."""
-        left = frozenset((number, sha256) for number, sha256 in self.left if number >= log[-1].commit.number)
-        return HardState(self.run, self.peer, log, left=left)
+        """Return the state with another log.
+
+        Drop the entries of `left` below its head, which cannot become the head, and the resignations for rounds to
+        which no fork in the log can lead back.
+        """
+        head = log[-1].commit.number
+        left = frozenset((number, sha256) for number, sha256 in self.left if number >= head)
+        resignations = tuple(one for one in self.resignations if one.number >= head - ROUNDS_KEPT)
+        return HardState(self.run, self.peer, log, left=left, resignations=resignations)
 
     def to_bytes(self) -> bytes:
         return msgpack.packb(
@@ -220,6 +265,7 @@ class HardState:
                 "accepted": self.accepted.to_map() if self.accepted else None,
                 "lock": self.lock.to_map() if self.lock else None,
                 "left": sorted(self.left),
+                "resignations": self.resignations,
             }
         )
 
@@ -230,16 +276,26 @@ class HardState:
         Raises MalformedMessage if it is damaged, has another format version, or belongs to another run or peer.
         """
         value = unpacked(content, "the hard state")
-        found = fields(value, "the hard state", HARD_STATE)
-        checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
+        older = isinstance(value, dict) and value.get("version") == WITHOUT_RESIGNATIONS
+        found = fields(value, "the hard state", HARD_STATE if older else (*HARD_STATE, "resignations"))
+        if not older:
+            checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
         if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (run, peer):
             raise MalformedMessage(
                 f"this hard state belongs to peer {found['peer']} in run {found['run']}, not to {peer} in {run}"
             )
         promised = view_number(found["promised"], "the promised view")
         lock = None if found["lock"] is None else Lock.from_map(found["lock"])
+        resignations = () if older else parse_resignations(found["resignations"])
         return HardState(
-            run, peer, _log(found["log"]), promised, _accepted(found["accepted"]), lock, _left(found["left"])
+            run,
+            peer,
+            _log(found["log"]),
+            promised,
+            _accepted(found["accepted"]),
+            lock,
+            _left(found["left"]),
+            resignations,
         )
 
 

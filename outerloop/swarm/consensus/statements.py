@@ -9,13 +9,15 @@
                view
     view       the signer wants to be in this view
     ask        the signer holds the state and asks to be counted
+    resign     the signer does not vote in this round, nor in the next one (resignation.py)
 
 Each statement names a round and a head. Its signature also covers the session and the signer's name (signatures.py),
 so it is valid for one run, round and name. The head is named because a peer that switches to another chain (forks.py)
 votes again in rounds in which it has already voted. After a given head, an honest peer never accepts two commits in one
 view and never omits an earlier accept from a later promise. It never prepares twice in one view, never commits to two
-commits in one view, and after a commit vote never prepares what an earlier certificate justifies. Two statements that
-show otherwise prove that the signer lied. In one run, peers sign either accepts and promises or prepares and commits.
+commits in one view, and after a commit vote never prepares what an earlier certificate justifies. It never votes after
+it has resigned. Two statements that show otherwise prove that the signer lied. In one run, peers sign either accepts
+and promises or prepares and commits.
 """
 
 from __future__ import annotations
@@ -63,3 +65,7 @@ def wish(number: int, head: bytes, view: int) -> Statement:
 
 def ask(number: int, head: bytes) -> Statement:
     return ("ask", number, head)
+
+
+def resign(number: int, head: bytes) -> Statement:
+    return ("resign", number, head)

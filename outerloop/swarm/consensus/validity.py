@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from outerloop.swarm.consensus.commit import Commit, next_demoted
 from outerloop.swarm.consensus.quorum import MAJORITY, TWO_THIRDS, Quorum
+from outerloop.swarm.consensus.resignation import remaining_peers, resignation_error
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner, Statement, ask
@@ -46,7 +47,7 @@ def commit_error(
         return f"commit {commit.number} includes payloads that are too large: {sizes}; at most {max_bytes} are allowed"
     return (
         _join_request_error(hard_state, commit, present, signer)
-        or _roster_error(hard_state, commit, present, absent_rounds, quorum)
+        or _roster_error(hard_state, commit, present, min_peers, absent_rounds, quorum)
         or _demoted_error(hard_state, commit)
     )
 
@@ -63,7 +64,7 @@ def vote_refusal(
         peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
     ]:
         return f"commit {commit.number} includes {outside[0]}, which may not take part"
-    leaving = set(hard_state.roster).difference(commit.roster)
+    leaving = set(hard_state.roster).difference(commit.roster, hard_state.resigned)
     if leaving and not shows_absences(hard_state, commit.view, absent_rounds):
         return f"commit {commit.number} drops {min(leaving)}, and the local log does not show whether it was absent"
     return ""
@@ -74,7 +75,10 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
     Possible reasons are too few valid accepts, and links that do not justify the proposal.
     """
-    number, roster = decided.commit.number, head.roster
+    number, resignations = decided.commit.number, decided.resignations
+    if reason := resignation_error(head, resignations, signer):
+        return f"commit {number} {reason}"
+    roster = remaining_peers(head, resignations, voters=[peer for peer, _ in decided.accepts])
     voters = count_voters(roster, decided.accepts, decided.statement, signer)
     if decided.byzantine:
         needed = TWO_THIRDS.of(roster)
@@ -83,7 +87,9 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
         return f"commit {number} has valid votes from {voters} of {len(roster)} peers, but needs {needed}"
     if voters < MAJORITY.of(roster):
         return f"commit {number} has accepts from {voters} of {len(roster)} peers, not a majority"
-    return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""
+    if decided.view == 0:
+        return ""
+    return justification_error(head, Accepted(decided.commit, decided.links), signer, resignations=resignations)
 
 
 def count_voters(
@@ -107,10 +113,21 @@ def _join_request_error(hard_state: HardState, commit: Commit, present: set[str]
     return ""
 
 
-def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int, quorum: Quorum) -> str:
-    """Check that leaving peers were absent and entering peers may enter (roster_change.py). Return the error, or ""."""
-    stay = set(hard_state.roster).intersection(commit.roster)
+def _roster_error(
+    hard_state: HardState, commit: Commit, present: set[str], min_peers: int, absent_rounds: int, quorum: Quorum
+) -> str:
+    """Check that leaving peers were absent or have resigned, and that entering peers may enter (roster_change.py).
+
+    Return the error, or "".
+    """
+    stay, resigned = set(hard_state.roster).intersection(commit.roster), hard_state.resigned
     leaving = set(hard_state.roster) - stay
+    if leaving & resigned and len(stay & present) < min_peers:
+        return (
+            f"commit {commit.number} drops {min(leaving & resigned)}, which has resigned, although fewer than"
+            f" min_peers={min_peers} of the peers that stay take part"
+        )
+    leaving -= resigned
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it"
     history = [decided.commit for decided in hard_state.log]

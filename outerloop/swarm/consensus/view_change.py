@@ -53,15 +53,21 @@ from dataclasses import replace
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, leader, majority, max_faulty
 from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
-from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
+from outerloop.swarm.consensus.messages import Message, Resigned, ViewChange, ViewWishes
 from outerloop.swarm.consensus.quorum import MAJORITY
+from outerloop.swarm.consensus.resignation import Resignations, remaining_peers
 from outerloop.swarm.consensus.state import HardState, RoundState
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge, ViewWish
 
 
-def justification_error(head: Commit, proposal: Accepted, signer: AcceptSigner) -> str:
-    """Return why the signed links of a proposal do not justify it after commit `head`, or "" if they do."""
+def justification_error(
+    head: Commit, proposal: Accepted, signer: AcceptSigner, *, resignations: Resignations = ()
+) -> str:
+    """Return why the signed links of a proposal do not justify it after commit `head`, or "" if they do.
+
+    `resignations`: valid ones for this round.
+    """
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
@@ -69,13 +75,20 @@ def justification_error(head: Commit, proposal: Accepted, signer: AcceptSigner) 
         proposer = leader(signer.session, head, link.view)
         if not signer.verify(proposer, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
             return f"does not show that {proposer}, which leads view {link.view}, proposed commit {commit.number}"
-        if link.view and (reason := _link_error(head, commit, link, before, signer)):
+        if link.view and (reason := _link_error(head, commit, link, before, signer, resignations)):
             return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
         before = link
     return ""
 
 
-def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink | None, signer: AcceptSigner) -> str:
+def _link_error(
+    head: Commit,
+    commit: Commit,
+    link: ChainLink,
+    before: ChainLink | None,
+    signer: AcceptSigner,
+    resignations: Resignations,
+) -> str:
     roster = head.roster
     promised = {
         pledge.peer
@@ -86,10 +99,11 @@ def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink
         )
     }
     pledges = credible(signer.session, head, link.pledges)
-    if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
+    remaining = remaining_peers(head, resignations, voters=[pledge.peer for pledge in pledges])
+    if len(promised) < len(link.pledges) or len(pledges) < majority(remaining):
         return (
             f"{len(promised)} of its {len(link.pledges)} promises are signed by roster peers, but all must be, and"
-            f" promises from more than half of the {len(roster)} roster peers must count"
+            f" promises from more than half of the {len(remaining)} roster peers that vote must count"
         )
     view, commits = binding(pledges)
     if before is None:
@@ -154,12 +168,26 @@ class Pacemaker:
 
     @property
     def _needed(self) -> int:
-        """The number of peers that decide in this round."""
-        return self.quorum.of(self.hard_state.roster)
+        """The number of peers that decide in this round, of those that have not resigned."""
+        return self.quorum.of(self.hard_state.remaining)
+
+    def _is_quorum(self, voters: Collection[str]) -> bool:
+        """Return whether these peers of the roster are enough to decide in this round."""
+        return len(voters) >= self.quorum.of(self.hard_state.counted_peers(voters))
+
+    @property
+    def _counted_wishes(self) -> list[ViewWish]:
+        """The wishes of the peers that vote in this round."""
+        return [wish for wish in self.soft_state.wishes if wish.peer in self.hard_state.remaining]
 
     @property
     def leads(self) -> bool:
         return self.hard_state.leader(self.view) == self.hard_state.peer
+
+    @property
+    def leader_resigned(self) -> bool:
+        """Return whether the leader of the current view has resigned, so that waiting for it is pointless."""
+        return self.hard_state.leader(self.view) in self.hard_state.resigned
 
     @property
     def wants_next_view(self) -> bool:
@@ -196,15 +224,17 @@ class Pacemaker:
                 self._reject(sender, f"sent a wish of {wish.peer} for view {wish.view} without a valid signature")
                 return
         self.soft_state = self.soft_state.with_wishes(later)
-        if (view := reached(self.soft_state.wishes, self._needed)) > self.view:
+        if (view := reached(self._counted_wishes, self._needed)) > self.view:
             self._enter_view(view)
             self._report_to_leader()
 
     def _request_next_view(self) -> None:
-        """Notify all peers that this peer wants the next view."""
+        """Notify all peers that this peer wants the next view, and of the resignations that it knows."""
         number, head, view = self.number, self.hard_state.head.digest, self.view + 1
         signature = self.signer.sign(statements.wish(number, head, view))
-        self._save_and_send(self.hard_state.roster, ViewChange(number, head, view, signature))
+        resignations = self.hard_state.counted_resignations
+        resigned = [Resigned(number, head, resignations)] if resignations else []
+        self._save_and_send(self.hard_state.remaining, *resigned, ViewChange(number, head, view, signature))
         self._receive_wishes(self.hard_state.peer, (ViewWish(self.hard_state.peer, view, signature),))
 
     def _enter_view(self, view: int) -> None:
@@ -233,7 +263,7 @@ class Pacemaker:
         return [ViewWishes(self.number, self.hard_state.head.digest, wishes)] if wishes else []
 
     def _view_certificate(self) -> tuple[ViewWish, ...]:
-        return certificate(self.soft_state.wishes, self.view, self._needed) if self.view else ()
+        return certificate(self._counted_wishes, self.view, self._needed) if self.view else ()
 
     def _show_view(self, sender: str) -> None:
         """Send the proof of this peer's view to a peer that is behind."""

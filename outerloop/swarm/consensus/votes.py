@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.resignation import Resignations, parse_resignations
 from outerloop.swarm.consensus.statements import Statement
 from outerloop.swarm.validation import (
     MalformedMessage,
@@ -123,6 +124,8 @@ class CommitCertificate:
     signature. `links`: one link per view in which the commit was proposed, up to `view`; empty if `view` is 0. If two
     commits of one round are decided, their links reveal which peer lied (view_change.py).
 
+    `resignations`: those of roster peers that are not counted (resignation.py); omitted from the message if empty.
+
     `byzantine`: `accepts` are commit votes of HotStuff-2 (hotstuff/__init__.py), and there are no links. An honest peer
     signs only one of the two kinds in a run.
     """
@@ -132,6 +135,7 @@ class CommitCertificate:
     accepts: tuple[tuple[str, bytes], ...]
     links: tuple[ChainLink, ...] = ()
     byzantine: bool = False
+    resignations: Resignations = ()
 
     @property
     def statement(self) -> Statement:
@@ -140,27 +144,34 @@ class CommitCertificate:
         return kind(self.commit.number, self.commit.parent, self.view, self.commit.digest)
 
     def to_map(self) -> dict[str, Any]:
-        if self.byzantine:
-            return {"commit": self.commit.to_map(), "view": self.view, "commits": self.accepts}
-        return {"commit": self.commit.to_map(), "view": self.view, "accepts": self.accepts, "links": self.links}
+        resigned = {"resignations": self.resignations} if self.resignations else {}
+        where = {"commit": self.commit.to_map(), "view": self.view, **resigned}
+        return (
+            {**where, "commits": self.accepts}
+            if self.byzantine
+            else {**where, "accepts": self.accepts, "links": self.links}
+        )
 
     @staticmethod
     def from_map(value: Any) -> CommitCertificate:
         """Parse a certificate that a peer sent. Raises MalformedMessage if it is malformed."""
         byzantine = isinstance(value, dict) and "commits" in value
         names = ("commits",) if byzantine else ("accepts", "links")
-        found = fields(value, "a decided commit", ("commit", "view", *names))
+        resigned = ("resignations",) if isinstance(value, dict) and "resignations" in value else ()
+        found = fields(value, "a decided commit", ("commit", "view", *names, *resigned))
+        resignations = parse_resignations(found["resignations"]) if resigned else ()
         commit = Commit.from_map(found["commit"])
         view = view_number(found["view"], "a decided view", minimum=commit.view)
         if byzantine:
             votes = rows_by_peer(found["commits"], "commit votes", signed_vote)
-            return CommitCertificate(commit, view, votes, byzantine=True)
+            return CommitCertificate(commit, view, votes, byzantine=True, resignations=resignations)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
             raise MalformedMessage(
                 f"links of a decided commit must end with its view {view}; got {quote(found['links'])}"
             )
-        return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", _accept), links)
+        accepts = rows_by_peer(found["accepts"], "accepts", _accept)
+        return CommitCertificate(commit, view, accepts, links, resignations=resignations)
 
 
 def rows_by_peer(value: Any, what: str, parse: Callable[[Any], T]) -> tuple[T, ...]:

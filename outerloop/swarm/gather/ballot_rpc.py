@@ -40,6 +40,10 @@ class BallotRpc(RpcService):
         """Send a ballot in the background. Failures are only logged."""
         self._sending.start(self._send(to, message))
 
+    async def sent(self) -> None:
+        """Wait until the ballots that are being sent have arrived or are lost."""
+        await self._sending.finished()
+
     async def _send(self, to: str, message: Message) -> None:
         own = self._incarnations
         if own is not None and own.stopped:

@@ -5,6 +5,7 @@
                      unreachable
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
+                     It is zero if the leader has resigned (consensus/resignation.py).
                      It restarts as long as the view lasts, and its duration doubles with each of the first views. The
                      time that payload transfers to or from this peer took is added to it, because transfers to the
                      leader may take longer; at most `deadline_s` is added, because some payloads never arrive.
@@ -110,7 +111,7 @@ class RoundTimers:
     def look(self, chain: Chain) -> None:
         """Start each timer whose condition now holds, unless it is already running."""
         number, view, awaited = chain.number, chain.view, chain.awaited
-        arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.roster)
+        arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.remaining)
         if arrived:
             self._start("deadline", self._settings.deadline_s, lambda chain: chain.deadline(number))
         if arrived >= chain.gather_policy.needed(roster, awaited=len(awaited), grace=True, deadline=False):
@@ -120,8 +121,14 @@ class RoundTimers:
             self._start(("grace", nobody_else), grace_s, lambda chain: chain.grace(number))
         if chain.votes and awaits_its_leader(chain):
             moved_s = min(self._bulk.moving_s - self._moved_before_s, self._settings.deadline_s)
-            patience_s = LEAD_S * (1 + view if chain.byzantine else 2 ** min(view, LAST_DOUBLING))
-            self._start(("view", view), patience_s + moved_s, lambda chain: chain.timeout(number, view), again=True)
+            patience_s = moved_s + LEAD_S * (1 + view if chain.byzantine else 2 ** min(view, LAST_DOUBLING))
+            pointless = chain.leader_resigned and not chain.wants_next_view
+            self._start(
+                ("view", view, pointless),
+                0.0 if pointless else patience_s,
+                lambda chain: chain.timeout(number, view),
+                again=True,
+            )
 
         if chain.votes and chain.collects_reports:
             self._start(("reports", view), REPORTS_S * (1 + view), lambda chain: chain.reports_over(number, view))

@@ -15,6 +15,8 @@ keeps every round until the trainer has taken it.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -22,6 +24,7 @@ from outerloop.swarm.access.hard_state_file import HardStateFile
 from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.paxos_chain import CommitChain
@@ -33,7 +36,7 @@ from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests, PayloadRpc
-from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.round_loop import RoundLoop
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
@@ -45,12 +48,14 @@ from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
+from outerloop.swarm.timeouts import RESIGN_S, RESIGNED_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.signed_payload import strip_signatures
 from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
+logger = logging.getLogger(__name__)
 PROTOCOLS: dict[Trust, type[Chain]] = {"members": CommitChain, "nobody": HotStuffChain}
 """exchange.trust -> the state machine that decides the rounds."""
 
@@ -213,6 +218,34 @@ class GatherRunner:
         self._voting.start(self._loop.run())
         self._tasks.start(self.witness.accusations.ask_around())
 
+    async def resign(self) -> None:
+        """Leave the roster, so that the other peers need not wait for this one (consensus/resignation.py).
+
+        Return once the others know it, and at the latest after RESIGN_S. Return at once if this peer casts no votes.
+        """
+        if not self.context.begun or not self._voting.running:
+            return
+        try:
+            async with limit(RESIGN_S):
+                await self._handled(lambda chain: chain.resign())
+                while self.context.chain.waits_to_resign:
+                    await asyncio.sleep(RESIGNED_S)
+                await self._handled(lambda chain: [])  # the effects of the events before it have been carried out
+                await self._ballots.sent()
+        except TimeoutError:
+            logger.warning("leaving with the vote in a round that was not decided within %g s", RESIGN_S)
+
+    async def _handled(self, event: Event) -> None:
+        """Queue an event, and wait until it is handled and all effects of earlier events have been carried out."""
+        handled = asyncio.Event()
+
+        def handle(chain: Chain) -> list[Effect]:
+            handled.set()
+            return event(chain)
+
+        self.context.act(handle)
+        await handled.wait()
+
     def stop_voting(self) -> None:
         """Stop handling events, so that this peer casts no more votes."""
         self._voting.cancel()
@@ -263,4 +296,5 @@ class GatherRunner:
 
     def lacks_quorum(self) -> str:
         """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
-        return self._probe.lacks_quorum(self.roster, PROTOCOLS[self._settings.trust].quorum)
+        remaining = self.context.chain.hard_state.remaining
+        return self._probe.lacks_quorum(remaining, PROTOCOLS[self._settings.trust].quorum)

@@ -32,6 +32,15 @@ class BackgroundTasks:
         task.add_done_callback(self._running.discard)
         return task
 
+    @property
+    def running(self) -> bool:
+        """Return whether any task is running."""
+        return bool(self._running)
+
+    async def finished(self) -> None:
+        """Wait until all tasks that are running now have ended."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
     def cancel(self) -> None:
         """Cancel all running tasks."""
         for task in list(self._running):

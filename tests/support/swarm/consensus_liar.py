@@ -10,8 +10,18 @@ from itertools import pairwise
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, leader, majority, minority, next_demoted
 from outerloop.swarm.consensus.effects import ApplyCommit, Effect, Send
-from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.messages import (
+    Accept,
+    JoinRequest,
+    Message,
+    Promise,
+    Propose,
+    Resigned,
+    ViewChange,
+    ViewWishes,
+)
 from outerloop.swarm.consensus.proof import has_majority, newest_provable_commit, peers_ahead, voters_of
+from outerloop.swarm.consensus.resignation import Resignation, remaining_peers
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
@@ -29,6 +39,7 @@ class Witness:
         self.commits: dict[int, set[Commit]] = {}
         self.votes: set[tuple[str, int, int, bytes]] = set()
         self.applied = 0
+        self.resigned: set[Resignation] = set()
 
     @property
     def chosen(self) -> dict[int, Commit]:
@@ -36,15 +47,17 @@ class Witness:
 
     @property
     def forks(self) -> list[int]:
-        """How many peers decided the first round that came to two things."""
+        """How many peers could decide the first round that came to two things: those who had not resigned."""
         first = min(number for number, commits in self.commits.items() if len(commits) > 1)
-        return [len(one.roster) for one in self.commits.get(first - 1, ())]
+        return [len(remaining_peers(one, self.resigned)) for one in self.commits.get(first - 1, ())]
 
     @property
     def forked(self) -> bool:
         return any(len(commits) > 1 for commits in self.commits.values())
 
     def saved(self, peer: str, disk: HardState, payloads: set[tuple[int, Participant]]) -> None:
+        self.resigned |= {one for one in disk.resignations if one.peer == peer}
+        assert not disk.has_voted or peer in remaining_peers(disk.head, self.resigned), "a vote of who has resigned"
         if vote := disk.accepted:
             assert all((disk.number, one) in payloads for one in vote.commit.participants), "payloads that are not held"
             self.votes.add((peer, disk.number, *vote.vote))
@@ -57,21 +70,24 @@ class Witness:
         self.commits.setdefault(commit.number, set()).add(commit)
 
     def learned(self, hard_state: HardState, known: Iterable[str]) -> None:
-        """The head was signed by a majority of the roster before it, by honest peers only if they have voted for it."""
+        """The head was signed by a majority of those that remained, by honest peers only if they have voted for it."""
         decided, roster = hard_state.log[-1], hard_state.log[-2].commit.roster
+        voters = [peer for peer, _ in decided.accepts]
+        remaining = remaining_peers(hard_state.log[-2].commit, decided.resignations, voters=voters)
         commit, said = decided.commit, (decided.commit.number, decided.view, decided.commit.digest)
         signers = {
             peer
             for peer, signature in decided.accepts
-            if peer in roster and signature == accept_of(peer, commit, decided.view)
+            if peer in remaining and signature == accept_of(peer, commit, decided.view)
         }
-        assert len(signers) >= majority(roster), "applied what no majority has signed"
+        assert len(signers) >= majority(remaining), "applied what no majority has signed"
         honest = signers.difference(self.liars)
         assert all((peer, *said) in self.votes for peer in honest), "an accept that its peer never gave"
         assert set(commit.roster) <= set(known), "a roster with names of nobody"
         present = {one.peer for one in commit.participants}
         assert set(commit.roster) - set(roster) <= present & {peer for peer, _ in commit.asks}, "in without asking"
-        for peer in set(roster).difference(commit.roster, self.liars):
+        gone = {one.peer for one in self.resigned if one.covers(hard_state.log[-2].commit)}
+        for peer in set(roster).difference(commit.roster, self.liars, gone):
             assert self._left_out_by(peer, hard_state), f"{peer} dropped, and only liars have left it out"
 
     def _left_out_by(self, peer: str, hard_state: HardState) -> bool:
@@ -182,6 +198,7 @@ class Liar:
             self.decide,
             self.accept,
             self.promise,
+            self.resign,
             self.wish,
             self.certificate,
             self.replay,
@@ -318,7 +335,8 @@ class Liar:
                 if isinstance(one, Accept) and (one.view, one.digest) == (view, commit.digest)
             }
             own = self.signed_by_all(statements.accept(commit.number, commit.parent, view, commit.digest))
-            decided = CommitCertificate(commit, view, tuple(sorted(accepts | own)), proposal.links if view else ())
+            links, counted = proposal.links if view else (), self.rng.choice([hard_state.counted_resignations, ()])
+            decided = CommitCertificate(commit, view, tuple(sorted(accepts | own)), links, resignations=counted)
             if accepts and self.rng.random() < 0.8:
                 for peer, _ in sorted(accepts):
                     self.world.say(peer, decided, by=self.name)
@@ -344,6 +362,13 @@ class Liar:
                 hard_state.number, hard_state.head.digest, view, accepted, self.pledge(hard_state, view, vote).signature
             )
         )
+
+    def resign(self, hard_state: HardState) -> None:
+        """To some, and votes all the same; or passes on what honest peers said."""
+        number, head = hard_state.number, hard_state.head.digest
+        own = Resignation(self.name, number, head, self.sign(statements.resign(number, head)))
+        heard = [one.resignations for _, one in self.world.ears if isinstance(one, Resigned)]
+        self.tell(Resigned(number, head, self.rng.choice([(own,), *heard])))
 
     def wish(self, hard_state: HardState) -> None:
         """A view that it leads, or the last there is."""

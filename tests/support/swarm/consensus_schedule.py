@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from outerloop.swarm.consensus.commit import majority, max_faulty
 from outerloop.swarm.consensus.forks import fork_point
 from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.resignation import remaining_peers
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import digests
 from tests.support.swarm.consensus_liar import Liar, LiarWorld
@@ -52,6 +53,7 @@ class Schedule:
             self.timer: rng.choice([1, 3]),
             self.timeout: rng.choice([0.3, 1, 3]),
             self.ask: 1,
+            self.resign: rng.choice([0, 0, 0.3, 1]),
             self.crash: rng.choice([0, 0.3]),
             self.restart: 2,
             self.partition: rng.choice([0, 0.3]),
@@ -122,6 +124,11 @@ class Schedule:
         for name in self.some_up():
             self.world.event(name, lambda machine: machine.request_join())
 
+    def resign(self) -> None:
+        """A peer leaves: now, or once it has resigned, or never."""
+        for name in self.some_up():
+            self.world.event(name, lambda machine: machine.resign(), crash_after=self.perhaps())
+
     def crash(self) -> None:
         for name in self.some_up():
             self.world.crash(name)
@@ -152,10 +159,16 @@ class Schedule:
 
     def finish(self) -> None:
         self.heal()
+        for name in self.world.up:
+            if self.world[name].leaving:
+                self.world.crash(name)
         for name in list(self.world.peers):
             if name not in self.world.up and self.rng.random() < 0.5:
                 self.world.start(name)
         self.bring_up_a_majority()
+        if self.all_have_resigned():
+            self.check_logs()
+            return
         goal = max(self.world[name].number for name in self.world.up) + ROUNDS_AFTER
         delivered = 0
         for _ in range(VIEWS):
@@ -196,16 +209,27 @@ class Schedule:
         return self.world.deliver_all()
 
     def bring_up_a_majority(self) -> None:
-        """Start peers until the newest round that is known to one who is up can be decided."""
+        """Start peers until the newest round that is known to one who is up can be decided.
+
+        Who has resigned and is up says so again; who has resigned and is down may be missed for ever.
+        """
         while True:
             up = self.world.up or [self.rng.choice(list(self.world.peers))]
             if not self.world.up:
                 self.world.start(up[0])
             newest = max((self.world[name].hard_state for name in up), key=lambda hard_state: hard_state.number)
             there = set(newest.roster) & set(up)
-            if len(there) >= max(majority(newest.roster), self.world.gather_policy.min_peers):
+            gone = {peer for name in up for peer in self.world[name].hard_state.resigned} & set(newest.roster)
+            voters = set(newest.roster) - gone
+            enough = len(there) >= self.world.gather_policy.min_peers and len(voters & there) >= majority((*voters,))
+            if enough or there == set(newest.roster):
                 return
             self.world.start(self.rng.choice(sorted(set(newest.roster) - there)))
+
+    def all_have_resigned(self) -> bool:
+        """Several left at once, before any heard of another: nobody is left of the run, and it starts anew."""
+        newest = max((self.world[name].hard_state for name in self.world.up), key=lambda hard_state: hard_state.number)
+        return not any(self.world.peers[peer].disk.votes for peer in newest.roster)
 
     def check_logs(self) -> None:
         for peer in self.world.peers.values():
@@ -253,10 +277,9 @@ class LiarSchedule(Schedule):
     @property
     def assumed(self) -> bool:
         newest = max((self.world[name].hard_state for name in self.world.up), key=lambda hard_state: hard_state.number)
-        honest, every = set(newest.roster).difference(self.world.liars), len(newest.roster)
-        return len(honest) >= majority(newest.roster) and (
-            self.silent or every - len(honest) <= max_faulty(newest.roster)
-        )
+        remaining = remaining_peers(newest.head, self.world.witness.resigned)
+        honest, every = set(remaining).difference(self.world.liars), len(remaining)
+        return len(honest) >= majority(remaining) and (self.silent or every - len(honest) <= max_faulty(remaining))
 
     def finish(self) -> None:
         """Whoever forked the chain says no more: it is expelled by what all know."""

@@ -50,6 +50,7 @@ class Peer(NamedTuple):
 class Space:
     """`worlds` visited, `ends` among them where no message changes anything any more."""
 
+    gather_policy = CLOSING
     names = roster = PEERS
     """Who runs a machine here, and who decides the round."""
     protocol: type[Chain] = CommitChain
@@ -122,7 +123,9 @@ class Space:
         return [out for peer in self.names if peer != missing for out in machine.payload_stored(0, payload(peer, 0))]
 
     def _machine(self, hard_state: HardState) -> Chain:
-        return self.protocol(hard_state, signer=ToySigner(hard_state.peer), gather_policy=CLOSING, absent_rounds=3)
+        return self.protocol(
+            hard_state, signer=ToySigner(hard_state.peer), gather_policy=self.gather_policy, absent_rounds=3
+        )
 
     def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Effect]) -> World:
         """What the world is once the outputs are carried out."""
@@ -208,12 +211,16 @@ class Space:
         return machine.receive(sender, message)
 
     def _number(self, peer: Peer) -> int:
-        machine = peer.machine
-        key = peer.disk, machine.hard_state, machine.soft_state, frozenset(machine.stored.items())
+        key = self._key(peer)
         if key not in self._known:
             self._known[key] = len(self._peers)
             self._peers.append(peer)
         return self._known[key]
+
+    def _key(self, peer: Peer) -> tuple[object, ...]:
+        """What tells the states of a peer apart."""
+        machine = peer.machine
+        return peer.disk, machine.hard_state, machine.soft_state, frozenset(machine.stored.items())
 
     def _bit(self, message: tuple[str, str, Message]) -> int:
         if message not in self._bits:

@@ -108,13 +108,15 @@ class World:
 
     def event(self, name: str, act: Act, *, crash_after: int | None = None) -> None:
         """An event and what follows from it, a crash after so many outputs included."""
+        applied = False
         for done, output in enumerate(act(self[name])):
             if done == crash_after:
                 self.crash(name)
                 return
             self._carry_out(name, output)
-            if isinstance(output, ApplyCommit) and not self[name].votes:
-                self.event(name, lambda machine: machine.request_join())
+            applied |= isinstance(output, ApplyCommit)
+        if applied and not self[name].votes:
+            self.event(name, lambda machine: machine.request_join())
 
     def _carry_out(self, name: str, output: Effect) -> None:
         peer = self.peers[name]

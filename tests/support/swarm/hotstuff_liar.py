@@ -11,8 +11,9 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, next_demoted
 from outerloop.swarm.consensus.hotstuff.messages import PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
-from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
+from outerloop.swarm.consensus.messages import Message, Resigned, ViewChange, ViewWishes
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
+from outerloop.swarm.consensus.resignation import Resignation, remaining_peers
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import Statement
@@ -38,6 +39,7 @@ class HotStuffLiars:
             self.prepare,
             self.decide,
             self.report,
+            self.resign,
             self.wish,
             self.replay,
             self.garble,
@@ -111,9 +113,12 @@ class HotStuffLiars:
 
     def decide(self, hard_state: HardState) -> None:
         """A commit for which there are votes, or not enough, to some."""
+        counted = self.rng.choice([self.resignations(hard_state), ()])
+        remaining = remaining_peers(hard_state.head, counted)
         for commit, view, votes in self.decisions(hard_state):
-            if len(votes) >= TWO_THIRDS.of(hard_state.roster) or self.rng.random() < 0.2:
-                decided = CommitCertificate(commit, view, tuple(sorted(votes.items())), byzantine=True)
+            if len(set(votes).intersection(remaining)) >= TWO_THIRDS.of(remaining) or self.rng.random() < 0.2:
+                rows = tuple(sorted(votes.items()))
+                decided = CommitCertificate(commit, view, rows, byzantine=True, resignations=counted)
                 self.tell(self.world.liars[0], decided, first=list(votes))
 
     def report(self, hard_state: HardState) -> None:
@@ -122,6 +127,13 @@ class HotStuffLiars:
         locks: list[Lock | None] = [None, *(lock for lock in self.locks(hard_state) if lock.view < view)]
         message = NewView(hard_state.number, hard_state.head.digest, view, self.rng.choice(locks))
         self.tell(self.rng.choice(self.world.liars), message)
+
+    def resign(self, hard_state: HardState) -> None:
+        """To some, and votes all the same; or passes on what honest peers said."""
+        name, number, head = self.rng.choice(self.world.liars), hard_state.number, hard_state.head.digest
+        own = Resignation(name, number, head, toy_signature(name, statements.resign(number, head)))
+        said = self.rng.choice([(own,), (own,), self.resignations(hard_state)])
+        self.tell(name, Resigned(number, head, said))
 
     def wish(self, hard_state: HardState) -> None:
         """The next view, or one far away, alone or with all wishes that were heard."""
@@ -164,6 +176,19 @@ class HotStuffLiars:
         where = hard_state.number, hard_state.head.digest
         return [one for _, one in self.world.heard if isinstance(one, kind) and (one.number, one.head) == where]
 
+    def resignations(self, hard_state: HardState) -> tuple[Resignation, ...]:
+        """All that were said for this round, the liars' included."""
+        said = [one.resignations for _, one in self.world.heard if isinstance(one, Resigned)]
+        valid = {
+            one
+            for some in said
+            for one in some
+            if one.covers(hard_state.head)
+            and one.peer in hard_state.roster
+            and one.signature == toy_signature(one.peer, one.statement)
+        }
+        return tuple(sorted(valid))
+
     def both(self, proposal: Proposal) -> tuple[Statement, Statement]:
         commit = proposal.commit
         return proposal.statement, statements.commit(commit.number, commit.parent, proposal.view, commit.digest)
@@ -189,9 +214,10 @@ class HotStuffLiars:
     def locks(self, hard_state: HardState) -> list[Lock]:
         """Every certificate that can be formed, with its commit."""
         votes, found = self.votes(hard_state), {}
+        remaining = remaining_peers(hard_state.head, self.resignations(hard_state))
         for proposal in (one.proposal for one in self.heard(hard_state, ProposalMessage)):
             given = votes[proposal.statement]
-            if len(given) >= TWO_THIRDS.of(hard_state.roster):
+            if len(set(given).intersection(remaining)) >= TWO_THIRDS.of(remaining):
                 rows = tuple(sorted(given.items()))
                 found[proposal.statement] = Lock(
                     proposal.commit,
@@ -216,6 +242,8 @@ class HotStuffLiars:
             view=view,
             absent_rounds=self.world.absent_rounds,
             quorum=TWO_THIRDS,
+            resigned=self.rng.choice([hard_state.resigned, ()]),
+            min_peers=self.world.gather_policy.min_peers,
         )
         demoted = next_demoted(RUN, hard_state.head, view, roster)
         return Commit(hard_state.number, hard_state.head.digest, view, participants, roster, (), demoted)

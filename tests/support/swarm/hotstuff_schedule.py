@@ -104,5 +104,5 @@ class HotStuffSchedule(Schedule):
         return delivered + super().one_view()
 
     def check_logs(self) -> None:
-        if self.monitor.tolerated:
+        if self.monitor.safe:
             super().check_logs()

@@ -10,8 +10,9 @@ from outerloop.swarm.consensus.commit import Commit, Participant, max_faulty
 from outerloop.swarm.consensus.effects import ApplyCommit, Effect, Send
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import COMMIT, NewView, ProposalMessage, Vote
-from outerloop.swarm.consensus.messages import Message
+from outerloop.swarm.consensus.messages import Message, Resigned
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
+from outerloop.swarm.consensus.resignation import Resignation, remaining_peers
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import Statement
 from outerloop.swarm.consensus.votes import CommitCertificate
@@ -20,10 +21,15 @@ from tests.support.swarm.toy_signatures import toy_signature
 
 
 class HotStuffMonitor:
-    """`commits`: what honest peers applied, by round. `tolerated`: whether no roster so far has too many liars."""
+    """`commits`: what honest peers applied, by round. `tolerated`: whether no roster so far has too many liars.
+
+    `safe`: whether the liars are at most a third of those that remain, once the honest peers that have resigned are
+    gone. That is less than what is `tolerated`, with which rounds continue as well.
+    """
 
     def __init__(self, genesis: Commit, liars: Collection[str]) -> None:
-        self.liars, self.tolerated, self.applied = liars, True, 0
+        self.liars, self.tolerated, self.safe, self.applied = liars, True, True, 0
+        self.resigned: set[Resignation] = set()
         self.commits: dict[int, Commit] = {genesis.number: genesis}
         self.signed: dict[tuple[str, int], set[Statement]] = defaultdict(set)
         self._views: dict[tuple[str, bytes], int] = defaultdict(int)
@@ -37,11 +43,19 @@ class HotStuffMonitor:
         at = peer, disk.head.digest
         assert disk.promised >= self._views[at], "back to an earlier view"
         self._views[at] = disk.promised
+        for own in {one for one in disk.resignations if one.peer == peer} - self.resigned:
+            assert not disk.has_voted or own.number != disk.number, "resigned after a vote in that round"
+            self.resigned.add(own)
+            for number in (own.number, own.number + 1):
+                if number - 1 in self.commits:
+                    self._check_roster(self.commits[number - 1])
         if vote := disk.accepted:
+            assert peer in remaining_peers(disk.head, self.resigned), "a vote of who has resigned"
             assert vote.view <= disk.promised, "a vote in a view that is not on disk"
             assert all((disk.number, one) in payloads for one in vote.commit.participants), "payloads that are not held"
         if lock := disk.lock:
-            roster, needed = disk.roster, TWO_THIRDS.of(disk.roster)
+            roster = disk.counted_peers([name for name, _ in lock.certificate.votes])
+            needed = TWO_THIRDS.of(roster)
             statement = lock.certificate.statement(disk.number, disk.head.digest)
             signers = {name for name, said in lock.certificate.votes if said == toy_signature(name, statement)}
             assert len(signers.intersection(roster)) >= needed, "locked on what no quorum has prepared"
@@ -51,6 +65,9 @@ class HotStuffMonitor:
         """`disk`: what this peer would find if it crashed now. Nothing said contradicts what it said before."""
         if disk.number > getattr(message, "number", disk.number):
             return
+        if isinstance(message, Resigned):
+            own = {one for one in message.resignations if one.peer == peer}
+            assert own <= set(disk.resignations), "a resignation that is not on disk"
         if isinstance(message, NewView):
             assert disk.promised >= message.view, "a report of a view that is not on disk"
             assert message.lock == disk.lock, "a report of another lock than the one on disk"
@@ -65,14 +82,15 @@ class HotStuffMonitor:
 
     def did_apply(self, commit: Commit) -> None:
         known = self.commits.setdefault(commit.number, commit)
-        assert known.digest == commit.digest or not self.tolerated, "two commits of one round"
+        assert known.digest == commit.digest or not self.safe, "two commits of one round"
         self._check_roster(commit)
         self.applied += 1
 
     def learned(self, head: Commit, decided: CommitCertificate) -> None:
-        """A quorum of the roster has signed the commit vote."""
+        """A quorum of those that remain has signed the commit vote."""
         signers = {name for name, said in decided.accepts if said == toy_signature(name, decided.statement)}
-        assert len(signers.intersection(head.roster)) >= TWO_THIRDS.of(head.roster), "applied without a quorum"
+        remaining = remaining_peers(head, decided.resignations, voters=[name for name, _ in decided.accepts])
+        assert len(signers.intersection(remaining)) >= TWO_THIRDS.of(remaining), "applied without a quorum"
 
     def _signs(self, peer: str, statement: Statement) -> None:
         before = self.signed[peer, int(statement[1])]
@@ -81,7 +99,9 @@ class HotStuffMonitor:
 
     def _check_roster(self, commit: Commit) -> None:
         lying = len(set(commit.roster).intersection(self.liars))
-        self.tolerated &= lying <= max_faulty(commit.roster)
+        remaining = remaining_peers(commit, self.resigned)
+        self.tolerated &= bool(remaining) and lying <= max_faulty(remaining)
+        self.safe &= 3 * lying <= len(remaining)
 
 
 class HotStuffWorld(World):

@@ -206,7 +206,7 @@ def test_a_memory_comes_back_equal(hard_state: HardState) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 4}, "the hard state's version must be a whole number from 6 to 6"),
+        ({"version": 4}, "the hard state's version must be a whole number from 7 to 7"),
         ({"run": "s"}, "this hard state belongs to peer a in run s, not to a in r"),
         ({"peer": "b"}, "this hard state belongs to peer b in run r, not to a in r"),
         ({"promised": -1}, "the promised view"),

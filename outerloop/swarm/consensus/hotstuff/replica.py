@@ -80,8 +80,8 @@ class HotStuffReplica(RoundInstance):
     @property
     def _knows_locks(self) -> bool:
         """Return whether no honest peer can have a higher lock than this peer knows, once messages arrive in time."""
-        others = len(self.hard_state.roster) - 1
-        if self.view == 0 or self.soft_state.waited or len(self.soft_state.reports_of(self.view)) == others:
+        missing = set(self.hard_state.remaining).difference(self.soft_state.reports_of(self.view))
+        if self.view == 0 or self.soft_state.waited or missing == {self.hard_state.peer}:
             return True
         highest = self._highest_lock()
         return highest is not None and highest.view == self.view - 1
@@ -147,11 +147,9 @@ class HotStuffReplica(RoundInstance):
         if proposed is None or (self.lock and self.lock.view == self.view):
             return False
         votes = self.soft_state.votes_of(PREPARE) | {(self.hard_state.peer, proposed.signature)}
-        if len(votes) < self._needed:
+        if not self._is_quorum([peer for peer, _ in votes]):
             return False
-        certificate = PrepareCertificate(
-            proposed.commit.digest, self.view, proposed.justified, tuple(sorted(votes)[: self._needed])
-        )
+        certificate = PrepareCertificate(proposed.commit.digest, self.view, proposed.justified, tuple(sorted(votes)))
         self.hard_state = replace(self.hard_state, lock=Lock(proposed.commit, certificate))
         message = Prepared(self.number, self.hard_state.head.digest, certificate)
         self._save_and_send(self.hard_state.roster, message)
@@ -162,7 +160,7 @@ class HotStuffReplica(RoundInstance):
             phase = COMMIT if self.lock is not None and self.lock.view == self.view else PREPARE
             return self._lacks("votes", {peer for peer, _ in self.soft_state.votes_of(phase)}, self._needed)
         if self.collects_reports:
-            return self._lacks("reports", self.soft_state.reports_of(self.view), len(self.hard_state.roster))
+            return self._lacks("reports", self.soft_state.reports_of(self.view), len(self.hard_state.remaining))
         return None
 
     def _decided(self) -> CommitCertificate | None:
@@ -171,10 +169,16 @@ class HotStuffReplica(RoundInstance):
         if proposed is None or self.lock is None or self.lock.view != self.view:
             return None
         votes = self.soft_state.votes_of(COMMIT)
-        if 1 + len(votes) < self._needed:
+        if not self._is_quorum({self.hard_state.peer, *(peer for peer, _ in votes)}):
             return None
         own = self.hard_state.peer, self._commit_vote(proposed.commit).signature
-        return CommitCertificate(proposed.commit, self.view, tuple(sorted(votes | {own})), byzantine=True)
+        return CommitCertificate(
+            proposed.commit,
+            self.view,
+            tuple(sorted(votes | {own})),
+            byzantine=True,
+            resignations=self.hard_state.counted_resignations,
+        )
 
     # as a follower
 
@@ -271,10 +275,10 @@ class HotStuffReplica(RoundInstance):
         return self._certificate_of_votes_error(lock.certificate) or self._commit_error(lock.commit)
 
     def _certificate_of_votes_error(self, certificate: PrepareCertificate) -> str:
-        roster = self.hard_state.roster
+        roster = self.hard_state.counted_peers([peer for peer, _ in certificate.votes])
         statement = certificate.statement(self.number, self.hard_state.head.digest)
-        voters = count_voters(roster, certificate.votes, statement, self.signer)
-        if voters >= self._needed:
+        voters, needed = count_voters(roster, certificate.votes, statement, self.signer), self.quorum.of(roster)
+        if voters >= needed:
             return ""
         found = f"valid votes from {voters} of {len(roster)} peers"
-        return f"a certificate of view {certificate.view} has {found}, but needs {self._needed}"
+        return f"a certificate of view {certificate.view} has {found}, but needs {needed}"
