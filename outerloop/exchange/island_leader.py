@@ -17,6 +17,7 @@ from outerloop.exchange_protocols import (
     late_joiner,
     metered,
     replicated,
+    report_contributors,
     report_refused,
     shares_rank,
 )
@@ -27,6 +28,7 @@ from outerloop.types import (
     FIRST,
     Capabilities,
     Contribution,
+    Contributor,
     LeaderFailed,
     QuorumLost,
     Refusals,
@@ -112,6 +114,11 @@ class LeaderExchange:
         """Report the refusals to the leader's exchange. Does nothing in the other processes."""
         if self.exchange:
             report_refused(self.exchange, round, refusals)
+
+    def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
+        """Report the contributions to the leader's exchange. Does nothing in the other processes."""
+        if self.exchange:
+            report_contributors(self.exchange, round, contributors)
 
     def close(self) -> None:
         """Close the leader's exchange."""
