@@ -13,7 +13,7 @@ Counted        reports additional counters, such as the number of rejections
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
@@ -258,11 +258,20 @@ class Publishes(Protocol):
         """Show the contributions up to and including a round that has landed on this replica."""
         ...
 
+    def public_names(self) -> Mapping[str, str]:
+        """Return peer id -> public name, for the peers whose names are known."""
+        ...
+
 
 def report_contributors(exchange: Exchange, round: Round, contributors: Sequence[Contributor]) -> None:
     """Report the contributions up to and including a landed round to an exchange that shows them."""
     if isinstance(exchange, Publishes):
         exchange.publish_contributors(round, contributors)
+
+
+def public_names(exchange: Exchange) -> Mapping[str, str]:
+    """Return peer id -> public name; empty if the peers of the exchange have no names."""
+    return exchange.public_names() if isinstance(exchange, Publishes) else {}
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ The leader takes part in the exchange for the whole island, and broadcasts the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from outerloop.exchange_protocols import (
     landed_commit,
     late_joiner,
     metered,
+    public_names,
     replicated,
     report_contributors,
     report_refused,
@@ -119,6 +120,10 @@ class LeaderExchange:
         """Report the contributions to the leader's exchange. Does nothing in the other processes."""
         if self.exchange:
             report_contributors(self.exchange, round, contributors)
+
+    def public_names(self) -> Mapping[str, str]:
+        """Return the public names that the leader's exchange knows; empty in the other processes."""
+        return public_names(self.exchange) if self.exchange else {}
 
     def close(self) -> None:
         """Close the leader's exchange."""
