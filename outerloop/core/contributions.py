@@ -82,6 +82,11 @@ class ContributionLedger:
         for one in sorted(others, key=lambda one: (one.samples, one.last_round, one.peer))[:surplus]:
             self.credit(replace(self.by_peer.pop(one.peer), peer=OTHERS))
 
+    def of_peer(self, name: str) -> Contributor:
+        """Return the counts of the peer with this name, which are 0 before its first round."""
+        peer = id_of(name)
+        return self.by_peer.get(peer, Contributor(peer, 0, 0, 0, 0))
+
     def contributors(self) -> tuple[Contributor, ...]:
         """Return the counts of all peers, sorted by peer id. So the entry of all further peers comes first."""
         return tuple(self.by_peer[peer] for peer in sorted(self.by_peer))

@@ -94,7 +94,7 @@ class PeerSession:
         on_status: Callable[[str], None],
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
-        run, allow = options.run, options.allow
+        run, allow, title = options.run, options.allow, normalized(str(options.public_name or ""))
         path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status)
         life = Life.begin(path)  # must precede all network traffic under this peer's name
         self.node = Node(
@@ -123,7 +123,10 @@ class PeerSession:
             settings=settings.packed,
             incarnation=self.incarnations.own,
             public_name=PublicName.signed(
-                self.node.trust.signatures, run=str(run), text=normalized(options.public_name), time_s=int(time.time())
+                self.node.trust.signatures,
+                run=str(run),
+                text=title,
+                time_s=int(time.time()),
             ).to_bytes(),
         )
         directory = ListedRoster(self.node, self.node.records, run=run)
