@@ -146,7 +146,7 @@ class SwarmGather(SwarmExchange):
         self._contributors = ContributorService(
             self.node,
             run=options.run,
-            names=KnownNames(self.node.trust.signatures, run=options.run),
+            names=KnownNames(self.node.trust.signatures, run=str(options.run)),
             file=identity.with_suffix(".names"),
             present=self._names_present,
         )

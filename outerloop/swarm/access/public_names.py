@@ -96,7 +96,8 @@ def flaw(text: str) -> str:
 class KnownNames:
     """The latest statement of each peer whose name this peer has learned.
 
-    `signatures` verifies the statements. `run`: the run id, which the signatures cover.
+    `signatures` verifies the statements. `run`: the run id, which the signatures cover. `texts` may be called from any
+    thread.
     """
 
     def __init__(self, signatures: Signatures, *, run: str) -> None:
@@ -114,7 +115,7 @@ class KnownNames:
             return False
         if not name.is_signed(self._signatures, run=self._run, by=peer):
             return False
-        self._known[peer] = name
+        self._known = {**self._known, peer: name}
         return True
 
     def keep_only(self, peers: Collection[str]) -> None:

@@ -52,7 +52,7 @@ from outerloop.types import Contributor
 
 logger = logging.getLogger(__name__)
 KEPT = 8
-"""Number of rounds whose digests a peer can tell."""
+"""Number of rounds whose digests a peer states."""
 ROW_BYTES = 256 + NAME_BYTES
 ANSWER_BYTES = ROW_BYTES * (MAX_CONTRIBUTORS + 1)
 """Maximum size of an answer, 3 MiB. Usually a row takes about 200 bytes."""
@@ -186,7 +186,7 @@ class ContributorService(RpcService):
         try:
             totals = await fetch(self._transport, self._run, peer)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s did not tell the names of the contributors: %s", peer, error)
+            logger.debug("%s did not send the names of the contributors: %s", peer, error)
             return
         if totals is not None:
             self._asked = True
