@@ -7,17 +7,18 @@ StateSender    sends the initial state to some peers more cheaply than through a
 Metered        counts bytes and transfer time
 SharedDecode   peers of one process, or the ranks of an island, share the decoded messages of a round
 RejectsPeers   excludes peers whose messages are unusable
+Publishes      shows what each peer has contributed to those who observe the run
 Counted        reports additional counters, such as the number of rejections
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from outerloop.protocols import Exchange
-from outerloop.types import Contribution, Refusals, Round, StateHandoff, UserError
+from outerloop.types import Contribution, Contributor, Refusals, Round, StateHandoff, UserError
 
 
 class Replicated(Protocol):
@@ -247,6 +248,30 @@ def report_refused(exchange: Exchange, round: Round, refusals: Refusals) -> None
     """Report the unusable messages of a landed round, if any, to an exchange that rejects peers."""
     if refusals and isinstance(exchange, RejectsPeers):
         exchange.refused(round, refusals)
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """An exchange that shows the contributions of all peers to those who observe the run."""
+
+    def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
+        """Show the contributions up to and including a round that has landed on this replica."""
+        ...
+
+    def public_names(self) -> Mapping[str, str]:
+        """Return peer id -> public name, for the peers whose names are known."""
+        ...
+
+
+def report_contributors(exchange: Exchange, round: Round, contributors: Sequence[Contributor]) -> None:
+    """Report the contributions up to and including a landed round to an exchange that shows them."""
+    if isinstance(exchange, Publishes):
+        exchange.publish_contributors(round, contributors)
+
+
+def public_names(exchange: Exchange) -> Mapping[str, str]:
+    """Return peer id -> public name; empty if the peers of the exchange have no names."""
+    return exchange.public_names() if isinstance(exchange, Publishes) else {}
 
 
 @runtime_checkable

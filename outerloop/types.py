@@ -25,6 +25,11 @@ Parts = dict[str, "Tensor"]
 """Encoded form of one tensor on the wire: part name -> tensor. Parts of an inner codec have a prefix: "values.code"."""
 
 
+def id_of(name: str) -> str:
+    """Return the peer id in a name of the form NNN-<peer id>. A bare peer id is returned unchanged."""
+    return name.partition("-")[2] or name
+
+
 def printable(text: str) -> str:
     """Escape non-printable characters in untrusted text, for example as \\x1b or \\u202e."""
     return "".join(
@@ -135,6 +140,23 @@ class Contribution:
     peer: str
     round: Round
     blob: bytes | memoryview = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """What one peer has contributed to a run, over all rounds so far (core/contributions.py).
+
+    peer: the peer's id, which is derived from its key; "" for all peers together that have no entry of their own.
+    rounds: number of rounds that counted its message.
+    samples: training samples credited to it; at most what it claimed in these messages.
+    first_round, last_round: numbers of the first and last such round.
+    """
+
+    peer: str
+    rounds: int
+    samples: int
+    first_round: int
+    last_round: int
 
 
 @dataclass(frozen=True, kw_only=True)

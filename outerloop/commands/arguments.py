@@ -41,3 +41,19 @@ def check_listen_address(host: str, port: int) -> None:
         ipaddress.ip_address(host)
     except ValueError as error:
         raise UserError(f"--host {host} is not an IP address: pass --host 0.0.0.0 for all interfaces") from error
+
+
+def add_public_name(parser: Parser) -> None:
+    """Add the option --public-name."""
+    what = "name of this machine that others see next to its peer id; the same as exchange.public_name"
+    parser.add_argument("--public-name", default="", metavar="TEXT", help=what)
+
+
+def public_name_overrides(text: str) -> list[str]:
+    """Return the override that sets the public name; none if it is empty. Raises UserError if the name is invalid."""
+    if not text:
+        return []
+    from outerloop.config.option_mapping import to_overrides
+    from outerloop.swarm.access.public_names import normalized  # imports hivemind, which other commands do not need
+
+    return to_overrides({"exchange.public_name": normalized(text)})

@@ -6,15 +6,22 @@ machine, using a key that is stored next to the worker's own key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from outerloop.config.run_directory import identity_file
+from outerloop.core.contributor_rows import ContributorRow, contributors
 from outerloop.swarm.access.identity import onlooker_file
+from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.accusations import ask
+from outerloop.swarm.accountability.contributors import Totals, fetch, fetch_digest
 from outerloop.swarm.accountability.evidence import Evidence, guilty
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
@@ -30,18 +37,78 @@ SeenPeers = list[tuple[Record, float]]
 """Records of peers, each with its age in seconds."""
 
 
+T = TypeVar("T")
+COMPARED = 16
+"""Maximum number of other peers whose counts are compared with those of the observed peer."""
+RECOUNT_S = 10.0
+"""Minimum number of seconds between two requests for the contributions."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What each peer has contributed to a run, as one peer states it.
+
+    round: the last round that is counted, counted from 1.
+    rows: one row for each contributor (contributor_rows.py).
+    asked, equal: number of other peers that stated their counts as of this round, and how many of them are equal.
+    """
+
+    round: int
+    rows: list[ContributorRow]
+    asked: int = 0
+    equal: int = 0
+
+
+class LatestAnswer(Generic[T]):
+    """Repeats a request, and keeps the answer to the last one, so that a display need not wait.
+
+    `request` starts a request, at most every `every_s` seconds.
+    """
+
+    def __init__(self, request: Callable[[], Future[T]], *, every_s: float = 0.0) -> None:
+        self._request, self._every_s = request, every_s
+        self._began_s = float("-inf")
+        self._pending: Future[T] | None = None
+        self._answer: T | None = None
+
+    def get(self, *, wait_s: float = 0.0) -> T | None:
+        """Return the latest answer, or None if the last request failed or none has been answered.
+
+        Waits up to `wait_s` seconds for an answer.
+        """
+        if self._pending is None and time.monotonic() - self._began_s >= self._every_s:
+            self._began_s, self._pending = time.monotonic(), self._request()
+        if self._pending is not None:
+            wait([self._pending], wait_s)
+            if self._pending.done():
+                self._answer, self._pending = answer_of(self._pending), None
+        return self._answer
+
+
+def answer_of(done: Future[T]) -> T | None:
+    """Return the result of a request, or None if the peer did not send a valid answer."""
+    try:
+        return done.result()
+    except (BrokenStream, Unreachable, TimeoutError):
+        return None
+
+
 class RunObservation:
     """Observes a run through the peer `peer_id`, without joining it. `roster` is called to read the current roster."""
 
     def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
         self._roster = roster
-        self._pending: Future[list[Evidence]] | None = None
-        self._expelled: list[Evidence] | None = None
+        self._seen: SeenPeers = []
+        self._expelled = LatestAnswer(lambda: visitor.spawn(ask(visitor, run, peer_id)))
+        self._counted = LatestAnswer(
+            lambda: visitor.spawn(counted(visitor, run, peer_id, self._seen)), every_s=RECOUNT_S
+        )
 
     def seen(self) -> SeenPeers:
         """Return the records of the peers in the roster, sorted by name."""
-        return sorted(self._roster(), key=lambda one: one[0].name)
+        self._seen = sorted(self._roster(), key=lambda one: one[0].name)
+        return self._seen
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
         """Return the evidence against each peer that the observed peer has expelled, or None if it has not answered.
@@ -49,17 +116,54 @@ class RunObservation:
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
         returns the result of the previous request.
         """
-        pending = self._pending = self._pending or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
-        wait([pending], wait_s)
-        if pending.done():
-            self._expelled, self._pending = self._checked(pending), None
-        return self._expelled
-
-    def _checked(self, answer: Future[list[Evidence]]) -> list[Evidence] | None:
-        try:
-            return [evidence for evidence in answer.result() if guilty(evidence, self._visitor.trust.signatures)]
-        except (BrokenStream, Unreachable, TimeoutError):
+        answer = self._expelled.get(wait_s=wait_s)
+        if answer is None:
             return None
+        return [evidence for evidence in answer if guilty(evidence, self._visitor.trust.signatures)]
+
+    def contributions(self, *, wait_s: float = 0.0) -> Contributions | None:
+        """Return what each peer has contributed, or None if the observed peer has not answered or does not count it.
+
+        Call `seen` first: its peers are asked for their counts as well. Waits as `expelled` does.
+        """
+        return self._counted.get(wait_s=wait_s)
+
+
+async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> Contributions | None:
+    """Fetch the contributions from the peer `peer_id`, and compare them with those of up to COMPARED others in `seen`.
+
+    Raises BrokenStream, Unreachable or TimeoutError if it does not answer.
+    """
+    totals = await fetch(visitor, run, peer_id)
+    if totals is None:
+        return None
+    others = [record for record, _ in seen if record.peer_id != peer_id][:COMPARED]
+    digests = await asyncio.gather(*(digest_at(visitor, run, record, totals.round) for record in others))
+    names = KnownNames(visitor.trust.signatures, run=run)
+    return contributions_of(totals, names, seen, [digest for digest in digests if digest is not None])
+
+
+async def digest_at(visitor: ObserverNode, run: str, record: Record, number: int) -> bytes | None:
+    """Fetch the digest of a peer's counts as of round `number`, or None if it does not answer or has none."""
+    try:
+        await visitor.dial(record.addresses[0])
+    except (Unreachable, IndexError):
+        return None
+    return await fetch_digest(visitor, run, record.peer_id, number)
+
+
+def contributions_of(
+    totals: Totals, names: KnownNames, seen: SeenPeers, digests: Sequence[bytes] = ()
+) -> Contributions:
+    """Return the contributions in a peer's answer, with the public names that their owners signed.
+
+    `names`: verifies and collects the names. `digests`: those of other peers' counts as of the same round.
+    """
+    statements = [*totals.statements.items(), *((record.peer_id, record.public_name) for record, _ in seen)]
+    for peer, statement in statements:
+        names.learn(peer, statement)
+    equal = sum(digest == totals.digest for digest in digests)
+    return Contributions(totals.round + 1, contributors(totals.contributors, names.texts()), len(digests), equal)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -15,7 +15,8 @@ from rich.text import Text
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import make_table
-from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
+from outerloop.commands.observe import Contributions, RunObservation, SeenPeers, observe_run
+from outerloop.report.contributors import COLUMNS, contributor_cells, total_of
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.membership.roster import Record
@@ -30,7 +31,8 @@ PIPE_WIDTH = 180
 DESCRIPTION = """\
 Shows the peers of a running swarm: the last round of each, how many peers took part in it ("no": the round failed for
 this peer), loss, speed and bytes. This command only observes: it is not in the roster and takes part in no round.
-Ctrl-C stops the display, not the run."""
+A second table lists what each peer has contributed over the whole run: samples and rounds that counted it. Ctrl-C stops
+the display, not the run."""
 
 EXAMPLES = """\
 examples
@@ -42,7 +44,10 @@ examples
 
 A peer reports its status every 5 to 20 s, so the table lags a little; "updated" is the age of a row. A peer that died
 without leaving stays in the table for a minute. Each row is what the peer claims about itself, signed with its key.
-Nothing else proves the claim."""
+Nothing else proves the claim. Names are chosen by the peers and need not be unique: compare the ends of the peer ids.
+
+All peers count the same contributions: the peer at this address states them, and up to 16 others are asked whether they
+state the same. Runs with exchange=swarm_gossip do not count them."""
 
 
 def parser() -> Parser:
@@ -74,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
                     options.run,
                     require_peers(observation.seen(), options.run),
                     observation.expelled(wait_s=2 * HISTORY_S),
+                    observation.contributions(wait_s=2 * HISTORY_S),
                 )
             )
     return 0
@@ -83,7 +89,7 @@ def watch(observation: RunObservation, run: str, console: Console) -> None:
     """Show the live table until Ctrl-C. Raises Terminated on SIGTERM."""
 
     def current_page() -> Group:
-        return page(run, observation.seen(), observation.expelled())
+        return page(run, observation.seen(), observation.expelled(), observation.contributions())
 
     try:
         with Live(current_page(), console=console, auto_refresh=False) as live:
@@ -103,16 +109,36 @@ def require_peers(seen: SeenPeers, run: str) -> SeenPeers:
     return seen
 
 
-def page(run: str, seen: SeenPeers, expelled: Sequence[Evidence] | None = ()) -> Group:
-    """Return a headline, the table of all peers, and one line for each expelled peer.
+def page(
+    run: str,
+    seen: SeenPeers,
+    expelled: Sequence[Evidence] | None = (),
+    contributions: Contributions | None = None,
+) -> Group:
+    """Return a headline, the table of all peers, that of all contributors, and one line for each expelled peer.
 
-    `expelled`: None if the expelled peers are not known.
+    `expelled`, `contributions`: None if they are not known.
     """
     lines = [Text(f"expelled: {short_name(evidence.peer)} {evidence.why}") for evidence in expelled or ()]
     lines += (
         [Text("expelled: not known, because the peer at this address has not answered")] if expelled is None else []
     )
-    return Group(Text(headline(run, seen)), table(seen), *lines)
+    counted = contributors_part(contributions, {record.peer_id for record, _ in seen}) if contributions else []
+    return Group(Text(headline(run, seen)), table(seen), *counted, *lines)
+
+
+def contributors_part(contributions: Contributions, present: Collection[str]) -> list[Text | Table]:
+    """Return the table of all peers that have contributed to the run, those that have left included.
+
+    `present`: ids of the peers that are present.
+    """
+    rows = contributions.rows
+    total = total_of(rows)
+    title = f"contributors to rounds 1 to {contributions.round}"
+    if contributions.asked:
+        title += f"; {contributions.equal} of {contributions.asked} other peers state the same counts"
+    cells = [[*contributor_cells(row, total), "yes" if row.peer in present else "no"] for row in rows]
+    return [Text(title), make_table(COLUMNS[:2], [*COLUMNS[2:], "present"], cells)]
 
 
 def headline(run: str, seen: SeenPeers) -> str:
@@ -132,11 +158,12 @@ def table(seen: SeenPeers) -> Table:
     Records come from untrusted peers. Each text in them has already been limited to one line of bounded length.
     """
     return make_table(
-        ["peer", "address"],
+        ["peer", "name", "address"],
         ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "updated"],
         [
             [
                 short_name(record.name),
+                record.title,
                 peer_address(record),
                 *status_cells(record.status or Status()),
                 f"{age_s:.0f} s ago",

@@ -18,7 +18,7 @@ from outerloop.config.instantiate import make
 from outerloop.config.load import inner_optimizer
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import identity_file
-from outerloop.config.shared_settings import settings_to_compare
+from outerloop.config.shared_settings import samples_per_round, settings_to_compare
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.gathered_follower import GatheredFollower
@@ -116,12 +116,14 @@ def make_outer_loop(
     exchange: Exchange,
     *,
     rounds: int | None,
+    samples_per_round: int | None = None,
     island: Island | None = None,
     method: OuterMethod | None = None,
 ) -> OuterLoop:
     """Return the configured outer loop for a model.
 
-    `rounds`: number of rounds, or None if there is no last round. `method`: replaces the configured method, if given.
+    `rounds`: number of rounds, or None if there is no last round. `samples_per_round`: as in OuterLoop. `method`:
+    replaces the configured method, if given.
     """
     return OuterLoop(
         model,
@@ -139,6 +141,7 @@ def make_outer_loop(
         timeout_s=config.round_timeout_s,
         seed=config.seed,
         rounds=rounds,
+        samples_per_round=samples_per_round,
         island=island or Island(model, state_device=state_device(config)),
     )
 
@@ -203,7 +206,9 @@ def make_rank_outer_loop(
         island = Gathered(model, layout.ranks, state_device=device)
         if layout.is_follower:
             return GatheredFollower(model, island, make(config.schedule))
-    return make_outer_loop(config, model, exchange, rounds=config.rounds, island=island)
+    return make_outer_loop(
+        config, model, exchange, rounds=config.rounds, samples_per_round=samples_per_round(config), island=island
+    )
 
 
 def make_optimizer_factory(config: DictConfig) -> Callable[..., Optimizer]:

@@ -37,6 +37,18 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in comparable(config).items() if key not in may_differ or key == adaptive_key}
 
 
+def samples_per_round(config: DictConfig) -> int | None:
+    """Return the number of samples that a peer processes in a round, or None if it may differ between peers or rounds.
+
+    batch · accumulate · H, if contributions are not weighted and H neither adapts nor counts seconds.
+    """
+    schedule = make(config.schedule)
+    varies = isinstance(schedule, AdaptiveSchedule) or schedule.step_s > 0
+    if varies or getattr(make(config.aggregate), "weighs_samples", False):
+        return None
+    return int(config.inner.batch * config.inner.accumulate * schedule.sync_every)
+
+
 def shared_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
     """Return the settings that must be equal on all machines of a run, as dotted key -> value.
 

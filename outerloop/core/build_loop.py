@@ -6,6 +6,7 @@ from typing import Literal
 
 from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.core.codec import UpdateCodec
+from outerloop.core.contributions import ContributionLedger
 from outerloop.core.eager import EagerUpdates
 from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher, is_concurrent
@@ -25,6 +26,7 @@ def build_loop(
     buffers: Buffers,
     codec: UpdateCodec,
     screen: NormScreen,
+    ledger: ContributionLedger | None,
     *,
     method: OuterMethod,
     feedback: Feedback,
@@ -66,7 +68,7 @@ def build_loop(
     lander = RoundLander(
         launcher,
         RoundVerifier(pipeline, exchange, shared=shared, measures=adaptive is not None, screen=screen),
-        SharedState(replica, buffers, method=method, codec=codec, schedule=adaptive, screen=screen),
+        SharedState(replica, buffers, method=method, codec=codec, schedule=adaptive, screen=screen, ledger=ledger),
         meter=RoundCostMeter(exchange, delay=schedule.delay, step_s=schedule.step_s),
         cost_aware=codec.compress if isinstance(codec.compress, CostAware) else None,
         eager=EagerUpdates(launcher, method=method) if eager else None,

@@ -19,7 +19,7 @@ from outerloop.core.pipeline import AggregatedRound
 from outerloop.core.round import InFlight, ReceivedRound, RoundCostMeter, RoundReport
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier, VerifiedRound
-from outerloop.exchange_protocols import landed_commit, report_landed, report_refused
+from outerloop.exchange_protocols import landed_commit, report_contributors, report_landed, report_refused
 from outerloop.protocols import CostAware
 from outerloop.types import Round
 
@@ -103,8 +103,10 @@ class RoundLander:
         return self.shared_state.observe(flight.round, verified, flight.update)
 
     def publish(self, flight: InFlight, verified: VerifiedRound) -> None:
-        """Report to the exchange that the round has been applied, and which messages were unusable."""
+        """Report to the exchange that the round has been applied, who contributed, and which messages were unusable."""
         report_landed(self.exchange, flight.round, self.shared_state.serialize)
+        if ledger := self.shared_state.ledger:
+            report_contributors(self.exchange, flight.round, ledger.contributors())
         report_refused(self.exchange, flight.round, verified.refused)
 
     def observe_cost(self, flight: InFlight, land_s: float) -> str:

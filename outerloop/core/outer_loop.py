@@ -12,6 +12,7 @@ from outerloop.aggregate.screen import screen_of
 from outerloop.core import compatibility
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
+from outerloop.core.contributions import ContributionLedger
 from outerloop.core.round import InFlight, RoundReport
 from outerloop.exchange_protocols import decided, meeting
 from outerloop.protocols import (
@@ -52,6 +53,8 @@ class OuterLoop:
         timeout_s: maximum time that a landing waits for its round's messages.
         seed: seed for all random choices of the compressor, equal on all peers.
         rounds: number of rounds in the run, or None for no limit; a peer that was absent never skips past the last one.
+        samples_per_round: training samples that one peer processes in a round, if the settings determine it, equally
+            on all peers; limits the samples that are credited to a peer (contributions.py).
         island: gives access to the model; by default `Island(model)`.
 
     Attributes:
@@ -88,6 +91,7 @@ class OuterLoop:
         timeout_s: float = 600.0,
         seed: int = 0,
         rounds: int | None = None,
+        samples_per_round: int | None = None,
         island: Island | None = None,
     ) -> None:
         compatibility.refuse(
@@ -113,11 +117,13 @@ class OuterLoop:
         method.init(self.slow)
         self.buffers = Buffers(unwrap(model), kind=buffers)
         self.codec = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
+        self.ledger = ContributionLedger(samples_per_round=samples_per_round) if exchange.info.agrees else None
         self.loop = build_loop(
             self.replica,
             self.buffers,
             self.codec,
             self.screen,
+            self.ledger,
             method=method,
             feedback=feedback,
             aggregate=aggregate,
@@ -139,6 +145,7 @@ class OuterLoop:
             "schedule": schedule if isinstance(schedule, AdaptiveSchedule) else None,
             "buffers": self.buffers,
             "screen": self.screen,
+            "contributions": self.ledger,
         }
 
     def __repr__(self) -> str:
@@ -276,6 +283,6 @@ class OuterLoop:
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():
             if part:
-                part.load_state_dict(state.get(name, {}))  # checkpoints of older runs have no screen
+                part.load_state_dict(state.get(name, {}))  # missing in checkpoints of older runs
         self.loop.inner_step = state["inner_step"]
         self.launcher.resume(state["samples"], state["in_flight"])

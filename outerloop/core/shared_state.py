@@ -1,7 +1,7 @@
 """The state that all replicas of a run share, serialized for a replica that joins late or was absent for too long.
 
     slow weights φ, the outer method's state, the tensors agreed on for the next round, the schedule's state, mean
-    buffers, norms of the last rounds
+    buffers, norms of the last rounds, contributions of all peers
     -> bytes (canonical.py)
     -> the receiver replaces its own state;  θ ← φ_new + (θ − φ_old)
 
@@ -20,7 +20,9 @@ from torch import Tensor
 
 from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.compress.by_size import codec_of
+from outerloop.core import contributions
 from outerloop.core.codec import UpdateCodec
+from outerloop.core.contributions import ContributionLedger
 from outerloop.core.verify import VerifiedRound
 from outerloop.methods.state_check import MOST_ROUNDS, check_method
 from outerloop.protocols import AdaptiveSchedule, Announcing, OuterMethod
@@ -34,15 +36,17 @@ STATES = 4
 """Maximum size of a state, as a multiple of the slow weights and mean buffers. With outer AdamW, it is about 3."""
 OVERHEAD_BYTES = 1 << 20
 """Maximum size, in bytes, of everything in a state except its tensors."""
-SCREEN = "screen"
-"""Key of the only part that may be missing from a state: older runs do not have it."""
-PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
+SCREEN, CONTRIBUTIONS = "screen", "contributions"
+LATER_PARTS = {SCREEN, CONTRIBUTIONS}
+"""Keys of the parts that may be missing from a state, because older runs do not have them."""
+PARTS = {"slow", "method", "agreed", "schedule", "buffers", *LATER_PARTS}
 
 
 class SharedState:
     """The state that one replica shares with all others: slow weights, method and codec state, mean buffers, norms.
 
     schedule: the schedule if it adapts, else None.
+    ledger: counts the contributions of all peers; None with gossip, where no two peers land the same rounds.
 
     The attribute `max_bytes` is the maximum size of a serialized state of this run.
     """
@@ -56,20 +60,24 @@ class SharedState:
         codec: UpdateCodec,
         schedule: AdaptiveSchedule | None,
         screen: NormScreen,
+        ledger: ContributionLedger | None,
     ) -> None:
         self.replica, self.buffers, self.method, self.codec = replica, buffers, method, codec
-        self.schedule, self.screen = schedule, screen
+        self.schedule, self.screen, self.ledger = schedule, screen, ledger
         held = [*replica.slow.values(), *buffers.mean.values()]
-        self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
+        self.max_bytes = OVERHEAD_BYTES + contributions.MAX_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
-        """Let the adaptive parts observe a landed round, with the same effect on all replicas.
+        """Let the adaptive parts observe a landed round and count its contributions, with the same effect everywhere.
 
         Returns the schedule's note on what changed, or "". `update`: tensors with the round's names and shapes.
         """
         note = self.schedule.observe(round, verified.agreement) if self.schedule else ""
         self.codec.landed(verified.aggregated.messages, update)
         self.screen.observe(verified.measured)
+        if self.ledger:
+            headers = [message.header for message in verified.aggregated.messages]
+            self.ledger.add(round, {header.peer: header.samples for header in headers})
         return note
 
     def serialize(self) -> bytes:
@@ -82,6 +90,7 @@ class SharedState:
                 "schedule": self.schedule.state_dict() if self.schedule else {},
                 "buffers": self.buffers.mean,
                 SCREEN: self.screen.state_dict(),
+                CONTRIBUTIONS: self.ledger.state_dict() if self.ledger else {},
             }
         )
 
@@ -104,7 +113,9 @@ class SharedState:
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(state["method"])
         self.codec.load_state_dict(state["agreed"])
-        self.screen.load_state_dict(state.get("screen", {}))
+        self.screen.load_state_dict(state.get(SCREEN, {}))
+        if self.ledger:
+            self.ledger.load_state_dict(state.get(CONTRIBUTIONS, {}))
         if self.schedule:
             self.schedule.load_state_dict(state["schedule"])
         self.buffers.land(state["buffers"], included=True)
@@ -116,13 +127,15 @@ class SharedState:
         Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. Where a part checks its
         state only on loading, a copy of the part loads it.
         """
-        if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
+        if not isinstance(state, dict) or state.keys() | LATER_PARTS != PARTS:
             raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
         check(state["slow"], self.replica.slow)
         check(state["buffers"], self.buffers.mean)
         check_method(self.method, state["method"], self.replica.slow)
         check_agreed(self.codec, state["agreed"], self.replica.slow)
         copy.copy(self.screen).load_state_dict(state.get(SCREEN, {}))
+        if self.ledger:
+            copy.copy(self.ledger).load_state_dict(state.get(CONTRIBUTIONS, {}))
         if self.schedule:
             copy.copy(self.schedule).load_state_dict(state["schedule"])
         elif state["schedule"]:

@@ -5,7 +5,7 @@ The leader takes part in the exchange for the whole island, and broadcasts the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -16,7 +16,9 @@ from outerloop.exchange_protocols import (
     landed_commit,
     late_joiner,
     metered,
+    public_names,
     replicated,
+    report_contributors,
     report_refused,
     shares_rank,
 )
@@ -27,6 +29,7 @@ from outerloop.types import (
     FIRST,
     Capabilities,
     Contribution,
+    Contributor,
     LeaderFailed,
     QuorumLost,
     Refusals,
@@ -112,6 +115,15 @@ class LeaderExchange:
         """Report the refusals to the leader's exchange. Does nothing in the other processes."""
         if self.exchange:
             report_refused(self.exchange, round, refusals)
+
+    def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
+        """Report the contributions to the leader's exchange. Does nothing in the other processes."""
+        if self.exchange:
+            report_contributors(self.exchange, round, contributors)
+
+    def public_names(self) -> Mapping[str, str]:
+        """Return the public names that the leader's exchange knows; empty in the other processes."""
+        return public_names(self.exchange) if self.exchange else {}
 
     def close(self) -> None:
         """Close the leader's exchange."""

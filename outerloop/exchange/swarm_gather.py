@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -18,6 +18,8 @@ from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_state import SwarmState
 from outerloop.exchange.swarm_waiting import PatientPending
 from outerloop.swarm.access.hard_state_file import folder_of
+from outerloop.swarm.access.public_names import KnownNames
+from outerloop.swarm.accountability.contributors import ContributorService
 from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.gather.settings import GatherSettings
@@ -33,6 +35,7 @@ from outerloop.types import (
     FIRST,
     Capabilities,
     Contribution,
+    Contributor,
     Refusals,
     Round,
     StateHandoff,
@@ -107,7 +110,7 @@ class SwarmGather(SwarmExchange):
         self._fragments = options.fragments
         with self.appearing() as parts:
             self._build(options, Path(options.identity_path))
-            parts += [self._rounds, self._meetings, self._opening, self.state_transfer]
+            parts += [self._rounds, self._meetings, self._opening, self.state_transfer, self._contributors]
             self.node.member = self._counts_on
             self._carriers = self._rounds.bulk, self.state_transfer.uploads, self.state_transfer.downloads
 
@@ -139,6 +142,13 @@ class SwarmGather(SwarmExchange):
             allowed=lambda peer_id: peer_id in self._names(),
             disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
             limiter=self._rate,
+        )
+        self._contributors = ContributorService(
+            self.node,
+            run=options.run,
+            names=KnownNames(self.node.trust.signatures, run=str(options.run)),
+            file=identity.with_suffix(".names"),
+            present=self._names_present,
         )
         self._state = SwarmState(
             node=self.node,
@@ -230,6 +240,13 @@ class SwarmGather(SwarmExchange):
         self.landed_commit = self._rounds.landed(place)
         self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
 
+    def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
+        """Serve the contributions of all peers to those who ask for them, such as `outerloop status`."""
+        self.node.spawn(self._contributors.publish(round.number, tuple(contributors)))
+
+    def public_names(self) -> dict[str, str]:
+        return self._contributors.names.texts()
+
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each peer whose payload was unusable (swarm/gather/payload_requests.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
@@ -306,6 +323,10 @@ class SwarmGather(SwarmExchange):
         )
         self.landed_commit = self._rounds.landed(place)
         return Round(*divmod(place, self._fragments)), content
+
+    async def _names_present(self) -> list[tuple[str, bytes]]:
+        """Return peer id and signed public name of each peer that is present."""
+        return [(record.peer_id, record.public_name) for record in await self._presence.roster.read()]
 
     def _names(self) -> dict[str, str]:
         """Return a map from id to name of all peers that may take part: those that this peer knows, and the roster."""

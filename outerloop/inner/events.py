@@ -1,6 +1,7 @@
 """Define the events that a worker emits: flat dictionaries with the keys "event", "worker" and "step".
 
-"event" is one of status, ready, state, step, round, eval, sample, saved, done. Field names include units (wait_s).
+"event" is one of status, ready, state, step, round, eval, sample, saved, contributors, done. Field names include units
+(wait_s).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from outerloop.core.round import RoundReport, utilization
 from outerloop.exchange_protocols import replicated
 from outerloop.protocols import Exchange
+from outerloop.types import Contributor
 
 Event = dict[str, Any]
 
@@ -25,13 +27,19 @@ def status_lines(report: RoundReport) -> Iterator[str]:
 
 
 def round_fields(
-    report: RoundReport, exchange: Exchange, *, spent: dict[str, float], counters: dict[str, Any]
+    report: RoundReport,
+    exchange: Exchange,
+    *,
+    spent: dict[str, float],
+    counters: dict[str, Any],
+    credited: Contributor | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a "round" event.
 
     Args:
         spent: category -> seconds since the previous round.
         counters: totals of the run (run_totals.py).
+        credited: what this peer has contributed to the run so far, if that is counted.
     """
     decided_by_majority = replicated(exchange)
     return {
@@ -55,5 +63,6 @@ def round_fields(
         **({"commit": report.commit} if report.commit else {}),
         "slow_hash": f"{report.slow_hash:016x}",
         "bytes_sent": counters["bytes_sent"],
+        **({"credited_rounds": credited.rounds, "credited_samples": credited.samples} if credited else {}),
         **{name: counters[name] for name in ("refused_messages",) if name in counters},
     }

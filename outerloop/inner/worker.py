@@ -13,12 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from outerloop import rng
+from outerloop.core.contributor_rows import contributors, to_maps
 from outerloop.core.final_check import ending_of
 from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import RoundReport
-from outerloop.exchange_protocols import landed_commit, late_joiner
+from outerloop.exchange_protocols import landed_commit, late_joiner, public_names
 from outerloop.inner.events import Event, round_fields, status_lines
 from outerloop.inner.run_totals import RunTotals
 from outerloop.inner.stop_point import StopPoint
@@ -104,6 +105,7 @@ class Worker:
             self.emit_downloaded_state(report.rounds)
             self.save_when_due()
         self.finish()
+        self.emit_contributors()
         slow_hash = f"{self.outer.slow_hash:016x}"
         self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
 
@@ -159,7 +161,10 @@ class Worker:
         for line in status_lines(report):
             self.emit("status", text=line)
         spent, counters = self.totals.add_round(report), self.totals.counters()
-        self.emit("round", **round_fields(report, self.exchange, spent=spent, counters=counters))
+        ledger = self.outer.ledger
+        credited = ledger.of_peer(self.exchange.peer) if ledger else None
+        fields = round_fields(report, self.exchange, spent=spent, counters=counters, credited=credited)
+        self.emit("round", **fields)
 
     def limit_failures(self, report: RoundReport) -> None:
         """Raise RoundFailed after too many failed rounds in a row."""
@@ -280,6 +285,12 @@ class Worker:
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
         self.totals.restore(rest["counters"])
+
+    def emit_contributors(self) -> None:
+        """Emit what each peer has contributed to the run, from worker 0 of each machine only."""
+        if self.outer.ledger and self.settings.index == 0:
+            rows = contributors(self.outer.ledger.contributors(), public_names(self.exchange))
+            self.emit("contributors", contributors=to_maps(rows))
 
     def emit_step(self, report: StepReport) -> None:
         """Emit a step event every `log_every` inner steps."""

@@ -20,12 +20,14 @@ from outerloop.config import part_checks, run_directory
 from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
+from outerloop.core.contributor_rows import from_maps
 from outerloop.launcher import micro_batch, shared_data
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
+from outerloop.report.contributors import summary_line
 from outerloop.report.model_card import write_model_card
 from outerloop.sinks.console import format_bytes
 from outerloop.sinks.sink import Sinks, print_line
@@ -177,5 +179,8 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
         f"summary          {run_dir / 'summary.json'}",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    rows = from_maps(summary.get("contributors"))
+    if len(rows) > len(summary["slow_hash"]):  # peers of other machines took part
+        console.print(f"contributors     {summary_line(rows)}", markup=False, highlight=False, soft_wrap=True)
     if summary["workers_died"]:
         console.print(f"died             workers {summary['workers_died']} of this machine", highlight=False)

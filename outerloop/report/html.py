@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 import outerloop
-from outerloop.report import style, table
+from outerloop.report import contributors, style, table
 from outerloop.report.figures import HOW_TO_READ, Picture
 from outerloop.report.groups import Comparison
 from outerloop.report.table import Table
@@ -61,7 +61,18 @@ def finished_part(comparison: Comparison) -> list[str]:
         return ["<h2>Results</h2><p>No run has finished.</p>"]
     results = table.results(comparison)
     runs = f"<details><summary>Every finished run</summary>{table_html(table.runs(comparison), {})}</details>"
-    return [f"<h2>{results.title}</h2>", table_html(results, swatches(comparison)), f"<p class=quiet>{UNITS}</p>", runs]
+    return [
+        f"<h2>{results.title}</h2>",
+        table_html(results, swatches(comparison)),
+        f"<p class=quiet>{UNITS}</p>",
+        runs,
+        *map(contributors_html, contributors.tables(comparison)),
+    ]
+
+
+def contributors_html(content: Table) -> str:
+    """Return the HTML of the contributors of one run."""
+    return f"<details><summary>{escape(content.title)}</summary>{table_html(content, {})}</details>"
 
 
 def unfinished_part(comparison: Comparison) -> list[str]:

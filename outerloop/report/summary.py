@@ -23,10 +23,13 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `utilization` is `compute_s` divided by their sum. Runs with gossip also have the number of `replicas`, their final
     `spread`, the counts listed in GOSSIP_COUNTS, summed over this machine's finished workers, and `idle_s`, the mean
     seconds that one of them waited for partners.
+
+    `contributors` lists what each peer of the swarm has contributed (contributors.py), if that is counted.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}
     validations = [row for row in rows if row["event"] == "validation"]
+    counted = [row for row in rows if row["event"] == "contributors"]
     losses = [row["val_loss"] for row in validations]
     tokens = sum(last_tokens(rows, row["worker"]) for row in done)
     wall_s = rows[-1]["wall_s"]
@@ -53,6 +56,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "workers_died": sorted(row["worker"] for row in rows if row["event"] == "died"),
         **{name: validations[-1][name] for name in ("spread", "replicas") if name in validations[-1]},
         **{name: sum(row[name] for row in done) for name in GOSSIP_COUNTS if name in done[0]},
+        **({"contributors": counted[-1]["contributors"]} if counted else {}),
         **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
 

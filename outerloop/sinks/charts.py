@@ -13,9 +13,11 @@ from typing import Any
 
 from outerloop.core.round import CHARTS, SPENT
 
+OWN = (*SPENT, "utilization", "credited_rounds", "credited_samples")
+"""Further fields of the first worker's rounds that have a chart."""
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
-    "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
+    "round": CHARTS | {name: f"outer/{name}" for name in OWN},
     "validation": {"val_loss": "val/loss"},
 }
 """Event -> field name -> chart name."""

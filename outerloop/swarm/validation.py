@@ -9,6 +9,8 @@ from typing import Any
 
 import msgpack
 
+from outerloop.types import id_of as id_of
+
 MAX_PEERS = 1024
 MAX_NUMBER = 1 << 40  # largest round number
 MAX_VIEW = 1 << 31
@@ -51,11 +53,6 @@ def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int
 
 def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
     return checked_int(value, what, minimum=minimum, maximum=MAX_VIEW)
-
-
-def id_of(name: str) -> str:
-    """Return the peer id in a name of the form NNN-<peer id>. A bare peer id is returned unchanged."""
-    return name.partition("-")[2] or name
 
 
 def digest(value: Any, what: str) -> bytes:

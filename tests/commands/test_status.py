@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,12 +15,15 @@ import pytest
 from rich.console import Console, Group
 
 from outerloop.commands import main, status
-from outerloop.commands.observe import RunObservation
+from outerloop.commands.observe import Contributions, RunObservation, contributions_of
 from outerloop.sinks.peer_status import PeerStatusSink
+from outerloop.swarm.access.public_names import KnownNames, PublicName
+from outerloop.swarm.accountability.contributors import Totals
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
-from outerloop.types import Terminated, raise_terminated
+from outerloop.types import Contributor, Terminated, raise_terminated
 from tests.support.run_command import error_of
+from tests.support.swarm.dht_scene import id_of, trust
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 
@@ -40,10 +44,10 @@ def restored_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def printed(seen: status.SeenPeers) -> list[str]:
+def printed(seen: status.SeenPeers, contributions: Contributions | None = None) -> list[str]:
     console = Console(width=180)
     with console.capture() as capture:
-        console.print(status.page("r", seen))
+        console.print(status.page("r", seen, (), contributions))
     return capture.get().splitlines()
 
 
@@ -54,6 +58,42 @@ def test_peers_are_shown_with_what_they_told() -> None:
     rows = [" ".join(line.split()) for line in lines]
     first = "000-…vnc6iDEp /ip4/192.0.2.0/tcp/4 12 2 peers 2.5 1,234 4.0 MB 0 B 01234567 3 s ago"
     assert first in rows and "001-…1Qy4VK5w /ip4/192.0.2.1/tcp/4 11 no 0 B 0 B 61 s ago" in rows
+
+
+def named(worker: int, text: str) -> Record:
+    """The record of a peer with a public name, which it has signed or not."""
+    statement = PublicName(text, 7, b"s" * 64).to_bytes()
+    return replace(record(worker, Status(round=12, peers=2)), public_name=statement)
+
+
+def test_names_are_shown_as_text_with_the_end_of_the_peer_id() -> None:
+    lines = printed([(named(0, "[red]<b>Ada"), 3.2), (named(1, "[red]<b>Ada"), 3.2)])
+    rows = [" ".join(line.split()) for line in lines]
+    assert any(row.startswith("000-…vnc6iDEp [red]<b>Ada /ip4/192.0.2.0") for row in rows)
+    assert any(row.startswith("001-…1Qy4VK5w [red]<b>Ada /ip4/192.0.2.1") for row in rows)
+
+
+def test_contributors_are_listed_by_samples_those_that_have_left_included() -> None:
+    counts = Contributor("", 2, 16, 0, 3), Contributor(id_of(5), 12, 96, 0, 11), Contributor(IDS[0], 36, 288, 0, 11)
+    signed = PublicName.signed(trust(5).signatures, run="r", text="Ada's laptop", time_s=7)
+    told = Totals(11, counts, {id_of(5): signed.to_bytes()})
+    names = KnownNames(trust(3).signatures, run="r")
+    seen = [(record(0, None), 1.0)]
+    found = contributions_of(told, names, seen, [told.digest, b"other" * 6 + b"xx"])
+    assert (found.round, found.asked, found.equal) == (12, 2, 1)
+    assert [(row.peer, row.name) for row in found.rows] == [(IDS[0], ""), (id_of(5), "Ada's laptop"), ("", "")]
+    rows = [" ".join(line.split()) for line in printed(seen, found)]
+    assert "contributors to rounds 1 to 12; 1 of 2 other peers state the same counts" in rows
+    first = rows.index("…vnc6iDEp 288 72.0 % 36 1 12 yes")
+    assert rows[first + 1] == f"Ada's laptop …{id_of(5)[-8:]} 96 24.0 % 12 1 12 no"
+    assert rows[first + 2] == "all others 16 4.0 % 2 1 4 no"
+
+
+def test_a_peer_that_states_the_counts_cannot_give_others_a_name() -> None:
+    statement = PublicName.signed(trust(6).signatures, run="r", text="Eve", time_s=7).to_bytes()
+    forged = Totals(11, (Contributor(id_of(5), 1, 8, 0, 0),), {id_of(5): statement})
+    [row] = contributions_of(forged, KnownNames(trust(3).signatures, run="r"), []).rows
+    assert row.name == "" and row.peer == id_of(5)
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -68,7 +108,7 @@ def test_stopped_while_it_looks_for_peers(sent: signal.Signals, code: int, monke
     ("sent", "expected"), [(signal.SIGTERM, pytest.raises(Terminated)), (signal.SIGINT, nullcontext())]
 )
 def test_the_live_table_ends_with_ctrl_c(sent: signal.Signals, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {})
+    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {}, contributions=lambda: None)
     monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(sent))
     monkeypatch.setattr(status, "page", lambda *_: Group())
     with restored_signals(), expected:

@@ -40,6 +40,26 @@ def test_all_machines_must_close_rounds_by_the_same_rules_but_a_run_may_go_on_wi
     assert run_directory.comparable(ours) == run_directory.comparable(theirs)
 
 
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [
+        (["inner.batch=3", "inner.accumulate=2", "schedule.sync_every=5"], 30),
+        (["inner.batch=3", "schedule=streaming", "schedule.sync_every=30"], 90),
+        (["aggregate=weighted"], None),
+        (["schedule=every_seconds"], None),
+        (["schedule=adaptive"], None),
+    ],
+)
+def test_a_round_has_so_many_samples_where_the_settings_say_it_for_all_machines(options, samples):
+    assert shared_settings.samples_per_round(load.load(options)) == samples
+
+
+def test_the_name_of_a_machine_is_its_own():
+    named = load.load(["exchange.public_name='Ada'"])
+    assert shared_settings.fingerprint(named) == shared_settings.fingerprint(load.load([]))
+    assert run_directory.comparable(named) == run_directory.comparable(load.load([]))
+
+
 def test_fingerprint_is_of_what_all_machines_share():
     plain = shared_settings.fingerprint(load.load([]))
     for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):

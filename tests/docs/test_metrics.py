@@ -12,6 +12,7 @@ from outerloop.report.summary import GOSSIP_COUNTS
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
 EVENTS = ("step", "round", "eval", "validation", "done", "ready")
+CREDITED = "credited_rounds", "credited_samples"
 SIZES = ["model=nano", "workers=2", "rounds=1", "eval.sequences=8", "inner.batch=2", "schedule.sync_every=4"]
 
 
@@ -50,5 +51,5 @@ def test_columns_that_depend_on_the_exchange_are_those_of_the_code():
     text = Path(sys.modules[round_fields.__module__].__file__).read_text()
     optional = {name for event in ("round", "done") for name, always in documented(event).items() if not always}
     counted = Path(sys.modules[SwarmGossip.__module__].__file__).read_text()
-    assert optional == {"partners", "commit", "refused_messages", "idle_s", *GOSSIP_COUNTS}
+    assert optional == {"partners", "commit", "refused_messages", "idle_s", *GOSSIP_COUNTS, *CREDITED}
     assert all(f'"{name}"' in text + counted for name in optional)

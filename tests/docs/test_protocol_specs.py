@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hivemind.dht.validation import DHTRecord
 
 import outerloop.swarm
+from outerloop.swarm.access import public_names
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.identity import Life
 from outerloop.swarm.access.signatures import KeySigner, Signatures
@@ -70,6 +71,7 @@ def test_every_context_of_a_signature_is_specified():
         opening_statements.OPENING,
         incarnation_record.INCARNATION,
         incarnation_record.OBJECTION,
+        public_names.CONTEXT,
         run_manifest.CONTEXT,
         run_manifest.FORWARDED_CONTEXT,
     }

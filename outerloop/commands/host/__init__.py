@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands import service
-from outerloop.commands.arguments import Parser, check_listen_address
+from outerloop.commands.arguments import Parser, add_public_name, check_listen_address, public_name_overrides
 from outerloop.commands.host.settings import check_name, host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import answering_peers
@@ -52,6 +52,7 @@ def parser() -> Parser:
     out = Parser("host", example="outerloop host --name summer", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("options", nargs="*", metavar="option=value", help="options of outerloop train")
     out.add_argument("--name", default="open", help="name of the run (default: open)")
+    add_public_name(out)
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument(
         "--port", type=int, default=4242, help="TCP port, which others must be able to reach (default: 4242)"
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return the exit code. Raises UserError if an option is invalid or closes the run."""
     options = parser().parse_intermixed_args(arguments)
     check_name(options.name)
+    options.options += public_name_overrides(options.public_name)
     check_listen_address(options.host, options.port)
     overrides = host_overrides(options.options, name=options.name, host=options.host, port=options.port)
     config = load.load(overrides)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from outerloop.commands import service
-from outerloop.commands.arguments import Parser, check_listen_address
+from outerloop.commands.arguments import Parser, add_public_name, check_listen_address, public_name_overrides
 from outerloop.commands.join.checks import refuse_failed_checks
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer
@@ -34,6 +34,8 @@ EXAMPLES = """\
 examples
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           the address that a peer of the run printed
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --yes     do not ask
+  outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --public-name "Ada's laptop"
+                       a name that others see next to the peer id
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --systemd
                        print a systemd unit that joins after every reboot; --docker: a docker command
   outerloop join /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --port 4242
@@ -64,6 +66,7 @@ def parser() -> Parser:
     out.add_argument("options", nargs="*", metavar="option=value", help="options of this machine, such as run_dir=DIR")
     out.add_argument("--yes", action="store_true", help="join without asking")
     out.add_argument("--invite", metavar="TOKEN", help="token from outerloop invite, for a run with an allow-list")
+    add_public_name(out)
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: 0, any free port)")
     service.add_flags(out)
@@ -76,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises UserError if an argument is invalid, if the run cannot be joined, or if a check of this machine fails.
     """
     options = parser().parse_intermixed_args(arguments)
+    options.options += public_name_overrides(options.public_name)
     options.yes = options.yes or service.is_requested(options)
     check(options)
     if service.is_requested(options):

@@ -47,7 +47,10 @@ MACHINE = (
     "samples",
     "corpus",
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer", "folder")),
-    *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
+    *(
+        f"exchange.{name}"
+        for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet", "public_name")
+    ),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
 SUGGESTED = ("data", "inner.precision")

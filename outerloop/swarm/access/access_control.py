@@ -78,6 +78,8 @@ ROSTER = "roster"
 """Name of the service that serves the roster (listed_roster.py)."""
 EXPELLED = "expelled"
 """Name of the service that serves the list of expelled peers (accusations.py)."""
+CONTRIBUTORS = "contributors"
+"""Name of the service that serves what each peer has contributed (contributors.py)."""
 MANIFEST = "manifest"
 """Name of the service that serves the run manifest (run_manifest.py)."""
 CORPUS = "corpus"
@@ -182,8 +184,8 @@ class AccessControl:
     """The access control of one peer. Call `admits` before each handler, and `garbled` if a request is malformed.
 
     `onlooker`: peer id of the read-only observer, which `outerloop status` uses on this machine. In a run with an
-    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers, the manifest and
-    the index of the training data.
+    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers, the
+    contributions, the manifest and the index of the training data.
     """
 
     signatures: Signatures
@@ -205,7 +207,7 @@ class AccessControl:
         that is open to it: that for invites, or one that an observer may read.
         """
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
-        open_to = (INVITES, ROSTER, EXPELLED, MANIFEST, CORPUS) if observes else (INVITES,)
+        open_to = (INVITES, ROSTER, EXPELLED, CONTRIBUTORS, MANIFEST, CORPUS) if observes else (INVITES,)
         if remote not in self.allow and service not in open_to:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False

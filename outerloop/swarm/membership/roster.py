@@ -1,6 +1,7 @@
 """The roster: one expiring record per peer under one DHT key. It lists all peers present, members or not.
 
-    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
+    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation,
+                                      public_name} }
 
 In a run with an allow-list, the records are not in the DHT: peers request them from the listed peers
 (listed_roster.py).
@@ -24,6 +25,7 @@ from typing import Any
 
 from hivemind.dht import DHTNode
 
+from outerloop.swarm.access.public_names import PublicName
 from outerloop.swarm.membership.incarnation_record import PACKED_BYTES
 from outerloop.swarm.membership.listed_roster import ListedRoster, roster_key
 from outerloop.swarm.membership.run_settings import well_formed as well_formed_settings
@@ -48,6 +50,7 @@ class Record:
     joined         when the peer's process started, in seconds since 1970 by the peer's own clock
     settings       one hash per setting that must be equal on all peers (run_settings.py)
     incarnation    the process of the peer that wrote the record (incarnation_record.py)
+    public_name    the name that the peer chose for itself, signed by it (public_names.py)
     """
 
     name: str
@@ -57,10 +60,16 @@ class Record:
     status: Status | None = None
     settings: bytes = b""
     incarnation: bytes = b""
+    public_name: bytes = b""
 
     @property
     def peer_id(self) -> str:
         return id_of(self.name)
+
+    @property
+    def title(self) -> str:
+        """The text of the public name, which may be shown; "" if the peer has none."""
+        return PublicName.from_bytes(self.public_name).text if self.public_name else ""
 
 
 def peer_name(worker: int, peer_id: str) -> str:
@@ -180,7 +189,7 @@ def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]
 def _parse(peer_id: Any, value: Any) -> Record | None:
     """Parse an untrusted record. Return None if it is withdrawn or malformed.
 
-    If only the status, the settings or the incarnation is malformed, leave that field empty.
+    If only the status, the settings, the incarnation or the public name is malformed, leave that field empty.
     """
     try:
         record = Record(**value)
@@ -194,7 +203,14 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     incarnation = record.incarnation
     incarnation = incarnation if isinstance(incarnation, bytes) and len(incarnation) == PACKED_BYTES else b""
     shown, status = _shown(record.addresses), _status(record.status)
-    return replace(record, addresses=shown, status=status, settings=settings, incarnation=incarnation)
+    return replace(
+        record,
+        addresses=shown,
+        status=status,
+        settings=settings,
+        incarnation=incarnation,
+        public_name=_public_name(record.public_name),
+    )
 
 
 def _shown(addresses: list[Any]) -> list[str]:
@@ -207,6 +223,15 @@ def _status(value: Any) -> Status | None:
         return Status.from_map(value)
     except MalformedMessage:
         return None
+
+
+def _public_name(value: Any) -> bytes:
+    """Return a well-formed statement unchanged, else b""; the signature of the record covers it as well."""
+    try:
+        PublicName.from_bytes(value)
+    except MalformedMessage:
+        return b""
+    return bytes(value)
 
 
 def _is_time(value: Any) -> bool:

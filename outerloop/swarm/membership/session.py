@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
+from outerloop.swarm.access.public_names import PublicName, normalized
 from outerloop.swarm.access.register_files import folder_of
 from outerloop.swarm.invites.access_updates import AccessUpdates
 from outerloop.swarm.manifest.run_manifest import ManifestService, signed
@@ -52,6 +53,7 @@ class NodeOptions:
     settings          the settings that `fingerprint` covers, so that messages can name a difference
     manifest          the settings of the run, for machines that run `outerloop join`; None: the run has its own program
     corpus            folder of the training data that this peer serves to newcomers; None: none
+    public_name       name of this machine that others see, next to its peer id (public_names.py); empty: none
     max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
     max_mbit          upload rate limit for payloads, state and data, in Mbit/s; None: no limit
     on_status         called with each one-line status message, e.g. what this peer waits for; None: log the line
@@ -73,6 +75,7 @@ class NodeOptions:
     settings: RunSettings | None = None
     manifest: str | None = None
     corpus: str | None = None
+    public_name: str = ""
     max_blob_bytes: int | None = None
     max_mbit: float | None = None
     on_status: Callable[[str], None] | None = None
@@ -91,7 +94,7 @@ class PeerSession:
         on_status: Callable[[str], None],
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
-        run, allow = options.run, options.allow
+        run, allow, title = options.run, options.allow, normalized(str(options.public_name or ""))
         path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status)
         life = Life.begin(path)  # must precede all network traffic under this peer's name
         self.node = Node(
@@ -119,6 +122,12 @@ class PeerSession:
             time.time(),
             settings=settings.packed,
             incarnation=self.incarnations.own,
+            public_name=PublicName.signed(
+                self.node.trust.signatures,
+                run=str(run),
+                text=title,
+                time_s=int(time.time()),
+            ).to_bytes(),
         )
         directory = ListedRoster(self.node, self.node.records, run=run)
         self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)

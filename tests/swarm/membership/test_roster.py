@@ -7,13 +7,16 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outerloop.swarm.access.public_names import PublicName
 from outerloop.swarm.membership.roster import Record, Roster, read_roster
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S
+from tests.support.swarm.dht_scene import trust
 from tests.support.swarm.virtual_clock import run, virtual
 
 OWN = Record("000-abc", ["/ip4/192.0.2.1/tcp/1/p2p/abc"], "f", 1.0)
@@ -154,3 +157,16 @@ VALUES = st.recursive(
 def test_whatever_strangers_write_reading_goes_on(status: Any, whole: Any) -> None:
     dht = dht_with(abc=asdict(OWN) | {"status": status}, other=whole)
     assert [record.name for record in seen(dht)] == [OWN.name]
+
+
+def test_a_public_name_is_in_the_record_and_a_malformed_one_leaves_the_peer_without_a_name() -> None:
+    named = PublicName.signed(trust(1).signatures, run="r", text="Ada's laptop", time_s=7).to_bytes()
+    [record] = seen(dht_with(abc=asdict(OWN) | {"public_name": named}))
+    assert record.title == "Ada's laptop" and OWN.title == ""
+    for value in (None, "Ada", float("nan"), b"x" * 10_000, b"\xc1", [named], msgpack.packb(["\x1b[2J", 7, b"s" * 64])):
+        assert seen(dht_with(abc=asdict(OWN) | {"public_name": value})) == [OWN]
+
+
+def test_the_record_of_an_older_peer_has_no_public_name() -> None:
+    older = {name: value for name, value in asdict(OWN).items() if name != "public_name"}
+    assert seen(dht_with(abc=older)) == [OWN]

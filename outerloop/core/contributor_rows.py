@@ -1,0 +1,58 @@
+"""Rows that list what each peer has contributed to a run, for everything that shows them: logs, commands and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from outerloop.types import Contributor, printable
+
+
+@dataclass(frozen=True)
+class ContributorRow:
+    """One contributor.
+
+    peer: peer id; "" for all peers that are counted together.
+    name: the public name that the peer chose, which others may have chosen as well; "" if it has none.
+    rounds: number of rounds that counted the peer. samples: training samples credited to it.
+    first_round, last_round: the first and the last of these rounds, counted from 1.
+    """
+
+    peer: str
+    name: str
+    rounds: int
+    samples: int
+    first_round: int
+    last_round: int
+
+
+def contributors(counts: Iterable[Contributor], names: Mapping[str, str]) -> list[ContributorRow]:
+    """Return a row for each peer, the one with the most samples first; peers that are counted together come last.
+
+    `names`: peer id -> public name.
+    """
+    rows = [
+        ContributorRow(x.peer, names.get(x.peer, ""), x.rounds, x.samples, x.first_round + 1, x.last_round + 1)
+        for x in counts
+    ]
+    return sorted(rows, key=lambda row: (not row.peer, -row.samples, -row.rounds, row.peer))
+
+
+def to_maps(rows: Iterable[ContributorRow]) -> list[dict[str, Any]]:
+    """Return the rows as JSON values, for metrics.jsonl and summary.json."""
+    return [asdict(row) for row in rows]
+
+
+def from_maps(value: Any) -> list[ContributorRow]:
+    """Parse the result of `to_maps` from a file, which may come from others: texts are made printable.
+
+    Return an empty list if it is missing or malformed.
+    """
+    kinds = {field.name: str if field.name in ("peer", "name") else int for field in fields(ContributorRow)}
+    if not isinstance(value, list) or not all(isinstance(row, dict) and row.keys() == kinds.keys() for row in value):
+        return []
+    if not all(type(row[name]) is kind for row in value for name, kind in kinds.items()):
+        return []
+    texts = ({name: printable(text) for name, text in row.items() if isinstance(text, str)} for row in value)
+    return [ContributorRow(**{**row, **shown}) for row, shown in zip(value, texts, strict=True)]
