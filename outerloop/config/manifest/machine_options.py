@@ -45,6 +45,7 @@ MACHINE = (
     "eval",
     "checkpoint",
     "samples",
+    "scores",
     "corpus",
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer", "folder")),
     *(f"exchange.{name}" for name in ("host", "port", "announce", "join_timeout_s", "max_mbit", "open_internet")),
