@@ -17,9 +17,12 @@ from outerloop.core import compatibility
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
+from outerloop.protocols import OuterMethod, Schedule
 from outerloop.replica.island import trainable_parameters
 from outerloop.types import UserError
 
+SCORED_EXCHANGES = ("outerloop.exchange.swarm_gather.SwarmGather", "outerloop.exchange.inprocess.InProcess")
+"""Exchanges with whose peer names the assigned windows of every peer can be computed."""
 MAX_LANES = 64
 """Maximum number of shards of an island in one payload. The size limit includes one tensor table per shard."""
 
@@ -39,6 +42,7 @@ def check_parts(config: DictConfig) -> Module:
     exchange = capabilities(config)
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
+    check_scores(config, method=parts["method"], schedule=parts["schedule"])
     if config.inner.optimizer:
         make_optimizer_factory(config)
     autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
@@ -51,6 +55,25 @@ def check_parts(config: DictConfig) -> Module:
         read_weights(model, config.init_from)
     compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
     return model
+
+
+def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule) -> None:
+    """Check that payloads can be scored, if any are. Raises UserError, naming the option to change, if they cannot."""
+    needed = {
+        "assignment=by_round": config.assignment == "by_round",
+        "exchange=swarm_gather or exchange=inprocess": config.exchange._target_ in SCORED_EXCHANGES,
+        "island=single": config.island.kind == "single",
+        "schedule.delay=0": schedule.delay == 0,
+        "schedule=every_h": schedule.fragments == 1,
+        "a recipe that sends pseudo-gradients, such as recipe=sparseloco": (method.reads, method.sends)
+        == ("weights", "differences"),
+    }
+    missing = next((option for option, is_set in needed.items() if not is_set), None)
+    if config.scores.share and missing:
+        raise UserError(
+            f"scores.share={config.scores.share} needs {missing}, because it must be known on which windows a payload"
+            f" was trained: set {missing}, or scores.share=0"
+        )
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:

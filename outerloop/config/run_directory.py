@@ -41,6 +41,7 @@ MAY_DIFFER = (
     "checkpoint.keep",
     "checkpoint.hf_every",
     "samples",
+    "scores",
     "corpus",
     "data.folder",
     "exchange",

@@ -69,6 +69,13 @@ class Samples(Options):
     tokens: Count
 
 
+class Scores(Options):
+    """Options of the section scores."""
+
+    share: Fraction
+    windows: Annotated[int, Field(ge=4)]
+
+
 class SharedData(Options):
     """Options of the section corpus."""
 
@@ -121,6 +128,7 @@ class Training(Options):
     eval: Evaluation
     checkpoint: Checkpoints
     samples: Samples
+    scores: Scores
     corpus: SharedData
 
 

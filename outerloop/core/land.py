@@ -1,6 +1,7 @@
 """Apply a verified round to a replica: update the residual, the slow and fast weights, and the parts that adapt.
 
 compare    compare the slow weights of the peers that sent messages; a replica in the minority applies nothing
+inspect    let observers read the messages and the slow weights to which they apply
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
 observe    adapt schedule, codec and screen, identically on all replicas; adapt the compressor to the cost of the round
 publish    offer the new shared state to the exchange, which may send it to other peers, and report unusable messages
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
+from outerloop import wire
 from outerloop.core.eager import EagerUpdates
 from outerloop.core.launch import RoundLauncher
 from outerloop.core.pipeline import AggregatedRound
@@ -23,6 +26,9 @@ from outerloop.exchange_protocols import landed_commit, report_contributors, rep
 from outerloop.protocols import CostAware
 from outerloop.types import Round
 
+Observer = Callable[[Round, Sequence[wire.Message]], None]
+"""Called with a verified round and its usable messages, sorted by peer name, before the slow weights change."""
+
 
 class RoundLander:
     """Applies verified rounds to one replica.
@@ -32,7 +38,9 @@ class RoundLander:
         cost_aware: the compressor if it adapts to the cost of rounds, else None.
         eager: applies eager updates, or None if the loop does not use them.
 
-    The attribute `last_landed` is the last round that landed in this process, or None before the first one.
+    Attributes:
+        last_landed: the last round that landed in this process, or None before the first one.
+        observers: called before each landing. They must leave all weights as they are.
     """
 
     def __init__(
@@ -49,6 +57,7 @@ class RoundLander:
         self.replica, self.pipeline, self.exchange = launcher.replica, launcher.pipeline, launcher.exchange
         self.meter, self.cost_aware, self.eager = meter, cost_aware, eager
         self.last_landed: Round | None = None
+        self.observers: list[Observer] = []
 
     @torch.no_grad()
     def apply(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> RoundReport:
@@ -60,11 +69,12 @@ class RoundLander:
         diverged = self.verifier.diverged(messages, own_hash, flight.round)
         undecided = self.verifier.undecided(messages, own_hash, flight.round)
         included = self.is_included(flight, received, verified)
+        observing_s = self.notify_observers(flight.round, messages)
         squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)
         adapted = self.observe(flight, verified)
         self.publish(flight, verified)
         self.last_landed = flight.round
-        land_s = time.perf_counter() - received.at_s
+        land_s = time.perf_counter() - received.at_s - observing_s
         return flight.report(
             self.slow_hash,
             wait_s=received.wait_s,
@@ -77,6 +87,13 @@ class RoundLander:
             mean_norm=math.sqrt(squares),
             notes=tuple(filter(None, [undecided, adapted, self.observe_cost(flight, land_s)])),
         )
+
+    def notify_observers(self, round: Round, messages: Sequence[wire.Message]) -> float:
+        """Call all observers. Return the seconds that they took, which are not part of the cost of a landing."""
+        began_s = time.perf_counter()
+        for observe in self.observers:
+            observe(round, messages)
+        return time.perf_counter() - began_s
 
     def is_included(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> bool:
         """Return whether the round includes the message of this launch, not one that was sent before a restart."""

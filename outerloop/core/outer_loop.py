@@ -13,6 +13,7 @@ from outerloop.core import compatibility
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
+from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
 from outerloop.exchange_protocols import decided, meeting
 from outerloop.protocols import (
@@ -240,6 +241,10 @@ class OuterLoop:
                 " remove() on the object that attach returned"
             )
         return self.loop.after_inner_step(samples)
+
+    def observe_landings(self, observer: Observer) -> None:
+        """Call `observer` with each verified round and its messages, before the slow weights change."""
+        self.loop.lander.observers.append(observer)
 
     def find_others(self) -> None:
         """Load the other peers' state if this peer joins late and can no longer land the rounds that it missed.

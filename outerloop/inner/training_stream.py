@@ -51,6 +51,14 @@ def make_stream(
     return RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream
 
 
+def peer_of_windows(peer: str, *, has_chain: bool) -> str:
+    """Return the peer with this name, as `assigned_windows` expects it.
+
+    has_chain: whether the exchange has a chain of commits. If not, the name must be the worker's rank.
+    """
+    return id_of(peer) if has_chain else f"{int(peer)}"
+
+
 def chain_hashes(exchange: Exchange) -> tuple[Callable[[], bytes], Callable[[], bytes]]:
     """Return the arguments `landed` and `first` of AssignedStream, for an exchange with a chain of commits."""
     return lambda: landed_commit(exchange), lambda: first_commit(exchange)

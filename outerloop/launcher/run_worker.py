@@ -32,6 +32,7 @@ from outerloop.launcher import cpu_share
 from outerloop.protocols import Exchange
 from outerloop.replica.island import run_inline
 from outerloop.replica.sharding import is_sharded
+from outerloop.scores.build import make_scorer
 from outerloop.state import checkpoint
 
 
@@ -85,6 +86,9 @@ def run_worker(
         sampler=make_sampler(config, corpus) if index == 0 else None,
         export=partial(export_while_training, config, corpus, outer, run_dir),
     )
+    if config.scores.share:
+        batch = sequences_per_pass(config, layout.ranks.size)
+        outer.observe_landings(make_scorer(config, corpus, trainer, batch=batch, emit=worker.emit))
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}

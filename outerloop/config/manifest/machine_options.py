@@ -45,6 +45,7 @@ MACHINE = (
     "eval",
     "checkpoint",
     "samples",
+    "scores",
     "corpus",
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer", "folder")),
     *(

@@ -1,0 +1,54 @@
+"""Build the scorer of a worker from the options `scores`."""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+from typing import Any
+
+from omegaconf import DictConfig
+
+from outerloop.exchange_protocols import replicated
+from outerloop.inner.data.assigned_stream import training_text
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.trainer import Trainer
+from outerloop.inner.training_stream import chain_hashes, peer_of_windows, round_hashes
+from outerloop.scores.measurement import Measurement
+from outerloop.scores.scorer import Emit, PayloadScorer
+
+
+def make_scorer(
+    config: DictConfig,
+    corpus: Corpus,
+    trainer: Trainer[Any],
+    *,
+    batch: int,
+    emit: Emit,
+    random: Random | None = None,
+) -> PayloadScorer:
+    """Return the scorer of one worker, to be passed to OuterLoop.observe_landings.
+
+    Args:
+        batch: number of windows per forward pass.
+        emit: emit(event, **fields) emits an event of the worker.
+        random: source of the scorer's choices; None: the operating system's, which no other peer can predict.
+    """
+    outer, random = trainer.outer, random or SystemRandom()
+    has_chain = replicated(outer.exchange) is not None
+    landed, first = chain_hashes(outer.exchange) if has_chain else round_hashes(outer, config.seed)
+    measurement = Measurement(
+        trainer,
+        training_text(corpus, seq_len=config.inner.seq_len),
+        identify=lambda peer: peer_of_windows(peer, has_chain=has_chain),
+        windows=config.scores.windows,
+        seq_len=config.inner.seq_len,
+        batch=batch,
+        random=random,
+    )
+    return PayloadScorer(
+        outer,
+        measurement,
+        commit=lambda: landed() or first(),
+        share=config.scores.share,
+        random=random,
+        emit=emit,
+    )

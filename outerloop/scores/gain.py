@@ -1,0 +1,55 @@
+"""Estimate how much more one payload lowers the loss of its sender's assigned windows than that of other windows.
+
+    y_w = L(φ; w) − L(φ − x̂; w)       effect of the payload x̂ on window w
+    z_w = L(φ; w) − L(φ − x̄; w)       effect of a reference on the same window: x̄, the mean of the round's payloads
+    b   = Σ_g Σ_w (z_w − z̄_g)(y_w − ȳ_g) / Σ_g Σ_w (z_w − z̄_g)²        slope within the groups g = A, R
+    gain = (ȳ_A − ȳ_R) − b (z̄_A − z̄_R)
+    s²   = Σ_g Σ_w (y_w − ȳ_g − b (z_w − z̄_g))² / (n_A + n_R − 3)
+    error² = s² (1 / n_A + 1 / n_R + (z̄_A − z̄_R)² / Σ_g Σ_w (z_w − z̄_g)²)
+
+A: windows assigned to the sender, R: random windows of the same text; φ: slow weights before the round.
+
+A payload that owes nothing to A improves A and R alike, so its expected gain is 0. Windows differ far more in how
+easily they improve than payloads do, so the plain difference ȳ_A − ȳ_R needs several times as many windows. The
+reference removes most of this variance (analysis of covariance), and the slope b makes payloads of any size and sign
+comparable.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+FEWEST = 4
+"""Minimum number of windows in each group."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """An estimated gain and its standard error, both in nats per token."""
+
+    value: float
+    error: float
+
+
+def estimate_gain(assigned_y: Tensor, assigned_z: Tensor, other_y: Tensor, other_z: Tensor) -> Gain | None:
+    """Return the gain of one payload, or None if the effects do not determine it (too few, not finite, or constant).
+
+    Args:
+        assigned_y, assigned_z: y and z of the windows in A, (n_A,).
+        other_y, other_z: y and z of the windows in R, (n_R,).
+    """
+    y_A, z_A, y_R, z_R = (x.double() for x in (assigned_y, assigned_z, other_y, other_z))
+    if min(len(y_A), len(y_R)) < FEWEST:
+        return None
+    centred = [(y - y.mean(), z - z.mean()) for y, z in ((y_A, z_A), (y_R, z_R))]
+    zz = sum(float(z.square().sum()) for _, z in centred)
+    slope = sum(float((y * z).sum()) for y, z in centred) / zz if zz > 0 else 0.0
+    apart = float(z_A.mean() - z_R.mean())
+    squares = sum(float((y - slope * z).square().sum()) for y, z in centred)
+    variance = squares / (len(y_A) + len(y_R) - 3)
+    error = math.sqrt(variance * (1 / len(y_A) + 1 / len(y_R) + (apart**2 / zz if zz > 0 else 0.0)))
+    value = float(y_A.mean() - y_R.mean()) - slope * apart
+    return Gain(value, error) if math.isfinite(value) and 0 < error < math.inf else None

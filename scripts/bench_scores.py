@@ -1,0 +1,190 @@
+"""Train with free riders and copycats among 8 workers, and record in which round the scores of one worker name them.
+
+    .venv/bin/python scripts/bench_scores.py --out FOLDER [--groups free_riders,copycats] [--seeds 0,1] [--windows 64]
+        [--share 1.0] [--jobs 1] [option=value ...]
+
+Workers are threads of one process. Worker 0 is honest and scores payloads; the last workers lie from round 3 on. One
+run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped, so the same command continues an
+interrupted benchmark. At the end, the command prints for each liar how many runs named it, and after how many rounds
+of lying, and how many honest peers were named. A run takes about 30 s on one core.
+
+free_riders    replay   its own payload of round 3, again in every round
+               stale    in every round the payload that worker 0 sent 3 to 5 rounds ago, which the comparison with
+                        the payloads of the last two rounds misses
+               noise    Gaussian noise of the norm of an honest payload
+copycats       copy     the payload that worker 0 sends in the same round
+               flip     the same with flipped signs
+
+The model is `tiny` with one layer and windows of 32 bytes; a round is 15 inner steps of 4 windows, so a peer is
+assigned 60 windows per round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from attacked_run import FROM, Case, HostileHub, Run
+from bench_recipes import numbers
+from payload_attacks import ATTACKS, DELAY, Scene
+from torch import Tensor
+
+from outerloop.exchange.inprocess import name_of
+from outerloop.scores.build import make_scorer
+from outerloop.state.checkpoint import write_atomically
+
+WORKERS, LYING = 8, 10
+"""Number of workers, and number of rounds in which liars lie."""
+SIZE = ("model=tiny", "model.layers=1", "inner.seq_len=32", "inner.batch=4", "assignment=by_round", "clip=auto")
+LIES: dict[str, Callable[[Scene], Tensor]] = {
+    "stale": lambda scene: scene.ago(scene.honest[0], DELAY),
+    "noise": ATTACKS["noise"],
+    "copy": lambda scene: scene.ago(scene.honest[0], 0),
+    "flip": ATTACKS["copycat"],
+}
+GROUPS = {"free_riders": ("replay", "stale", "noise"), "copycats": ("copy", "flip")}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of all runs of one command."""
+
+    windows: int
+    share: float
+    options: tuple[str, ...]
+
+
+class MixedHub(HostileHub):
+    """The hub of a run in which every liar lies in its own way. The first liar has the first lie."""
+
+    def __init__(self, case: Case, lies: Sequence[str]) -> None:
+        super().__init__(case)
+        self.lies = dict(zip(self.liars, lies, strict=True))
+        self.replayed: dict[int, Tensor] = {}
+
+    def lie(self, liar: int) -> bytes:
+        """Return the message that a liar sends."""
+        now, lie = self.recent[-1], self.lies[liar]
+        if lie == "replay":
+            values = self.replayed.setdefault(liar, now.values(liar))
+        else:
+            values = LIES[lie](Scene(liar, self.honest, self.recent, self.case.seed))
+        return now.packed(liar, values)
+
+
+class ScoredRun(Run):
+    """A run in which worker 0 scores the payloads of all workers."""
+
+    def __init__(self, group: str, seed: int, settings: Settings) -> None:
+        lies = GROUPS[group]
+        case = Case("sparseloco", "plain", group, len(lies), WORKERS, FROM + LYING, seed)
+        scores = (f"scores.share={settings.share}", f"scores.windows={settings.windows}")
+        super().__init__(case, [*SIZE, *scores, *settings.options])
+        self.hub: MixedHub = MixedHub(case, lies)
+        self.events: list[dict[str, Any]] = []
+
+    def train(self, rank: int, trainer: Any) -> None:
+        """Attach the scores to worker 0, then take all inner steps."""
+        if rank == 0:
+            choices = random.Random(self.case.seed)
+            scorer = make_scorer(self.settings, self.corpus, trainer, batch=64, emit=self.emit, random=choices)
+            trainer.outer.observe_landings(scorer)
+        super().train(rank, trainer)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Store an event."""
+        self.events.append({"event": event, **fields})
+
+    def record(self) -> dict[str, Any]:
+        """Train, and return the record of the run."""
+        record = super().record()
+        accused = {event["peer"]: event for event in self.events if event["event"] == "accusation"}
+        liars = {name_of(rank): lie for rank, lie in self.hub.lies.items()}
+        scores = [event for event in self.events if event["event"] == "score"]
+        return record | {
+            "named": {lie: found(accused.get(peer)) for peer, lie in liars.items()},
+            "honest": WORKERS - len(liars),
+            "honest_named": {peer: found(event) for peer, event in accused.items() if peer not in liars},
+            "lowest_honest_evidence": min(
+                (event["evidence"] for event in scores if event["peer"] not in liars), default=0
+            ),
+            "scores": [
+                [
+                    event["round"],
+                    event["peer"],
+                    *(float(f"{event[key]:.3g}") for key in ("gain", "gain_error", "other")),
+                ]
+                for event in scores
+            ],
+        }
+
+
+def found(accusation: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the number of rounds of lying until an accusation, and its reason; None without an accusation."""
+    return accusation and {"rounds": accusation["round"] - FROM, "why": accusation["why"]}
+
+
+def run_case(group: str, seed: int, settings: Settings, file: Path) -> str:
+    """Run one case, write its record, and return a line for the terminal."""
+    torch.set_num_threads(1)
+    record = ScoredRun(group, seed, settings).record()
+    write_atomically(file, (json.dumps(record) + "\n").encode())
+    named = {lie: event and event["rounds"] for lie, event in record["named"].items()}
+    return f"{file.name}  {named}  honest named {len(record['honest_named'])}  {record['wall_s']} s  {record['error']}"
+
+
+def summary(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each kind of liar, and one for the honest peers."""
+    lines = []
+    for lie in [lie for group in GROUPS.values() for lie in group]:
+        outcomes = [record["named"][lie] for record in records if lie in record["named"]]
+        rounds = [outcome["rounds"] for outcome in outcomes if outcome]
+        delay = f"after {statistics.median(rounds)} rounds (median), at most {max(rounds)}" if rounds else ""
+        lines.append(f"{lie:8} named in {len(rounds)} of {len(outcomes)} runs {delay}")
+    named, honest = (
+        sum(numbers) for numbers in zip(*((len(r["honest_named"]), r["honest"]) for r in records), strict=True)
+    )
+    return [*lines, f"honest   named in {named} of {honest} peer-runs"]
+
+
+def words(text: str) -> list[str]:
+    """Parse "a,b" as ["a", "b"]. Raises argparse.ArgumentTypeError if a group is unknown."""
+    found = text.split(",")
+    if unknown := [word for word in found if word not in GROUPS]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(GROUPS)}")
+    return found
+
+
+def main() -> None:
+    """Run every case that has no record yet, and print the summary of all records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the records")
+    parser.add_argument("--groups", type=words, default=list(GROUPS), help=", ".join(GROUPS))
+    parser.add_argument("--seeds", type=numbers, default=[0], help="seeds of weights, batches and scores; default: 0")
+    parser.add_argument("--windows", type=int, default=64, help="assigned windows per score; default: 64")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the payloads that are scored; default: 1")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core; default: 1")
+    parser.add_argument("options", nargs="*", help="options of outerloop train, for all runs")
+    args = parser.parse_intermixed_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    settings = Settings(args.windows, args.share, tuple(args.options))
+    files = {(group, seed): args.out / f"{group}-{seed}.json" for seed in args.seeds for group in args.groups}
+    todo = [(*case, settings, file) for case, file in files.items() if not file.exists()]
+    print(f"{len(files) - len(todo)} of {len(files)} runs have a record", flush=True)
+    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for number, done in enumerate(as_completed([pool.submit(run_case, *case) for case in todo]), start=1):
+            print(f"{number} of {len(todo)}  {done.result()}", flush=True)
+    print("\n".join(summary([json.loads(file.read_text()) for file in files.values()])))
+
+
+if __name__ == "__main__":
+    main()

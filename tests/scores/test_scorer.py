@@ -1,0 +1,151 @@
+"""A peer's scores: which payloads are accused, and that a run with scores is the same run."""
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from outerloop.commands import main
+from outerloop.config import load, part_checks
+from outerloop.inner.data.assigned_stream import training_text
+from outerloop.inner.data.assignment import assigned_windows
+from outerloop.inner.models import next_token_loss
+from outerloop.scores.build import make_scorer
+from outerloop.scores.losses import window_losses
+from outerloop.types import Round, UserError
+from tests.support.scored_messages import message_of
+from tests.support.small_trainer import README, SMALL, trainer_of
+
+OPTIONS = ["recipe=sparseloco", "assignment=by_round", "scores.share=1", "scores.windows=16", "inner.batch=4"]
+
+
+def noise(outer, seed):
+    draw = torch.Generator().manual_seed(seed)
+    return {name: 1e-3 * torch.randn(x.shape, generator=draw) for name, x in outer.slow.items()}
+
+
+@pytest.fixture
+def scored():
+    """The trainer of peer 000, its scorer, and the events that the scorer has emitted."""
+    trainer, events = trainer_of(*OPTIONS), []
+    config = load.load([*SMALL, *OPTIONS])
+    corpus = part_checks.make(config.data)
+
+    def emit(event, **fields):
+        events.append({"event": event, **fields})
+
+    return trainer, make_scorer(config, corpus, trainer, batch=8, emit=emit, random=Random(0)), events
+
+
+def accusations(events):
+    return {event["peer"]: event["why"] for event in events if event["event"] == "accusation"}
+
+
+def test_a_repeated_payload_of_an_earlier_round_is_accused_at_once(scored):
+    trainer, scorer, events = scored
+    outer = trainer.outer
+    own, one, other = (noise(outer, seed) for seed in range(3))
+    scorer(Round(0), [message_of(outer, name, x) for name, x in (("000", own), ("001", one), ("002", other))])
+    assert accusations(events) == {}
+    flipped = {name: -x for name, x in one.items()}
+    later = [("000", own), ("001", noise(outer, 3)), ("002", flipped), ("003", noise(outer, 4))]
+    scorer(Round(1), [message_of(outer, name, x, number=1) for name, x in later])
+    assert accusations(events) == {"002": "repeats 100% of the payload of 001 of round 1"}  # never this peer itself
+    scorer(Round(2), [message_of(outer, "001", later[1][1], number=2)])
+    assert accusations(events)["001"] == "repeats 100% of its own payload of round 2"
+    assert [event["text"] for event in events if event["event"] == "status"] == [
+        f"{peer} is accused: it {why}" for peer, why in accusations(events).items()
+    ]
+
+
+def test_a_copy_in_the_same_round_is_not_accused_for_that_alone(scored):
+    trainer, scorer, events = scored
+    same = noise(trainer.outer, 0)
+    scorer(Round(0), [message_of(trainer.outer, name, same) for name in ("000", "001", "002")])
+    assert accusations(events) == {}
+
+
+def trained_on(trainer, windows, *, steps):
+    """Return φ − θ after some steps of gradient descent on these windows."""
+    slow = {name: x.clone() for name, x in trainer.outer.slow.items()}
+    for _ in range(steps):
+        trainer.model.zero_grad()
+        next_token_loss(trainer.model, windows).backward()
+        with torch.no_grad():
+            for p in trainer.model.parameters():
+                p -= 0.1 * p.grad
+    delta = {name: slow[name] - p.detach().clone() for name, p in trainer.outer.island.params.items()}
+    trainer.outer.island.write(slow, merge_local=0.0)
+    return delta
+
+
+def test_only_who_trains_on_its_own_windows_gains(scored):
+    trainer, scorer, events = scored
+    outer, tokens = trainer.outer, training_text(part_checks.make(load.load(SMALL).data), seq_len=16)
+    windows = {
+        peer: assigned_windows(tokens, commit=scorer.commit(), peer=str(int(peer)), numbers=range(16), seq_len=16)
+        for peer in ("000", "001", "002", "003")
+    }
+    deltas = {peer: trained_on(trainer, own, steps=100) for peer, own in windows.items()}
+    deltas["004"] = deltas["001"]  # it did not train on its own windows
+    scorer(Round(0), [message_of(outer, peer, x, samples=16) for peer, x in deltas.items()])
+    scores = {event["peer"]: event for event in events if event["event"] == "score"}
+    assert scores.keys() == deltas.keys()
+    assert all(scores[peer]["gain"] > 3 * scores[peer]["gain_error"] for peer in windows)
+    assert abs(scores["004"]["gain"]) < 3 * scores["004"]["gain_error"]
+    assert scores["004"]["evidence"] < 0 < min(scores[peer]["evidence"] for peer in windows)
+
+
+def test_losses_are_those_of_the_training_loop_and_leave_the_model_as_it_is():
+    trainer = trainer_of()
+    tokens = training_text(part_checks.make(load.load(SMALL).data), seq_len=16)
+    windows = assigned_windows(tokens, commit=bytes(32), peer="0", numbers=range(5), seq_len=16)
+    weights = {name: 2 * x for name, x in trainer.outer.slow.items()}
+    before, state = {name: x.clone() for name, x in trainer.model.state_dict().items()}, torch.get_rng_state()
+    losses = window_losses(trainer, weights, windows, batch=2)
+    assert losses.shape == (5,) and trainer.model.training
+    assert trainer.evaluate(windows, weights, batch=2) == pytest.approx(float(losses.sum()) * 16, rel=1e-5)
+    assert all(torch.equal(x, before[name]) for name, x in trainer.model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def run(monkeypatch, run_dir, *options):
+    size = ["workers=4", "rounds=3", "schedule.sync_every=4", "eval.sequences=8", "threads=1", *options]
+    monkeypatch.setattr(
+        sys, "argv", ["outerloop", "train", *SMALL[:1], *SMALL[2:], *OPTIONS, *size, f"run_dir={run_dir}"]
+    )
+    assert main.main() == 0
+    rows = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((Path(run_dir) / "summary.json").read_text()), rows
+
+
+def test_a_run_with_scores_ends_with_the_same_weights(tmp_path, monkeypatch):
+    plain, rows = run(monkeypatch, tmp_path / "plain", "scores.share=0")
+    assert not [row for row in rows if row["event"] in ("score", "accusation")]
+    scored, rows = run(monkeypatch, tmp_path / "scored")
+    assert scored["slow_hash"] == plain["slow_hash"] and scored["val_loss"] == plain["val_loss"]
+    scores = [row for row in rows if row["event"] == "score"]
+    assert len(scores) == 4 * 4 * 3  # every worker scores the four payloads of each of the three rounds
+    assert {row["peer"] for row in scores} == {"000", "001", "002", "003"}
+    assert not [row for row in rows if row["event"] == "accusation"]
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        (["assignment=by_worker"], "assignment=by_round"),
+        (["schedule.delay=1"], "schedule.delay=0"),
+        (["recipe=streaming_diloco", "schedule.delay=0"], "schedule=every_h"),
+        (["recipe=ddp"], "a recipe that sends pseudo-gradients, such as recipe=sparseloco"),
+        (["exchange=inprocess_gossip", "recipe=noloco"], "exchange=swarm_gather or exchange=inprocess"),
+    ],
+)
+def test_configurations_whose_payloads_cannot_be_scored(options, needed):
+    config = [f"data.files=[{README}]", "data=text", "exchange=inprocess", *OPTIONS, *options]
+    with pytest.raises(UserError, match=f"scores.share=1 needs {needed}, because") as error:
+        part_checks.check_parts(load.load(config))
+    assert str(error.value).endswith(f"set {needed}, or scores.share=0")
+    part_checks.check_parts(load.load([*config, "scores.share=0"]))
