@@ -1,4 +1,4 @@
-"""Define the errors, and the small value types that the components of protocols.py pass to each other.
+"""Define the errors, and the small value types that the parts of a run (protocols/) pass to each other.
 
 Letters for shapes in all files: N values in a tensor, C chunks, L values per chunk, K kept values per chunk, P peers.
 """

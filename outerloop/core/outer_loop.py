@@ -43,7 +43,7 @@ class OuterLoop:
 
     Args:
         model: the model, updated in place; its trainable parameters are the fast weights.
-        method, compress, feedback, aggregate, exchange, schedule: the parts, one for each axis (protocols.py).
+        method, compress, feedback, aggregate, exchange, schedule: the parts, one for each axis (protocols/).
         merge_local: weight, 0 .. 1, of the LOCAL value when a landed fragment is written to the model; "carry" writes
             the landed value plus the progress of the inner steps since the launch.
         buffers: "local", or "averaged" to replace BatchNorm statistics with their mean over peers when a round lands.

@@ -9,6 +9,8 @@ not counted. Evaluations and checkpoints are in none of the three categories.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from outerloop.core.round import SPENT, RoundReport
@@ -75,3 +77,9 @@ class RunTotals:
         """Continue from the totals that `counters` returned before the run was resumed."""
         self.earlier |= counters
         self.totals = dict(self.earlier)
+
+
+def sum_over_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
+    """Return a round's report with payload bytes and norms combined over all lanes (ranks) of an island."""
+    payload_bytes, delta, mean = ranks.all_reduce([report.payload_bytes, report.delta_norm**2, report.mean_norm**2])
+    return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))

@@ -5,9 +5,7 @@ All ranks of an island run this code together; only the first rank emits events.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -21,14 +19,13 @@ from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import landed_commit, late_joiner, public_names
 from outerloop.inner.events import Event, round_fields, status_lines
-from outerloop.inner.run_totals import RunTotals
+from outerloop.inner.run_totals import RunTotals, sum_over_lanes
 from outerloop.inner.stop_point import StopPoint
 from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.inner.worker_checkpoint import keep_payload, load, save
 from outerloop.inner.worker_settings import WorkerSettings, is_due
 from outerloop.protocols import Exchange
-from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Stopped, Tensors
 
 
@@ -314,9 +311,3 @@ class Worker:
         """Emit one event if this rank is the leader of its island; other ranks emit nothing."""
         if self.ranks.is_leader:
             self.emit_event({"event": event, "worker": self.settings.index, "step": self.step, **fields})
-
-
-def sum_over_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
-    """Return a round's report with payload bytes and norms combined over all lanes (ranks) of an island."""
-    payload_bytes, delta, mean = ranks.all_reduce([report.payload_bytes, report.delta_norm**2, report.mean_norm**2])
-    return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))

@@ -1,0 +1,31 @@
+"""The protocols of the axes: compress, feedback, method, aggregate, schedule, exchange.
+
+An implementation needs only the methods and attributes of its protocol. It needs no import and no base class.
+
+Any part may also have an attribute `requires`, a sequence of `Requirement`: properties that other parts must have. They
+are checked when an outer loop is constructed (core/compatibility).
+"""
+
+from __future__ import annotations
+
+from outerloop.protocols.aggregate import Aggregate
+from outerloop.protocols.compress import Announcing, Compressor, CostAware, Stateful, Transforming
+from outerloop.protocols.exchange import Exchange, Pending
+from outerloop.protocols.feedback import Feedback
+from outerloop.protocols.method import OuterMethod
+from outerloop.protocols.schedule import AdaptiveSchedule, Schedule
+
+__all__ = [
+    "AdaptiveSchedule",
+    "Aggregate",
+    "Announcing",
+    "Compressor",
+    "CostAware",
+    "Exchange",
+    "Feedback",
+    "OuterMethod",
+    "Pending",
+    "Schedule",
+    "Stateful",
+    "Transforming",
+]
