@@ -46,7 +46,7 @@ RECOUNT_S = 10.0
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each peer has contributed to a run, as one peer states it.
+    """The contributions of all peers to a run, as one peer states them.
 
     round: the last round that is counted, counted from 1.
     rows: one row for each contributor (contributor_rows.py).

@@ -27,7 +27,7 @@ def tables(comparison: Comparison) -> Iterator[Table]:
 
 
 def short_id(peer: str) -> str:
-    """Return the end of a peer id, which tells peers apart."""
+    """Return the end of a peer id, which is different for each peer."""
     return (f"…{peer[-SHORT:]}" if len(peer) > SHORT else peer) or OTHERS
 
 

@@ -108,6 +108,9 @@ class Named(Decided):
     def publish_contributors(self, round, contributors):
         self.published.append((round, contributors))
 
+    def public_names(self):
+        return {}
+
 
 def contribution(peer, number, samples, to=None):
     """A peer's own message for a round after some steps, with a claim of so many samples.

@@ -62,7 +62,7 @@ Statements = Iterable[tuple[str, bytes]]
 
 @dataclass(frozen=True)
 class Totals:
-    """What each peer has contributed up to and including round `round`. `statements`: peer id -> signed public name.
+    """The contributions of all peers up to and including round `round`. `statements`: peer id -> signed public name.
 
     The statements are those that the answering peer sent, and are not verified.
     """
