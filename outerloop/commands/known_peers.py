@@ -6,10 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import DictConfig
+
+from outerloop.config.build import initial_peers
+from outerloop.config.option_mapping import to_overrides
+from outerloop.config.run_directory import identity_file
 from outerloop.swarm.membership.known_addresses import addresses_file, read_addresses
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import OPEN_S
+
+
+def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides, with exchange.initial_peers set to the remembered peers of the run that answer.
+
+    The overrides are unchanged if initial peers are set, if the exchange has none, or if no remembered peer answers.
+    """
+    if "initial_peers" not in config.exchange or initial_peers(config):
+        return list(overrides)
+    peers = answering_peers(identity_file(Path(config.run_dir), 0))
+    return [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
 
 
 def answering_peers(identity: Path, *, named: Sequence[str] = ()) -> list[str]:

@@ -58,6 +58,10 @@ def train(overrides: list[str]) -> int:
     from outerloop.launcher.train import train as train_here
 
     signal.signal(signal.SIGTERM, raise_terminated)
+    if settings.exchange.get("initial_peers") is not None:
+        from outerloop.commands.known_peers import with_known_peers
+
+        settings = load.load(with_known_peers(settings, overrides))
     train_here(settings, overrides=overrides)
     return 0
 

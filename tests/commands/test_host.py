@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outerloop.commands import host
+from outerloop.commands import host, known_peers, main, train
 from outerloop.commands.host.settings import host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine, join_command, qr_code
 from outerloop.config import load
@@ -80,7 +80,7 @@ class Flow:
         self.trained: list[Any] = []
         self.looked_at: list[Path] = []
         monkeypatch.setattr(host, "train", self.train)
-        monkeypatch.setattr(host, "answering_peers", lambda key: self.looked_at.append(key) or remembered)
+        monkeypatch.setattr(known_peers, "answering_peers", lambda key: self.looked_at.append(key) or remembered)
         monkeypatch.setattr(host.signal, "signal", lambda *_: None)
 
     def train(self, config: Any, *, overrides: list[str], show_address: Any) -> None:
@@ -100,6 +100,23 @@ def test_a_host_that_restarts_joins_the_peers_that_answer(
     flow = Flow(monkeypatch, [])
     assert host.main([f"exchange.initial_peers=[{PUBLIC}]"]) == 0 and not flow.looked_at
     assert list(flow.trained[0].exchange.initial_peers) == [PUBLIC]
+
+
+def test_train_dials_the_peers_that_it_remembers_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a listed run, too; the remembered addresses are not among the options that the run directory records."""
+    trained: list[Any] = []
+    monkeypatch.setattr("outerloop.launcher.train.train", lambda config, overrides: trained.append((config, overrides)))
+    monkeypatch.setattr(train.signal, "signal", lambda *_: None)
+    looked_at: list[Path] = []
+    monkeypatch.setattr(known_peers, "answering_peers", lambda key: looked_at.append(key) or [LAN])
+    listed = ["exchange=swarm_gather", f"exchange.allow=[{ID}]", f"run_dir={tmp_path}"]
+    assert train.train(listed) == 0
+    config, overrides = trained.pop()
+    assert list(config.exchange.initial_peers) == [LAN] and not any("initial_peers" in text for text in overrides)
+    assert looked_at == [tmp_path / "workers/0/identity.key"]
+    assert train.train([*listed, f"exchange.initial_peers=[{PUBLIC}]"]) == 0
+    assert train.train(["exchange=inprocess", f"run_dir={tmp_path}"]) == 0
+    assert list(trained[0][0].exchange.initial_peers) == [PUBLIC] and len(looked_at) == 1
 
 
 def test_the_join_line_has_the_address_that_most_machines_reach() -> None:

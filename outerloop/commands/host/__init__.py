@@ -5,16 +5,13 @@ from __future__ import annotations
 import getpass
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, add_public_name, check_listen_address, public_name_overrides
 from outerloop.commands.host.settings import check_name, host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine
-from outerloop.commands.known_peers import answering_peers
-from outerloop.config import build, load
-from outerloop.config.option_mapping import to_overrides
-from outerloop.config.run_directory import identity_file
+from outerloop.commands.known_peers import with_known_peers
+from outerloop.config import load
 from outerloop.launcher.train import train
 from outerloop.types import raise_terminated
 
@@ -77,8 +74,5 @@ def main(arguments: Sequence[str]) -> int:
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
         return 0
     signal.signal(signal.SIGTERM, raise_terminated)
-    if not build.initial_peers(config):
-        peers = answering_peers(identity_file(Path(config.run_dir), 0))
-        overrides = [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
-    train(load.load(overrides), overrides=overrides, show_address=join_line.show)
+    train(load.load(with_known_peers(config, overrides)), overrides=overrides, show_address=join_line.show)
     return 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
 from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
-from outerloop.swarm.consensus.statements import Statement, accept, ask, prepare, promise, wish
+from outerloop.swarm.consensus.statements import Statement, accept, ask, prepare, promise, resign, wish
 from outerloop.swarm.consensus.statements import commit as vote2
 from outerloop.swarm.transfer.signed_payload import sign_payload
 from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
@@ -40,10 +40,19 @@ LIES = [
     (vote2(3, HEAD, 1, X), vote2(3, HEAD, 1, Y), "voted to commit two commits in round 3, view 1"),
     (vote2(3, HEAD, 1, X), prepare(3, HEAD, 2, Y, -1), "was locked on a commit of view 1"),
     (vote2(3, HEAD, 1, X), prepare(3, HEAD, 4, X, 0), "was locked on a commit of view 1"),
+    (resign(3, HEAD), accept(3, HEAD, 1, X), "resigned in round 3, and voted or promised in view 1"),
+    (resign(3, HEAD), promise(3, HEAD, 2, None), "resigned in round 3, and voted or promised in view 2"),
+    (resign(3, HEAD), prepare(3, HEAD, 0, X, -1), "resigned in round 3, and voted or promised in view 0"),
+    (resign(3, HEAD), vote2(3, HEAD, 1, X), "resigned in round 3, and voted or promised in view 1"),
     ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for round 3"),
     ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for round 3"),
 ]
 TRUTHS = [
+    (resign(3, HEAD), resign(3, HEAD)),
+    (resign(3, HEAD), resign(4, HEAD)),
+    (resign(3, HEAD), accept(3, Y, 1, X)),
+    (resign(3, HEAD), accept(5, HEAD, 1, X)),
+    (resign(3, HEAD), (PAYLOAD, 3, X)),
     (accept(3, HEAD, 1, X), accept(3, HEAD, 1, X)),
     (accept(3, HEAD, 1, X), accept(3, HEAD, 2, Y)),
     (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 2, Y, 0)),

@@ -76,6 +76,8 @@ SAID: dict[str, tuple[str, str, tuple[Any, ...], bool]] = {
     "a later accept": ("accept", RUN, ("b", 0, HEAD, 2, b"x"), True),
     "its last promise": ("promise", RUN, ("b", 0, HEAD, 2, -1, b""), False),
     "a later promise": ("promise", RUN, ("b", 0, HEAD, 3, -1, b""), True),
+    "a resignation": ("resign", RUN, ("b", 0, HEAD), True),
+    "a resignation of a round that is over": ("resign", RUN, ("b", -2, HEAD), False),
     "a later round": ("accept", RUN, ("b", 1, b"h", 0, b"x"), True),
     "a promise of a later round": ("promise", RUN, ("b", 9, b"h", 1, -1, b""), True),
     "after another head": ("accept", RUN, ("b", 0, b"h", 5, b"x"), False),

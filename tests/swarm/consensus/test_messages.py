@@ -1,6 +1,7 @@
 """Messages, commits and memory as bytes: nothing is lost, and nothing else than a message is taken for one."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -14,12 +15,14 @@ from outerloop.swarm.consensus.messages import (
     Message,
     Promise,
     Propose,
+    Resigned,
     ViewChange,
     ViewWishes,
     from_map,
     to_map,
 )
 from outerloop.swarm.consensus.proposer import GatherPolicy
+from outerloop.swarm.consensus.resignation import Resignation
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, MalformedMessage
@@ -28,6 +31,7 @@ from tests.support.swarm.toy_signatures import decided_by, pledge_of, proposal
 
 HEAD = bytes(range(32))
 COMMIT = Commit(3, HEAD, 1, (payload("a", 3), payload("b", 3)), ("a", "b", "c"))
+RESIGNATION = Resignation("b", 2, HEAD, bytes(64))
 MESSAGES: list[Message] = [
     ViewChange(3, HEAD, 0, bytes(64)),
     Promise(3, HEAD, 2, None, bytes(64)),
@@ -38,6 +42,8 @@ MESSAGES: list[Message] = [
     JoinRequest(3, HEAD, bytes(64)),
     ViewWishes(3, HEAD, (ViewWish("a", 2, bytes(64)), ViewWish("b", 3, bytes(64)))),
     decided_by("ac", Commit(3, HEAD, 0, COMMIT.participants, ("a", "b"), (("b", bytes(64)),))),
+    Resigned(3, HEAD, (RESIGNATION, RESIGNATION._replace(number=3))),
+    replace(decided_by("ac", COMMIT, view=2), resignations=(RESIGNATION,)),
 ]
 
 
@@ -116,6 +122,14 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(MESSAGES[0], "head", value=HEAD[1:]), "a head must be a sha256"),
     (bent(MESSAGES[0], "head", value="x" * 32), "a head must be a sha256"),
     (bent(MESSAGES[4], "digest", value=b""), "an accepted commit must be a sha256"),
+    (
+        bent(MESSAGES[9], "resignations", value=[["b", 2, HEAD]]),
+        r"a resignation must be \[peer, round, head, signature\]",
+    ),
+    (bent(MESSAGES[9], "resignations", 0, 1, value=3), "resignations must be sorted by peer and round, each once"),
+    (bent(MESSAGES[9], "resignations", 0, 1, value=-1), "the round of a resignation"),
+    (bent(MESSAGES[9], "resignations", 0, 3, value=b""), "the signature of a resignation"),
+    (bent(MESSAGES[10], "decided", "resignations", value=7), "resignations must be a list"),
     (bent(PROMISE, "accepted", value=7), "an accepted commit must be a map"),
     (bent(PROMISE, "view", value=1), "in an earlier view of the same round"),
     (bent(PROMISE, "number", value=4), "in an earlier view of the same round"),
