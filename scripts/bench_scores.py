@@ -65,7 +65,7 @@ class Settings:
 
 
 class MixedHub(HostileHub):
-    """The hub of a run in which each liar tells another lie. The first liar tells the first one."""
+    """The hub of a run whose liars differ: the i-th liar sends the payload of the i-th entry of `lies`."""
 
     def __init__(self, case: Case, lies: Sequence[str]) -> None:
         super().__init__(case)
