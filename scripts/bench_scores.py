@@ -40,6 +40,7 @@ from torch import Tensor
 
 from outerloop.exchange.inprocess import name_of
 from outerloop.scores.build import make_scorer
+from outerloop.scores.scorer import PayloadScorer
 from outerloop.state.checkpoint import write_atomically
 
 WORKERS, LYING = 8, 10
@@ -64,7 +65,7 @@ class Settings:
 
 
 class MixedHub(HostileHub):
-    """The hub of a run in which every liar lies in its own way. The first liar has the first lie."""
+    """The hub of a run whose liars differ: the i-th liar sends the payload of the i-th entry of `lies`."""
 
     def __init__(self, case: Case, lies: Sequence[str]) -> None:
         super().__init__(case)
@@ -95,10 +96,22 @@ class ScoredRun(Run):
     def train(self, rank: int, trainer: Any) -> None:
         """Attach the scores to worker 0, then take all inner steps."""
         if rank == 0:
-            choices = random.Random(self.case.seed)
-            scorer = make_scorer(self.settings, self.corpus, trainer, batch=64, emit=self.emit, random=choices)
-            trainer.outer.observe_landings(scorer)
+            trainer.outer.observe_landings(self.scorer(trainer))
         super().train(rank, trainer)
+
+    def scorer(self, trainer: Any) -> PayloadScorer:
+        """Return the scorer of worker 0, whose choices the seed determines."""
+        return make_scorer(
+            self.corpus,
+            trainer,
+            share=self.settings.scores.share,
+            windows=self.settings.scores.windows,
+            seq_len=self.settings.inner.seq_len,
+            seed=self.settings.seed,
+            batch=64,
+            emit=self.emit,
+            random=random.Random(self.case.seed),
+        )
 
     def emit(self, event: str, **fields: Any) -> None:
         """Store an event."""

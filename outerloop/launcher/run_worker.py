@@ -33,6 +33,7 @@ from outerloop.protocols import Exchange
 from outerloop.replica.island import run_inline
 from outerloop.replica.sharding import is_sharded
 from outerloop.scores.build import make_scorer
+from outerloop.scores.scorer import PayloadScorer
 from outerloop.state import checkpoint
 
 
@@ -87,8 +88,7 @@ def run_worker(
         export=partial(export_while_training, config, corpus, outer, run_dir),
     )
     if config.scores.share:
-        batch = sequences_per_pass(config, layout.ranks.size)
-        outer.observe_landings(make_scorer(config, corpus, trainer, batch=batch, emit=worker.emit))
+        outer.observe_landings(scorer_of(config, corpus, worker))
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
@@ -97,6 +97,20 @@ def run_worker(
     outer.island.run_on_followers("leave")
     export_model(config, corpus, outer, run_dir)
     worker.raise_if_diverged()
+
+
+def scorer_of(config: DictConfig, corpus: Corpus, worker: Worker) -> PayloadScorer:
+    """Return the scorer of a worker. Its forward passes are as large as those of an inner step."""
+    return make_scorer(
+        corpus,
+        worker.trainer,
+        share=config.scores.share,
+        windows=config.scores.windows,
+        seq_len=config.inner.seq_len,
+        seed=config.seed,
+        batch=sequences_per_pass(config, worker.ranks.size),
+        emit=worker.emit,
+    )
 
 
 def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from random import Random, SystemRandom
 from typing import Any
 
-from omegaconf import DictConfig
-
 from outerloop.exchange_protocols import replicated
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
@@ -17,10 +15,13 @@ from outerloop.scores.scorer import Emit, PayloadScorer
 
 
 def make_scorer(
-    config: DictConfig,
     corpus: Corpus,
     trainer: Trainer[Any],
     *,
+    share: float,
+    windows: int,
+    seq_len: int,
+    seed: int,
     batch: int,
     emit: Emit,
     random: Random | None = None,
@@ -28,19 +29,22 @@ def make_scorer(
     """Return the scorer of one worker, to be passed to OuterLoop.observe_landings.
 
     Args:
+        share, windows: the options scores.share and scores.windows.
+        seq_len: tokens per window.
+        seed: the run's seed.
         batch: number of windows per forward pass.
         emit: emit(event, **fields) emits an event of the worker.
         random: source of the scorer's choices; None: the operating system's, which no other peer can predict.
     """
     outer, random = trainer.outer, random or SystemRandom()
     has_chain = replicated(outer.exchange) is not None
-    landed, first = chain_hashes(outer.exchange) if has_chain else round_hashes(outer, config.seed)
+    landed, first = chain_hashes(outer.exchange) if has_chain else round_hashes(outer, seed)
     measurement = Measurement(
         trainer,
-        training_text(corpus, seq_len=config.inner.seq_len),
+        training_text(corpus, seq_len=seq_len),
         identify=lambda peer: peer_of_windows(peer, has_chain=has_chain),
-        windows=config.scores.windows,
-        seq_len=config.inner.seq_len,
+        windows=windows,
+        seq_len=seq_len,
         batch=batch,
         random=random,
     )
@@ -48,7 +52,7 @@ def make_scorer(
         outer,
         measurement,
         commit=lambda: landed() or first(),
-        share=config.scores.share,
+        share=share,
         random=random,
         emit=emit,
     )

@@ -9,7 +9,7 @@
 
 A: windows assigned to the sender, R: random windows of the same text; φ: slow weights before the round.
 
-A payload that owes nothing to A improves A and R alike, so its expected gain is 0. Windows differ far more in how
+A payload that owes nothing to A improves A and R equally, so its expected gain is 0. Windows differ far more in how
 easily they improve than payloads do, so the plain difference ȳ_A − ȳ_R needs several times as many windows. The
 reference removes most of this variance (analysis of covariance), and the slope b makes payloads of any size and sign
 comparable.

@@ -30,7 +30,7 @@ from outerloop.types import Round
 Emit = Callable[..., None]
 RECENT = 2
 """Number of earlier rounds with whose payloads a payload is compared."""
-GAIN_SHARE = 0.75
+GAIN_SHARE = 0.9
 """Smallest share of the others' median gain on assigned windows that counts as honest."""
 
 
@@ -106,7 +106,7 @@ class PayloadScorer:
 
     def why_idle(self, peer: str) -> str:
         """Return the reason for an accusation by the test of the gains."""
-        usual, scored = self.training.usual(peer).value, self.training.scores[peer]
+        usual, scored = self.training.usual(peer), self.training.scores[peer]
         return f"does not train on its assigned windows: {scored} scores of its payloads, usual gain {usual:.2g} nats"
 
     def accuse(self, round: Round, peer: str, why: str) -> None:

@@ -53,6 +53,7 @@ REASONS = {
     "init_from": "load the weights in make_model",
     "checkpoint": "a simulation saves no checkpoints",
     "samples": "a simulation has no tokenizer",
+    "scores": "a simulation has no assigned windows",
     "keep_payload_rounds": "a simulation stores no payloads",
     "max_failed_rounds": "rounds between threads do not fail",
     "island": "each worker is a single process",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outerloop.commands import host, known_peers, main, train
+from outerloop.commands import host, known_peers, train
 from outerloop.commands.host.settings import host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine, join_command, qr_code
 from outerloop.config import load

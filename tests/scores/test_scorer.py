@@ -17,7 +17,7 @@ from outerloop.scores.build import make_scorer
 from outerloop.scores.losses import window_losses
 from outerloop.types import Round, UserError
 from tests.support.scored_messages import message_of
-from tests.support.small_trainer import README, SMALL, trainer_of
+from tests.support.small_trainer import SMALL, trainer_of
 
 OPTIONS = ["recipe=sparseloco", "assignment=by_round", "scores.share=1", "scores.windows=16", "inner.batch=4"]
 
@@ -37,7 +37,8 @@ def scored():
     def emit(event, **fields):
         events.append({"event": event, **fields})
 
-    return trainer, make_scorer(config, corpus, trainer, batch=8, emit=emit, random=Random(0)), events
+    options = {"share": 1.0, "windows": 16, "seq_len": 16, "seed": config.seed, "batch": 8}
+    return trainer, make_scorer(corpus, trainer, **options, emit=emit, random=Random(0)), events
 
 
 def accusations(events):
@@ -144,7 +145,7 @@ def test_a_run_with_scores_ends_with_the_same_weights(tmp_path, monkeypatch):
     ],
 )
 def test_configurations_whose_payloads_cannot_be_scored(options, needed):
-    config = [f"data.files=[{README}]", "data=text", "exchange=inprocess", *OPTIONS, *options]
+    config = [*SMALL, *OPTIONS, *options]
     with pytest.raises(UserError, match=f"scores.share=1 needs {needed}, because") as error:
         part_checks.check_parts(load.load(config))
     assert str(error.value).endswith(f"set {needed}, or scores.share=0")
