@@ -1,4 +1,4 @@
-"""Define the methods that the launcher needs from an exchange whose processes find each other over a network."""
+"""Define what the launcher needs from an exchange whose processes find each other over a network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from outerloop.swarm.audit.desk import AuditDesk
     from outerloop.swarm.membership.status import Status  # imports hivemind, which other exchanges do not need
 
 
@@ -33,4 +34,14 @@ class NetworkPeer(Protocol):
 
     def on_close(self, act: Callable[[], None]) -> None:
         """Register a function that is called once this peer has left."""
+        ...
+
+
+@runtime_checkable
+class Audited(Protocol):
+    """An exchange whose peers audit each other's inner steps."""
+
+    @property
+    def audits(self) -> AuditDesk | None:
+        """Connects the trainer with the audits, or None if the run has none."""
         ...
