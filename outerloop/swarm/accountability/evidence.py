@@ -83,7 +83,8 @@ class Signed:
 class Evidence:
     """A pair of contradicting statements. `peer`: name of the accused, which signed both in session `session`.
 
-    Two verdicts are signed by its two auditors instead. `of` sorts the two statements, so that a pair always yields the same evidence.
+    Two verdicts are signed by its two auditors instead. `of` sorts the two statements, so that a pair always yields the
+    same evidence.
     """
 
     session: str

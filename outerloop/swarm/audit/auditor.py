@@ -46,7 +46,7 @@ class Auditor:
     """The audits of one peer. Use it from the network thread, except for `desk`.
 
     `probability`: exchange.audit. `file`: receives the verdicts. `on_status`: called with a line for each verdict other
-    than a match.
+    than a match. The attribute `picks` maps the last PICKS_KEPT rounds to their audits, by name of the audited peer.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Auditor:
         )
         rounds.witness.expelled.picked = self.confirms
         self.counters: Counter[str] = Counter()
-        self._picks: dict[int, dict[str, Pick]] = {}
+        self.picks: dict[int, dict[str, Pick]] = {}
         self._headers: dict[int, Mapping[str, Header]] = {}
         self._parents: dict[int, bytes] = {}
         self._news = asyncio.Event()
@@ -96,9 +96,9 @@ class Auditor:
         commit, parent = self._rounds.head_of(number), self._rounds.commit_before(number)
         if commit and parent:
             self._headers[number], self._parents[number] = headers, parent
-            self._picks[number] = picks(number, commit, headers, probability=self._probability)
+            self.picks[number] = picks(number, commit, headers, probability=self._probability)
             self._forget(number - PICKS_KEPT)
-            for pick in self._picks[number].values():
+            for pick in self.picks[number].values():
                 self._begin(pick)
             self._news.set()
             self._news = asyncio.Event()
@@ -106,7 +106,7 @@ class Auditor:
 
     def confirms(self, evidence: Evidence) -> bool:
         """Return whether two verdicts are those of the two auditors that a commit known to this peer picked."""
-        pick = self._picks.get(evidence.number, {}).get(evidence.peer)
+        pick = self.picks.get(evidence.number, {}).get(evidence.peer)
         if pick is None or set(evidence.auditors) != set(pick.auditors):
             return False
         _, _, _, commit, root, _ = evidence.first.statement
@@ -196,12 +196,12 @@ class Auditor:
 
     async def _picks_of(self, number: int) -> dict[str, Pick]:
         """Wait until this peer knows the commit of a round. Return its picks."""
-        while number not in self._picks and number >= max(self._picks, default=0):
+        while number not in self.picks and number >= max(self.picks, default=0):
             await self._news.wait()
-        return self._picks.get(number, {})
+        return self.picks.get(number, {})
 
     def _forget(self, number: int) -> None:
-        for known in (self._picks, self._headers, self._parents):
+        for known in (self.picks, self._headers, self._parents):
             for old in [older for older in known if older < number]:
                 del known[old]
         self._repeated = {repeated for repeated in self._repeated if repeated[0] >= number}
