@@ -61,21 +61,25 @@ class StatementWitness:
         self._watch.begin(number)
 
     def accused(self, evidence: Evidence) -> None:
-        """Fail the rounds, because of contradictory statements with this peer's key, or because of two verdicts."""
-        if evidence.auditors:
-            self._fail(
-                UserError(
-                    f"this peer {evidence.why}, so the other peers expel it. If it is honest, its hardware or its data"
-                    " differ from theirs: check the memory and the data of this machine, remove the identity file, and"
-                    " join as a new peer"
-                )
-            )
+        """Fail the rounds, because of evidence against this peer."""
+        if not evidence.auditors:
+            self.own_key_accused(evidence.why)
             return
         self._fail(
             UserError(
-                f"a process with this peer's key {evidence.why}, so the other peers expel this peer. A copy of the key"
-                " is in use, or this peer lost the record of what it had signed. Stop the copy, remove the identity"
-                " file, and join as a new peer"
+                f"this peer {evidence.why}, so the other peers expel it. If it is honest, its hardware or its data differ"
+                " from theirs: check the memory and the data of this machine, remove the identity file, and join as a"
+                " new peer"
+            )
+        )
+
+    def own_key_accused(self, offence: str) -> None:
+        """Fail the rounds, because two contradictory statements were signed with this peer's own key."""
+        self._fail(
+            UserError(
+                f"a process with this peer's key {offence}, so the other peers expel this peer. A copy of the key is in"
+                " use, or this peer lost the record of what it had signed. Stop the copy, remove the identity file, and"
+                " join as a new peer"
             )
         )
 

@@ -15,7 +15,6 @@ from outerloop.swarm.audit.verdict import MATCH
 from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.audit_states import WINDOWS, leaf_of, state_of
 from tests.support.swarm.gather_scene import RUN, Node, Swarm
-from tests.support.swarm.memory_network import MemoryTransport
 
 Judge = Callable[[Order], int]
 
@@ -32,8 +31,6 @@ class AuditedNode(Node):
 
     async def appear(self) -> None:
         await super().appear()
-        self.link = MemoryTransport(self.network, self.id)
-        self.link.trust = self.rounds.context.trust  # one allow-list for all services of this peer
         self.desk = AuditDesk(StateStore(self.folder / "states"), every=5)
         self.desk.machine = b"m" * 32
         self.auditor = Auditor(

@@ -28,10 +28,8 @@ CPU, GPU = b"C" * 32, b"G" * 32
 
 def test_a_root_is_one_hash_of_the_round_and_its_leaves() -> None:
     """The same with sha256sum: printf 'outerloop/1/leaves\\n', the 8 bytes of the number, 'aaa...fff'."""
-    content = (
-        b"outerloop/1/leaves\n" + bytes([0, 0, 0, 0, 0, 0, 1, 2])
+    content = b"outerloop/1/leaves\n" + bytes([0, 0, 0, 0, 0, 0, 1, 2])
     content += b"".join(bytes([letter]) * 32 for letter in b"abcdef")
-    )
     assert root_of(258, [A, B]) == hashlib.sha256(content).digest()
     assert root_of(258, []) == NO_ROOT == bytes(32)
     different = {root_of(258, [A, B]), root_of(259, [A, B]), root_of(258, [B, A]), root_of(258, [A])}
