@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from outerloop.core.outer_loop import OuterLoop
@@ -135,8 +136,11 @@ class AuditObserver:
 
     # auditing
 
-    def examine(self, order: Order) -> int:
-        """Check and replay the window of an order. Return the first differing leaf, or MATCH."""
+    def examine(self, order: Order) -> int | None:
+        """Check and replay the window of an order.
+
+        Return the first differing leaf, or MATCH, or None if the memory does not suffice for a copy of the model.
+        """
         window, every, claimed = order.pick.window, self.desk.every, order.leaves
         if len(claimed) != 1 + -(-self.steps // every) or not self.follows(order):
             return 0
@@ -153,6 +157,9 @@ class AuditObserver:
             [found] = replay(self.trainer, order.state, steps, inner_step=before, every=every)
         except ValueError:  # the committed state does not fit the model
             return window
+        except torch.OutOfMemoryError:
+            logger.warning("round %d: too little memory to audit %s", order.pick.number, order.pick.peer)
+            return None
         return MATCH if found == claimed[window + 1] else window + 1
 
     def follows(self, order: Order) -> bool:

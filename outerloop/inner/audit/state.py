@@ -50,7 +50,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     """Load a state that another peer sent.
 
     `like`: a trainer with the same settings, whose optimizer has made at least one step. It defines the names, shapes
-    and dtypes that are allowed. Raises ValueError, and changes nothing, if the state has others.
+    and dtypes that are allowed. Raises ValueError if the state has others, or an invalid random state.
     """
     received = [canonical.unpack(part) for part in state]
     for tree, own in zip(received, trees(like), strict=True):
@@ -62,7 +62,10 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     assert trainer.optimizer is not None
     trainer.optimizer.load_state_dict(with_tensors(trainer.optimizer.state_dict(), optimizer["optimizer"]))
     trainer.updates = int(optimizer["updates"])
-    rng.set_state(rest["rng"])
+    try:
+        rng.set_state(rest["rng"])
+    except RuntimeError as error:
+        raise ValueError(f"the state of the random number generators is invalid: {error}") from error
 
 
 def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:

@@ -131,6 +131,8 @@ class Auditor:
                 leaf = await self._examine(pick)
         finally:
             self._waiting -= 1
+        if leaf is None:
+            return
         session, signatures = self._rounds.context.session, self._transport.trust.signatures
         verdict = Verdict.sign(pick, leaf, signatures, session=session, own=self._own)
         await self._record(verdict)
@@ -140,8 +142,11 @@ class Auditor:
         elif verdict.differs and len(pick.auditors) > 1:
             await self._notify(pick, verdict)
 
-    async def _examine(self, pick: Pick) -> int:
-        """Fetch the window of an audit, and let the trainer replay it. Return the leaf of the verdict."""
+    async def _examine(self, pick: Pick) -> int | None:
+        """Fetch the window of an audit, and let the trainer replay it.
+
+        Return the leaf of the verdict, or None without a verdict.
+        """
         if not pick.header.leaves:
             return REFUSED
         earlier = self._headers.get(pick.number - 1, {}).get(pick.peer)

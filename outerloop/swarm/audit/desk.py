@@ -32,7 +32,7 @@ class Order:
     leaves    the leaves of the audited round, which match the root in the payload's header
     before    the leaves of the peer's previous round, if its header of that round has any
     state     weights, optimizer and rest of the state before the window; their hashes are those of the leaf
-    leaf      the result: the first differing leaf, or one of verdict.MATCH and verdict.REFUSED
+    leaf      the result: the first differing leaf, or verdict.MATCH, or None if this machine cannot replay the window
     """
 
     pick: Pick
@@ -40,7 +40,7 @@ class Order:
     leaves: Sequence[Leaf]
     before: Sequence[Leaf]
     state: tuple[bytes, bytes, bytes]
-    leaf: Future[int] = field(default_factory=Future)
+    leaf: Future[int | None] = field(default_factory=Future)
 
 
 class AuditDesk:
@@ -83,8 +83,9 @@ class AuditDesk:
         self._orders.put(order)
 
     def take(self) -> Order | None:
-        """Return the next order, or None if there is none."""
-        try:
-            return self._orders.get_nowait()
-        except queue.Empty:
-            return None
+        """Return the next order that has not been cancelled, or None if there is none."""
+        while not self._orders.empty():
+            order = self._orders.get()
+            if order.leaf.set_running_or_notify_cancel():
+                return order
+        return None

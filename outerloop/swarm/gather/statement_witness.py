@@ -67,9 +67,9 @@ class StatementWitness:
             return
         self._fail(
             UserError(
-                f"this peer {evidence.why}, so the other peers expel it. If it is honest, its hardware or its data differ"
-                " from theirs: check the memory and the data of this machine, remove the identity file, and join as a"
-                " new peer"
+                f"this peer {evidence.why}, so the other peers expel it. If it is honest, its hardware or its data"
+                " differ from theirs: check the memory and the data of this machine, remove the identity file, and"
+                " join as a new peer"
             )
         )
 

@@ -140,6 +140,14 @@ def test_a_state_with_other_tensors_is_refused(part: int, change: Callable[[Any]
         leaf_at(trainer, changed(state, part, change), steps, 2)
 
 
+def test_an_invalid_random_state_is_refused() -> None:
+    trainer = trainer_of(*SMALL_BATCH)
+    [_, state], steps = trained(trainer, 2, every=2)
+    invalid = changed(state, 2, lambda tree: tree["rng"]["cpu"].fill_(255))
+    with pytest.raises(ValueError, match="random number generators is invalid"):
+        leaf_at(trainer, invalid, steps, 2)
+
+
 def test_bytes_that_are_no_state_are_refused() -> None:
     trainer = trainer_of(*SMALL_BATCH)
     [_, state], steps = trained(trainer, 2, every=2)
