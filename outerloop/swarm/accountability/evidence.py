@@ -52,7 +52,7 @@ from outerloop.swarm.validation import (
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 PREPARE, COMMIT = "prepare", "commit"
-VERDICT = "audit verdict"
+VERDICT = "verdict"
 MAX_LEAF = 1 << 20
 """Maximum index of a leaf in a verdict."""
 MAX_SESSION = 512

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,8 @@ PICKS_KEPT = 64
 """Number of rounds whose picks are remembered, so that evidence about them can be checked."""
 QUEUED = 4
 """Maximum number of audits that wait for this peer; further ones are left out."""
+COUNTS = ("audits_matching", "audits_differing", "audits_refused")
+"""Names of the counters of this peer's verdicts."""
 FAILURES = (BrokenStream, Unreachable, TimeoutError, ContentUnavailable, MalformedMessage)
 
 
@@ -75,7 +76,7 @@ class Auditor:
             limiter=limiter,
         )
         rounds.witness.expelled.picked = self.confirms
-        self.counters: Counter[str] = Counter()
+        self.counters = dict.fromkeys(COUNTS, 0)
         self.picks: dict[int, dict[str, Pick]] = {}
         self._headers: dict[int, Mapping[str, Header]] = {}
         self._parents: dict[int, bytes] = {}
@@ -180,11 +181,12 @@ class Auditor:
     async def _record(self, verdict: Verdict) -> None:
         """Count a verdict, write it to the file, and report it unless it is a match."""
         pick, outcome = verdict.pick, verdict.outcome
-        kind = "differing" if verdict.differs else "refused" if verdict.leaf == REFUSED else "matching"
-        self.counters[f"audits_{kind}"] += 1
+        matching, differing, refused = COUNTS
+        kind = differing if verdict.differs else refused if verdict.leaf == REFUSED else matching
+        self.counters[kind] += 1
         line = f"audit of round {pick.number}, window {pick.window} of {pick.peer}: {outcome}"
         logger.info(line)
-        if kind != "matching":
+        if kind != matching:
             self._on_status(line)
         row = {
             "round": pick.number,
