@@ -17,7 +17,7 @@ ROUNDS_KEPT = 2
 
 @dataclass(frozen=True)
 class Record:
-    """What a peer recorded in a round: its leaves (empty if it cannot be audited), and the sizes of their parts."""
+    """The record of a peer's round: its leaves (empty if it cannot be audited), and the sizes of their parts."""
 
     number: int
     leaves: tuple[Leaf, ...]

@@ -48,7 +48,7 @@ class Leaf:
 
     @property
     def hashes(self) -> tuple[bytes, bytes, bytes]:
-        return astuple(self)  # type: ignore[return-value]
+        return astuple(self)
 
     def to_bytes(self) -> bytes:
         return b"".join(self.hashes)
@@ -56,7 +56,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Header:
-    """What a payload states about the inner steps behind it. `machine`: hash of the machine class (`machine_class`)."""
+    """The header of a payload: a commitment to the inner steps behind it. `machine`: hash of the machine class (`machine_class`)."""
 
     leaves: int
     root: bytes

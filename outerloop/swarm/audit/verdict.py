@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def differs(self) -> bool:
-        """Whether the auditor found a differing leaf."""
+        """Return whether the auditor found a differing leaf."""
         return self.leaf >= 0
 
     @property
