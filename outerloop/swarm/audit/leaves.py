@@ -56,7 +56,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a payload: a commitment to the inner steps behind it. `machine`: hash of the machine class (`machine_class`)."""
+    """The header of a payload: a commitment to the inner steps behind it. `machine`: hash of the machine class."""
 
     leaves: int
     root: bytes
