@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from outerloop import wire
 from outerloop.aggregate.screen import screen_of
+from outerloop.config.audits import check_audits
 from outerloop.config.build import capabilities, make_model, make_optimizer_factory, make_sampler
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
@@ -41,6 +42,7 @@ def check_parts(config: DictConfig) -> Module:
     parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
     exchange = capabilities(config)
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
+    check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     check_scores(config, method=parts["method"], schedule=parts["schedule"])
     if config.inner.optimizer:

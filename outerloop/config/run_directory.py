@@ -55,12 +55,16 @@ MAY_DIFFER = (
 """
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "trust", "group", "together", "seed", "pairing")),
+    "exchange.audit",
+    "exchange.audit_every",
     "island.kind",
 )
 """Exceptions to MAY_DIFFER: options of the exchange and the island that must not change when a run is resumed."""
 OLD_DEFAULTS = {
     "assignment": "by_worker",
     "clip": "none",
+    "exchange.audit": 0.0,
+    "exchange.audit_every": 5,
     "exchange.trust": "members",
     "feedback.growth": 0.0,
     "inner.lr_schedule": "cosine",

@@ -1,4 +1,4 @@
-"""Define the methods that the launcher needs from an exchange whose processes find each other over a network."""
+"""Define what the launcher needs from an exchange whose processes find each other over a network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from outerloop.swarm.audit.desk import AuditDesk
     from outerloop.swarm.membership.status import Status  # imports hivemind, which other exchanges do not need
 
 
@@ -42,4 +43,14 @@ class NeedsQuorum(Protocol):
 
     def lacks_quorum(self) -> str:
         """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
+        ...
+
+
+@runtime_checkable
+class Audited(Protocol):
+    """An exchange whose peers audit each other's inner steps."""
+
+    @property
+    def audits(self) -> AuditDesk | None:
+        """Connects the trainer with the audits, or None if the run has none."""
         ...

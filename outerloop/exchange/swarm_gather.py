@@ -9,24 +9,25 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from outerloop.exchange.gather_options import GatherOptions
 from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_state import SwarmState
 from outerloop.exchange.swarm_waiting import PatientPending
 from outerloop.swarm.access.hard_state_file import folder_of
 from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.accountability.contributors import ContributorService
+from outerloop.swarm.audit.auditor import Auditor
+from outerloop.swarm.audit.desk import AuditDesk
+from outerloop.swarm.audit.states import StateStore
 from outerloop.swarm.gather.committed_rounds import LogTruncated
 from outerloop.swarm.gather.runner import GatherRunner
-from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.membership.common_checkpoint import ANY, Held
 from outerloop.swarm.membership.opening_statements import OpeningStatements
 from outerloop.swarm.membership.rendezvous import Rendezvous
-from outerloop.swarm.membership.session import NodeOptions
 from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, RESIGN_S
@@ -40,7 +41,6 @@ from outerloop.types import (
     Round,
     StateHandoff,
     StateTransferRequired,
-    UserError,
 )
 
 logger = logging.getLogger(__name__)
@@ -49,47 +49,13 @@ MEETING_BYTES = 16 << 20
 
 At the start, peers send all settings and shapes, which may take more bytes than a small model.
 """
-LEAST_PEERS = 4
-"""Minimum number of peers with exchange.trust=nobody: fewer than a third of them may lie, so one of four."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatherOptions(NodeOptions, GatherSettings):
-    """Options of SwarmGather, in addition to those of the two base classes.
-
-    A folder next to the key file stores the votes and the payloads of the last rounds.
-
-    reform            resume with a different number of peers than before; missing peers are removed from the run
-    fragments         number of fragments in the schedule
-    patience_s        a peer that needs the run's state gives up after this number of seconds without any message about
-                      the run; values below 90 are raised to 90
-
-    Raises:
-        UserError: if an option is invalid.
-    """
-
-    reform: bool = False
-    fragments: int = 1
-    patience_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trust == "nobody" and self.peers < LEAST_PEERS and not self.reform:
-            raise UserError(
-                f"exchange.trust=nobody needs at least {LEAST_PEERS} peers to withstand one dishonest peer, but"
-                f" exchange.peers={self.peers}: add peers, or set exchange.trust=members"
-            )
-        if not (isinstance(self.patience_s, int | float) and self.patience_s > 0):
-            raise UserError(
-                f"exchange.patience_s={self.patience_s} must be more than 0 seconds: set exchange.patience_s=600"
-            )
 
 
 class SwarmGather(SwarmExchange):
     """Exchange among the peers of one run. The constructor starts this peer; `join` waits for the others.
 
     The keyword arguments are the fields of GatherOptions. `state_transfer` sends and receives the state for late
-    joiners.
+    joiners. `audits` connects the trainer with the audits of this run, or is None without audits.
     """
 
     info = Capabilities(
@@ -111,6 +77,7 @@ class SwarmGather(SwarmExchange):
         with self.appearing() as parts:
             self._build(options, Path(options.identity_path))
             parts += [self._rounds, self._meetings, self._opening, self.state_transfer, self._contributors]
+            parts += [self._auditor] if self._auditor else []
             self.node.member = self._counts_on
             self._carriers = self._rounds.bulk, self.state_transfer.uploads, self.state_transfer.downloads
 
@@ -160,6 +127,25 @@ class SwarmGather(SwarmExchange):
             on_status=self._on_status,
             patience_s=max(options.patience_s, DONATE_S),
         )
+        self._auditor = self._make_auditor(options, identity.with_suffix(".audit")) if options.audit else None
+
+    def _make_auditor(self, options: GatherOptions, folder: Path) -> Auditor:
+        """Return the auditor of this peer. `folder`: receives its states and verdicts."""
+        return Auditor(
+            self.node,
+            self._rounds,
+            AuditDesk(StateStore(folder / "states"), every=options.audit_every),
+            run=options.run,
+            own=self.peer,
+            probability=options.audit,
+            file=folder / "verdicts.jsonl",
+            limiter=self._rate,
+            on_status=self._on_status,
+        )
+
+    @property
+    def audits(self) -> AuditDesk | None:
+        return self._auditor.desk if self._auditor else None
 
     @property
     def rank(self) -> int:
@@ -253,8 +239,10 @@ class SwarmGather(SwarmExchange):
         self.node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
 
     def start(self, blob: bytes, round: Round) -> PatientPending:
-        self._check_size(blob)
         place = self._place(round)
+        if self._auditor and blob:
+            blob = self._auditor.desk.header(place).to_bytes() + blob
+        self._check_size(blob)
         gather = self._under_way(self._gather(place, blob, round))
         pending = PatientPending(
             gather,
@@ -288,8 +276,9 @@ class SwarmGather(SwarmExchange):
         return self._rounds.lacks_quorum()
 
     def counters(self) -> dict[str, float]:
-        """Return the number of rejections of each kind (swarm/access/access_control.py)."""
-        return self.node.trust.refusals.counters()
+        """Return the number of rejections of each kind (swarm/access/access_control.py), and of verdicts of audits."""
+        audits = {name: float(count) for name, count in self._auditor.counters.items()} if self._auditor else {}
+        return self.node.trust.refusals.counters() | audits
 
     def linger(self) -> None:
         """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""
@@ -339,7 +328,10 @@ class SwarmGather(SwarmExchange):
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):
             await self._rounds.offer(place, blob)
-        return [Contribution(name, round, content) for name, content in await self._rounds.outcome(place)]
+        contents = await self._rounds.outcome(place)
+        if self._auditor:
+            contents = self._auditor.landing(place, contents)
+        return [Contribution(name, round, content) for name, content in contents]
 
     def _remembers(self, session: str) -> bool:
         try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,22 @@ Outer = TypeVar("Outer", bound=TrainerHooks)
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
+class StepObserver(Protocol):
+    """Observes the inner steps of a trainer."""
+
+    def begin_step(self) -> None:
+        """Observe the state before an inner step."""
+        ...
+
+    def after_update(self) -> None:
+        """Observe the state after the update of an inner step, before the outer loop counts the step."""
+        ...
+
+    def after_rounds(self, rounds: Sequence[RoundReport]) -> None:
+        """Observe the rounds that landed or failed after an inner step."""
+        ...
+
+
 @dataclass(frozen=True)
 class StepReport:
     """The result of one inner step.
@@ -40,7 +56,7 @@ class StepReport:
     lr: learning rate of the inner optimizer; None if there is no inner optimizer.
     rounds: reports of the rounds that landed or failed after the step.
     compute_s: seconds spent on the step itself.
-    outer_s: seconds for which the outer loop delayed training.
+    outer_s: seconds for which the outer loop, and audits of inner steps, delayed training.
 
     On an accelerator, kernels queued by `update` may still be running when `compute_s` is measured. Their time is then
     attributed to the next operation that waits for them.
@@ -72,7 +88,11 @@ class Trainer(Generic[Outer]):
         micro_batch: maximum number of sequences per forward and backward pass; None for a whole batch.
         clip_norm: maximum global L2 norm to which the gradient is clipped; None for no limit.
         precision: one of PRECISIONS; see `pick_precision`.
+
+    The attribute `observer` observes each inner step; None: no observer.
     """
+
+    observer: StepObserver | None = None
 
     def __init__(
         self,
@@ -95,16 +115,20 @@ class Trainer(Generic[Outer]):
         self.forward, self.ranks = forward, ranks
         self.params = list(outer.island.params.values())
         self.device = self.params[0].device
+        self.make_optimizer = optimizer
         self.optimizer = optimizer(list(outer.island.params.items())) if optimizer else None
         self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
         self.lr_factor, self.warmup_steps = lr_factor, max(1, warmup_steps)
         self.accumulate, self.micro_batch, self.clip_norm = accumulate, micro_batch, clip_norm
-        self.autocast = autocast_context(precision, self.device)
+        self.precision, self.autocast = precision, autocast_context(precision, self.device)
         self.tokens = self.updates = 0
 
     def step(self) -> StepReport:
         """Take one inner step, then launch and land the rounds that are due after it."""
         start_s = time.perf_counter()
+        if self.observer:
+            self.observer.begin_step()
+        began_s = time.perf_counter()
         self.outer.island.run_on_followers("step", inner_step=self.outer.inner_step)
         for p in self.params:
             p.grad = None
@@ -113,8 +137,12 @@ class Trainer(Generic[Outer]):
         tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
         computed_s = time.perf_counter()
+        if self.observer:
+            self.observer.after_update()
         rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
-        compute_s = computed_s - start_s - stall_s
+        if self.observer:
+            self.observer.after_rounds(rounds)
+        compute_s = computed_s - began_s - stall_s
         return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - start_s - compute_s)
 
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:

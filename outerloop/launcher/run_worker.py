@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop import rng
+from outerloop.config.audits import attach_audits
 from outerloop.config.build import make_model, make_sampler, make_schedule, make_trainer, next_launch
 from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
@@ -75,6 +76,7 @@ def run_worker(
     if isinstance(outer, GatheredFollower):
         follow(outer, trainer, validation, plan)
         return
+    attach_audits(config, trainer, exchange, corpus)
     worker = Worker(
         plan,
         trainer=trainer,

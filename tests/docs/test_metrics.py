@@ -9,6 +9,7 @@ from outerloop.commands import main
 from outerloop.exchange.swarm_gossip import SwarmGossip
 from outerloop.inner.events import round_fields
 from outerloop.report.summary import GOSSIP_COUNTS
+from outerloop.swarm.audit import auditor
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
 EVENTS = ("step", "round", "eval", "validation", "done", "ready")
@@ -51,5 +52,7 @@ def test_columns_that_depend_on_the_exchange_are_those_of_the_code():
     text = Path(sys.modules[round_fields.__module__].__file__).read_text()
     optional = {name for event in ("round", "done") for name, always in documented(event).items() if not always}
     counted = Path(sys.modules[SwarmGossip.__module__].__file__).read_text()
-    assert optional == {"partners", "commit", "refused_messages", "idle_s", *GOSSIP_COUNTS, *CREDITED}
+    counts = {*GOSSIP_COUNTS, *CREDITED, *auditor.COUNTS}
+    assert optional == {"partners", "commit", "refused_messages", "idle_s", *counts}
+    counted += Path(auditor.__file__).read_text()
     assert all(f'"{name}"' in text + counted for name in optional)

@@ -36,8 +36,8 @@ AROUND_S = 10.0
 class Accusations(RpcService):
     """Exchanges evidence with other peers. Any peer may request evidence, because evidence is self-certifying.
 
-    `names` returns id -> name of the peers that may take part. `on_own` is called with the offence if evidence proves
-    one against this peer's own key. `on_other` is called after another peer has been expelled.
+    `names` returns id -> name of the peers that may take part. `on_own` is called with evidence that proves an
+    offence of this peer's own key. `on_other` is called after another peer has been expelled.
     """
 
     service = EXPELLED
@@ -49,7 +49,7 @@ class Accusations(RpcService):
         *,
         run: str,
         names: Callable[[], Mapping[str, str]],
-        on_own: Callable[[str], None],
+        on_own: Callable[[Evidence], None],
         on_other: Callable[[], None],
     ) -> None:
         super().__init__(transport, run=run)
@@ -82,10 +82,10 @@ class Accusations(RpcService):
             await asyncio.sleep(AROUND_S)
 
     def _confess(self, evidence: Evidence) -> bool:
-        """Check evidence against this peer itself. If it is valid, report the offence to `on_own` and return True."""
+        """Check evidence against this peer itself. If it is valid, report it to `on_own` and return True."""
         proven = bool(guilty(evidence, self._transport.trust.signatures))
         if proven:
-            self._on_own(evidence.why)
+            self._on_own(evidence)
         return proven
 
     async def _ask(self, peer: str) -> None:

@@ -11,12 +11,17 @@
                        voted for a proposal whose justification is of a view before v
     resign, any vote   after the same head: the peer resigned (resignation.py) and voted or promised in that round
     payload, payload   two payloads for the same round
+    verdict, verdict   not the accused peer's own statements: the two auditors that a commit picked replayed a window
+                       of its inner steps, and both found the same differing leaf (audit/verdict.py)
 
 An honest peer writes a statement to disk before sending it, and reads it back after a crash. It has one chain head at a
 time and votes once per view after each head. So it never signs such a pair, even if messages are lost, repeated or
 late. No other peer can forge such a pair either: a statement is valid only for its session, signer and round
 (signatures.py, signed_payload.py), and two signatures of the same statement are not a pair. So the peer that relays
 evidence need not be trusted: each peer checks the evidence itself.
+
+Verdicts prove less: two auditors that lie can accuse an honest peer. So they count only from the auditors that the
+commit picked, and only for peers that know that commit and its picks (ExpelledPeers.picked).
 
 A state root that differs from the majority's (state_roots.py) is not evidence. A peer whose weights differ because of a
 hardware fault reports such a root without lying, and recovers (verify.py). Moreover, the signature of a payload does
@@ -49,6 +54,9 @@ from outerloop.swarm.validation import (
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 PREPARE, COMMIT, RESIGN = "prepare", "commit", "resign"
+VERDICT = "verdict"
+MAX_LEAF = 1 << 20
+"""Maximum index of a leaf in a verdict."""
 MAX_SESSION = 512
 """Maximum length of a session id in characters: the run's name and a suffix."""
 MAX_BYTES = 4096
@@ -77,7 +85,8 @@ class Signed:
 class Evidence:
     """A pair of contradicting statements. `peer`: name of the accused, which signed both in session `session`.
 
-    `of` sorts the two statements, so that a pair always yields the same evidence.
+    Two verdicts are signed by its two auditors instead. `of` sorts the two statements, so that a pair always yields the
+    same evidence.
     """
 
     session: str
@@ -98,6 +107,12 @@ class Evidence:
     def why(self) -> str:
         """A short description of the offence, or "" if the statements do not contradict each other."""
         return contradiction(self.first.statement, self.second.statement)
+
+    @property
+    def auditors(self) -> tuple[str, ...]:
+        """The names of the two auditors whose verdicts this is, or an empty tuple if the accused signed both."""
+        statements = [signed.statement for signed in (self.first, self.second)]
+        return tuple(str(statement[2]) for statement in statements if statement[0] == VERDICT)
 
     def to_map(self) -> dict[str, Any]:
         return {
@@ -191,6 +206,13 @@ def _two_payloads(first: Any, second: Any) -> str:
     return f"signed two payloads for round {number}" if number == other_number and payload != other else ""
 
 
+def _two_verdicts(first: Any, second: Any) -> str:
+    (_, number, auditor, *found), (_, other_number, other_auditor, *also) = first, second
+    if (number, found) != (other_number, also) or id_of(auditor) == id_of(other_auditor) or found[-1] < 0:
+        return ""
+    return f"reported other inner steps in round {number} than two auditors replayed, from leaf {found[-1]} on"
+
+
 OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
     (ACCEPT, ACCEPT): _two_accepts,
     (ACCEPT, PROMISE): _left_out,
@@ -198,6 +220,7 @@ OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
     (COMMIT, COMMIT): _two_commits,
     (COMMIT, PREPARE): _ignored_lock,
     (PAYLOAD, PAYLOAD): _two_payloads,
+    (VERDICT, VERDICT): _two_verdicts,
     **{(vote, RESIGN): _voted_after_all for vote in (ACCEPT, COMMIT, PREPARE, PROMISE)},
 }
 """Kinds of two statements, in alphabetical order -> the function that returns the offence, or "" if there is none."""
@@ -205,6 +228,10 @@ OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
     context, number, *rest = signed.statement
+    if context == VERDICT:
+        auditor, *found = rest
+        fields = auditor, number, evidence.peer, *found
+        return signatures.verify(signed.signature, VERDICT, evidence.session, *fields, by=id_of(str(auditor)))
     order = (number, evidence.peer, *rest) if context == PAYLOAD else (evidence.peer, number, *rest)
     return signatures.verify(signed.signature, str(context), evidence.session, *order, by=id_of(evidence.peer))
 
@@ -239,8 +266,15 @@ def _statement(value: Any) -> Statement:
     elif context == PAYLOAD and len(rest) in (1, 3):
         digest(rest[0], "a payload")
         _state(*rest[1:])
+    elif context == VERDICT and len(rest) == 4:
+        peer_id(rest[0], "a verdict's auditor")
+        digest(rest[1], "a verdict's commit")
+        digest(rest[2], "a verdict's root")
+        checked_int(rest[3], "a verdict's leaf", maximum=MAX_LEAF)
     else:
-        raise MalformedMessage(f"a statement must be a vote, a promise, a resignation or a payload; got {quote(value)}")
+        raise MalformedMessage(
+            f"a statement must be a vote, a promise, a resignation, a payload or a verdict; got {quote(value)}"
+        )
     return (context, number, *rest)
 
 

@@ -144,6 +144,9 @@ class ExpelledPeers:
 
     `hard_state` returns the hard state of the consensus, or None before the rounds have begun; until they begin, no
     further peer is expelled.
+
+    `picked` returns whether evidence consists of verdicts of the auditors that the commit of its round picked; without
+    audits, such evidence is ignored.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class ExpelledPeers:
         """Load the register. Raises UserError if the file is damaged."""
         self._disk, self._trust, self._hard_state, self._now_s = disk, trust, hard_state, now_s
         self.register = read_register(disk)
+        self.picked: Callable[[Evidence], bool] = lambda evidence: False
         self._writing = asyncio.Lock()
         for peer in self.register.expelled:
             trust.allow.expel(peer)
@@ -170,12 +174,15 @@ class ExpelledPeers:
         """Return whether the evidence is worth checking.
 
         The evidence must be new, not forgiven, and not about a round far ahead. The register must have room for it.
+        Verdicts must be those of picked auditors.
         """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()
         if hard_state is None or (session == hard_state.run and number > hard_state.number + ROUNDS_KEPT):
             return False
         if id_of(peer) in self.register.expelled or self.register.forgives(peer, session, number):
+            return False
+        if evidence.auditors and not self.picked(evidence):
             return False
         return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(hard_state, id_of(peer))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from outerloop.swarm.access.signatures import Field
 from outerloop.swarm.accountability.accusations import Accusations
 from outerloop.swarm.accountability.equivocation import EquivocationWatch, forgotten
+from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.accountability.expulsion import ExpelledPeers
 from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
@@ -38,12 +39,15 @@ class StatementWitness:
         self._context, self._fail, self._stop = context, fail, stop
         self._tasks = BackgroundTasks()
         self._watch = EquivocationWatch("")
+        self.expelled = ExpelledPeers(
+            disk, context.trust, hard_state=lambda: context.chain.hard_state if context.begun else None
+        )
         self.accusations = Accusations(
             transport,
-            ExpelledPeers(disk, context.trust, hard_state=lambda: context.chain.hard_state if context.begun else None),
+            self.expelled,
             run=run,
             names=context.names,
-            on_own=self.own_key_accused,
+            on_own=self.accused,
             on_other=lambda: context.act(lambda chain: chain.reconsider()),
         )
 
@@ -55,6 +59,19 @@ class StatementWitness:
     def begin_round(self, number: int) -> None:
         """Set the current round. Only statements about rounds close to it are compared."""
         self._watch.begin(number)
+
+    def accused(self, evidence: Evidence) -> None:
+        """Fail the rounds, because of evidence against this peer."""
+        if not evidence.auditors:
+            self.own_key_accused(evidence.why)
+            return
+        self._fail(
+            UserError(
+                f"this peer {evidence.why}, so the other peers expel it. If it is honest, its hardware or its data"
+                " differ from theirs: check the memory and the data of this machine, remove the identity file, and"
+                " join as a new peer"
+            )
+        )
 
     def own_key_accused(self, offence: str) -> None:
         """Fail the rounds, because two contradictory statements were signed with this peer's own key."""

@@ -69,8 +69,9 @@ class Node:
 
     async def appear(self) -> None:
         self.life += 1
+        self.link = MemoryTransport(self.network, self.id, allow=self.allow)
         self.rounds = GatherRunner(
-            MemoryTransport(self.network, self.id, allow=self.allow),
+            self.link,
             run=RUN,
             own=self.name,
             names=lambda: self.names,

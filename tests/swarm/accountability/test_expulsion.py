@@ -183,7 +183,7 @@ class Member:
             self.expelled,
             run=RUN,
             names=lambda: names,
-            on_own=self.guilt.append,
+            on_own=lambda evidence: self.guilt.append(evidence.why),
             on_other=lambda: self.heard.append(self.has_expelled),
         )
 

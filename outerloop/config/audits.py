@@ -1,0 +1,54 @@
+"""Check the settings of a run whose peers audit each other (exchange.audit), and attach the audits to a trainer."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from omegaconf import DictConfig
+
+from outerloop.config.instantiate import make
+from outerloop.core.outer_loop import OuterLoop
+from outerloop.exchange.network_peer import Audited
+from outerloop.inner.audit.observer import AuditObserver
+from outerloop.inner.data.assigned_stream import training_text
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.trainer import Trainer
+from outerloop.protocols import AdaptiveSchedule, Exchange
+from outerloop.types import UserError
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Environment variable, and its value, with which cuBLAS gives the same bits in each call."""
+
+
+def check_audits(config: DictConfig) -> None:
+    """Raise UserError if exchange.audit is set together with an option that it does not support."""
+    if not config.exchange.get("audit"):
+        return
+    schedule = make(config.schedule)
+    simple = schedule.delay == 0 and schedule.fragments == 1 and not schedule.step_s
+    for supported, found, remedy in (
+        (config.assignment == "by_round", f"assignment={config.assignment}", "assignment=by_round"),
+        (config.island.kind == "single", f"island.kind={config.island.kind}", "island=single"),
+        (simple and not isinstance(schedule, AdaptiveSchedule), "this schedule", "schedule=every_h, schedule.delay=0"),
+        (config.merge_local == 0, f"merge_local={config.merge_local}", "merge_local=0"),
+        (bool(config.inner.optimizer), "a run without an inner optimizer", "inner=adamw"),
+        (not config.inner.compile, "inner.compile=true", "inner.compile=false"),
+    ):
+        if not supported:
+            raise UserError(f"exchange.audit does not support {found}: set {remedy}, or exchange.audit=0")
+
+
+def attach_audits(config: DictConfig, trainer: Trainer[OuterLoop], exchange: Exchange, corpus: Corpus) -> None:
+    """Let a trainer record its states and audit other peers, in deterministic mode, if the run has audits.
+
+    Call it before the first inner step.
+    """
+    if not isinstance(exchange, Audited) or exchange.audits is None:
+        return
+    os.environ.setdefault(*CUBLAS)
+    torch.use_deterministic_algorithms(True)
+    tokens = training_text(corpus, seq_len=config.inner.seq_len)
+    trainer.observer = AuditObserver(
+        trainer, exchange.audits, tokens=tokens, batch=config.inner.batch, seq_len=config.inner.seq_len
+    )

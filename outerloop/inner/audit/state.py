@@ -1,0 +1,122 @@
+"""Capture and restore the whole state between two inner steps, as canonical bytes whose hashes form a leaf.
+
+    weights     parameter name -> tensor
+    optimizer   number of updates, and the tensors in the optimizer's state
+    rest        the model's buffers, and the state of the random number generators
+
+Hyperparameters are not part of the state: all peers of a run have the same, and the learning rate follows from the
+inner step and the number of updates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outerloop import rng
+from outerloop.inner.trainer import Trainer
+from outerloop.state import canonical
+from outerloop.swarm.audit.leaves import Leaf
+from outerloop.types import UserError
+
+HYPERPARAMETERS = "param_groups"
+STATE = "state"
+State = tuple[bytes, bytes, bytes]
+"""The canonical bytes of weights, optimizer and rest, in the order of `Leaf`."""
+
+
+def capture(trainer: Trainer[Any]) -> State:
+    """Return the current state. Raises UserError if the optimizer's state contains more than tensors."""
+    weights, optimizer, rest = trees(trainer)
+    return canonical.pack(weights), canonical.pack(optimizer), canonical.pack(rest)
+
+
+def leaf_of(state: State) -> Leaf:
+    """Return the leaf of a state."""
+    return Leaf(*(hashlib.sha256(part).digest() for part in state))
+
+
+def weights_hash(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the hash that a leaf contains for these weights."""
+    return hashlib.sha256(canonical.pack(dict(tensors))).digest()
+
+
+@torch.no_grad()
+def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
+    """Load a state that another peer sent.
+
+    `like`: a trainer with the same settings, whose optimizer has made at least one step. It defines the names, shapes
+    and dtypes that are allowed. Raises ValueError if the state has others, or an invalid random state.
+    """
+    received = [canonical.unpack(part) for part in state]
+    for tree, own in zip(received, trees(like), strict=True):
+        if spec(tree) not in (spec(own), spec(unused(own))):
+            raise ValueError("the state has other tensors than this peer's")
+    weights, optimizer, rest = received
+    copy_all(weights, trainer.outer.island.params)
+    copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
+    assert trainer.optimizer is not None
+    trainer.optimizer.load_state_dict(with_tensors(trainer.optimizer.state_dict(), optimizer["optimizer"]))
+    trainer.updates = int(optimizer["updates"])
+    try:
+        rng.set_state(rest["rng"])
+    except RuntimeError as error:
+        raise ValueError(f"the state of the random number generators is invalid: {error}") from error
+
+
+def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:
+    """Return the trees of tensors of weights, optimizer and rest."""
+    assert trainer.optimizer is not None, "audits need an inner optimizer"
+    weights = {name: p.detach() for name, p in trainer.outer.island.params.items()}
+    optimizer = {"updates": torch.tensor(trainer.updates), "optimizer": tensors_of(trainer.optimizer.state_dict())}
+    return weights, optimizer, {"buffers": dict(trainer.model.named_buffers()), "rng": rng.get_state()}
+
+
+def tensors_of(tree: Any) -> Any:
+    """Return an optimizer's state without its hyperparameters. Raises UserError if it contains more than tensors."""
+    if isinstance(tree, dict):
+        return {key: tensors_of(item) for key, item in tree.items() if key != HYPERPARAMETERS}
+    if isinstance(tree, list):
+        return [tensors_of(item) for item in tree]
+    if not isinstance(tree, Tensor):
+        raise UserError(
+            f"exchange.audit needs an inner optimizer whose state consists of tensors, but it contains a"
+            f" {type(tree).__name__}: set inner=adamw or inner=muon, or exchange.audit=0"
+        )
+    return tree
+
+
+def with_tensors(own: Any, received: Any) -> Any:
+    """Return an optimizer's state with the received tensors and its own hyperparameters."""
+    if isinstance(own, list):
+        return [with_tensors(part, other) for part, other in zip(own, received, strict=True)]
+    return {
+        key: part if key == HYPERPARAMETERS else received[key] if key == STATE else with_tensors(part, received[key])
+        for key, part in own.items()
+    }
+
+
+def unused(tree: Any) -> Any:
+    """Return the tree of an optimizer before its first step: each `state` is empty."""
+    if isinstance(tree, dict):
+        return {key: {} if key == STATE else unused(item) for key, item in tree.items()}
+    return [unused(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def spec(tree: Any) -> Any:
+    """Return a tree with the dtype and shape of each tensor in place of the tensor."""
+    if isinstance(tree, dict):
+        return {key: spec(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [spec(item) for item in tree]
+    return (tree.dtype, tuple(tree.shape)) if isinstance(tree, Tensor) else tree
+
+
+def copy_all(received: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Copy tensors to this trainer's tensors of the same names."""
+    for name, x in own.items():
+        x.copy_(received[name])

@@ -1,0 +1,91 @@
+"""Pass leaves from the trainer's thread to the network thread, and orders to replay in the other direction."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from outerloop.swarm.audit.leaves import NO_ROOT, Header, Leaf, root_of
+from outerloop.swarm.audit.picks import Pick
+from outerloop.swarm.audit.states import StateStore
+
+ROUNDS_KEPT = 2
+"""Number of rounds, in addition to the current one, whose states a peer can still send."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of a peer's round: its leaves (empty if it cannot be audited), and the sizes of their parts."""
+
+    number: int
+    leaves: tuple[Leaf, ...]
+    sizes: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """An audit whose state has arrived, so that the trainer can replay it.
+
+    parent    digest of the commit before the audited round, which determines the windows
+    leaves    the leaves of the audited round, which match the root in the payload's header
+    before    the leaves of the peer's previous round, if its header of that round has any
+    state     weights, optimizer and rest of the state before the window; their hashes are those of the leaf
+    leaf      the result: the first differing leaf, or verdict.MATCH, or None if this machine cannot replay the window
+    """
+
+    pick: Pick
+    parent: bytes
+    leaves: Sequence[Leaf]
+    before: Sequence[Leaf]
+    state: tuple[bytes, bytes, bytes]
+    leaf: Future[int | None] = field(default_factory=Future)
+
+
+class AuditDesk:
+    """The place where the two threads of a peer meet. `store`: keeps this peer's states.
+
+    `machine`: hash of this peer's machine class; zeros until the trainer has set it. `every`: J, inner steps between
+    two leaves.
+    """
+
+    def __init__(self, store: StateStore, *, every: int) -> None:
+        self.store, self.every = store, every
+        self.machine = NO_ROOT
+        self._records: dict[int, Record] = {}
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+
+    def announce(self, record: Record) -> None:
+        """Set what this peer's payload of a round commits to, before the payload is offered."""
+        oldest = record.number - ROUNDS_KEPT
+        kept = {number: known for number, known in self._records.items() if number >= oldest}
+        self._records = {**kept, record.number: record}
+        self.store.forget_before(oldest)
+
+    def record(self, number: int) -> Record | None:
+        """Return what this peer recorded in a round, or None if it has no record."""
+        return self._records.get(number)
+
+    def header(self, number: int) -> Header:
+        """Return the header of this peer's payload of a round."""
+        record = self.record(number)
+        leaves = record.leaves if record else ()
+        return Header(len(leaves), root_of(number, leaves), self.machine)
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of the largest part of a recent state of this peer, 0 without one."""
+        return max((size for record in self._records.values() for sizes in record.sizes for size in sizes), default=0)
+
+    def put(self, order: Order) -> None:
+        """Ask the trainer to replay a window."""
+        self._orders.put(order)
+
+    def take(self) -> Order | None:
+        """Return the next order that has not been cancelled, or None if there is none."""
+        while not self._orders.empty():
+            order = self._orders.get()
+            if order.leaf.set_running_or_notify_cancel():
+                return order
+        return None

@@ -1,0 +1,65 @@
+"""Keep the states before the windows of recent rounds on disk, by the SHA-256 of their parts, until they expire.
+
+Of a round of H inner steps with a leaf every J steps, ceil(H / J) states are kept: all leaves but the last, which is
+never replayed. Each takes the bytes of the weights and of the optimizer's state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from outerloop.state.durable import make_folder
+from outerloop.swarm.storage import Buffer
+
+
+class StateStore:
+    """Files of one process, named by their hash. The trainer's thread writes, and the network thread reads.
+
+    Files of an earlier process are removed. `folder` is created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        make_folder(folder)
+        for file in folder.iterdir():
+            file.unlink()
+        self._rounds: dict[int, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, number: int, parts: Iterable[bytes]) -> None:
+        """Keep the parts of a state of round `number`. Raises OSError if the disk is full."""
+        for part in parts:
+            name = hashlib.sha256(part).hexdigest()
+            with self._lock:
+                held = any(name in names for names in self._rounds.values())
+                self._rounds.setdefault(number, set()).add(name)
+            if not held:
+                self._write(name, part)
+
+    def forget_before(self, number: int) -> None:
+        """Remove the states of earlier rounds that no later round shares. Uploads in progress still finish."""
+        with self._lock:
+            old = [self._rounds.pop(known) for known in list(self._rounds) if known < number]
+            for name in set().union(*old).difference(*self._rounds.values()):
+                (self._folder / name).unlink(missing_ok=True)
+
+    def get(self, sha: bytes) -> Buffer | None:
+        """Return the part with this SHA-256, or None if it is not kept."""
+        try:
+            with (self._folder / sha.hex()).open("rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (FileNotFoundError, ValueError):  # an empty file cannot be mapped
+            return None
+
+    def _write(self, name: str, part: bytes) -> None:
+        temporary = self._folder / f".{name}"
+        try:
+            temporary.write_bytes(part)
+            temporary.replace(self._folder / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise

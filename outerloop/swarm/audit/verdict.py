@@ -1,0 +1,71 @@
+"""Define an auditor's signed verdict on one window of a peer's round.
+
+    leaf     first differing leaf, MATCH if all replayed leaves are equal, or REFUSED if the peer did not send what its
+             root commits to
+    signed   (CONTEXT, session, auditor, number, peer, commit, root, leaf)
+
+A verdict is the word of one auditor. Two verdicts that name the same differing leaf, by the two auditors that the
+commit picked, are evidence (accountability/evidence.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.accountability.evidence import MAX_LEAF, VERDICT, Signed
+from outerloop.swarm.audit.picks import Pick
+from outerloop.swarm.validation import MalformedMessage, checked_int, id_of, quote, signature
+
+MATCH, REFUSED = -1, -2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict of `auditor` (a name) on an audit."""
+
+    pick: Pick
+    auditor: str
+    leaf: int
+    signature: bytes
+
+    @staticmethod
+    def sign(pick: Pick, leaf: int, signatures: Signatures, *, session: str, own: str) -> Verdict:
+        """Return this peer's verdict. `own`: this peer's name."""
+        return Verdict(pick, own, leaf, signatures.sign(VERDICT, session, *_fields(pick, own, leaf)))
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the auditor found a differing leaf."""
+        return self.leaf >= 0
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        return {MATCH: "match", REFUSED: "refused"}.get(self.leaf, f"first differing leaf {self.leaf}")
+
+    @property
+    def signed(self) -> Signed:
+        """The verdict as a statement for evidence."""
+        pick = self.pick
+        return Signed((VERDICT, pick.number, self.auditor, pick.commit, pick.header.root, self.leaf), self.signature)
+
+    def to_list(self) -> list[Any]:
+        return [self.leaf, self.signature]
+
+    @staticmethod
+    def of(value: Any, pick: Pick, auditor: str, signatures: Signatures, *, session: str) -> Verdict:
+        """Parse and verify the verdict of `auditor` about `pick`. Raises MalformedMessage if it is not valid."""
+        if type(value) is not list or len(value) != 2:
+            raise MalformedMessage(f"a verdict must be [leaf, signature]; got {quote(value)}")
+        leaf = checked_int(value[0], "the leaf of a verdict", minimum=REFUSED, maximum=MAX_LEAF)
+        verdict = Verdict(pick, auditor, leaf, signature(value[1], "a verdict's signature"))
+        fields = _fields(pick, auditor, leaf)
+        if not signatures.verify(verdict.signature, VERDICT, session, *fields, by=id_of(auditor)):
+            raise MalformedMessage("a verdict is not signed by its auditor")
+        return verdict
+
+
+def _fields(pick: Pick, auditor: str, leaf: int) -> tuple[str | int | bytes, ...]:
+    return auditor, pick.number, pick.peer, pick.commit, pick.header.root, leaf

@@ -1,0 +1,175 @@
+"""A peer commits to its states in each round that it can show to continue the previous one; an auditor checks both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from outerloop.inner.audit.machine import class_of
+from outerloop.inner.audit.observer import AuditObserver
+from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain
+from outerloop.inner.trainer import Trainer
+from outerloop.state import canonical
+from outerloop.swarm.audit.desk import AuditDesk, Order
+from outerloop.swarm.audit.leaves import Leaf
+from outerloop.swarm.audit.picks import Pick
+from outerloop.swarm.audit.states import StateStore
+from outerloop.swarm.audit.verdict import MATCH
+from outerloop.types import Round
+from tests.support.small_trainer import trainer_of
+
+STEPS, EVERY = 4, 3  # leaves after 0, 3 and 4 steps
+SETTINGS = ["assignment=by_round", f"schedule.sync_every={STEPS}", "inner.batch=2", "inner.accumulate=2", "seed=5"]
+
+
+@pytest.fixture(autouse=True)
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def observed(folder: Path, trainer: Trainer[Any] | None = None) -> tuple[Trainer[Any], AuditObserver]:
+    trainer = trainer or trainer_of(*SETTINGS)
+    trainer.stream.peer = trainer.outer.exchange.peer  # type: ignore[attr-defined]  # as with a chain of commits
+    desk = AuditDesk(StateStore(folder), every=EVERY)
+    trainer.observer = AuditObserver(trainer, desk, tokens=trainer.stream.tokens, batch=2, seq_len=16)  # type: ignore[attr-defined]
+    return trainer, trainer.observer
+
+
+def train(trainer: Trainer[Any], steps: int) -> None:
+    for _ in range(steps):
+        trainer.step()
+
+
+def order_for(observer: AuditObserver, number: int, window: int, **changes: Any) -> Order:
+    """An honest order to audit this peer itself, with some fields changed."""
+    record, earlier = observer.desk.record(number), observer.desk.record(number - 1)
+    assert record
+    parts = [observer.desk.store.get(sha) for sha in record.leaves[window].hashes]
+    pick = Pick(number, b"c" * 32, observer.outer.exchange.peer, observer.desk.header(number), window, ())
+    landed = BEFORE_FIRST if number == 0 else Round(number - 1)
+    state = tuple(bytes(part) for part in parts if part is not None)
+    order = Order(pick, hash_without_chain(5, landed), record.leaves, earlier.leaves if earlier else (), state)  # type: ignore[arg-type]
+    return replace(order, **changes)
+
+
+def leaves(observer: AuditObserver, number: int) -> tuple[Leaf, ...]:
+    record = observer.desk.record(number)
+    assert record
+    return record.leaves
+
+
+def test_every_window_of_honest_rounds_matches(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, 3 * STEPS + 1)
+    assert [len(leaves(observer, number)) for number in range(3)] == [3, 3, 3]
+    for number in range(3):
+        for window in range(2):
+            assert observer.examine(order_for(observer, number, window)) == MATCH
+    assert leaves(observer, 1)[0].optimizer == leaves(observer, 0)[-1].optimizer
+    assert leaves(observer, 1)[0].weights != leaves(observer, 0)[-1].weights, "a round landed in between"
+
+
+def test_an_order_is_carried_out_before_the_next_step(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, STEPS)
+    order, cancelled = order_for(observer, 0, 1), order_for(observer, 0, 1)
+    cancelled.leaf.cancel()
+    observer.desk.put(cancelled)
+    observer.desk.put(order)
+    train(trainer, 1)
+    assert order.leaf.result(0) == MATCH
+
+
+def test_a_differing_leaf_is_named(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, 2 * STEPS + 1)
+    first, middle, last = leaves(observer, 1)
+    other = b"x" * 32
+    cases = [
+        (1, {"leaves": (first, middle, replace(last, weights=other))}, 2),
+        (0, {"leaves": (first, replace(middle, optimizer=other), last)}, 1),
+        (0, {"leaves": (first, replace(middle, rest=other), last)}, 1),
+        (0, {"leaves": (replace(first, weights=other), middle, last)}, 0),
+        (0, {"leaves": (first, last)}, 0),
+        (0, {"before": (replace(leaves(observer, 0)[-1], optimizer=other),)}, 0),
+        (1, {"parent": other}, 2),
+    ]
+    for window, changes, leaf in cases:
+        assert observer.examine(order_for(observer, 1, window, **changes)) == leaf
+    state = order_for(observer, 1, 1).state
+    empty = (canonical.pack({}), state[1], state[2])
+    assert observer.examine(order_for(observer, 1, 1, state=empty)) == 1, "a state that fits no model"
+
+
+def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, 2 * STEPS + 1)
+    own = order_for(observer, 1, 1)
+    absent = replace(own.pick, peer="another")
+    first = replace(own.leaves[0], weights=b"x" * 32)
+    assert observer.follows(replace(own, pick=absent, leaves=(first, *own.leaves[1:])))
+    assert not observer.follows(replace(own, leaves=(first, *own.leaves[1:])))
+
+
+def test_a_round_after_a_failed_one_has_no_leaves(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, STEPS)
+    assert observer.last
+    observer.after_rounds([replace(observer.last, failed="no answer", peers=())])
+    train(trainer, 2 * STEPS)
+    assert leaves(observer, 1) == () and len(leaves(observer, 2)) == 3
+
+
+def test_a_restarted_peer_has_leaves_from_its_second_round_on(tmp_path: Path) -> None:
+    trainer, _ = observed(tmp_path / "first")
+    train(trainer, STEPS + 2)
+    _, observer = observed(tmp_path / "second", trainer)
+    train(trainer, 2 * STEPS)
+    assert observer.desk.record(1) is None, "it did not see the first steps"
+    assert len(leaves(observer, 2) if observer.desk.record(2) else ()) == 0
+    train(trainer, 2)
+    assert leaves(observer, 2) == ()
+    train(trainer, STEPS)
+    assert len(leaves(observer, 3)) == 3
+
+
+def test_a_peer_whose_weights_are_not_the_slow_weights_has_no_leaves(tmp_path: Path) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, STEPS)
+    with torch.no_grad():
+        trainer.params[0].view(-1)[0] += 1
+    train(trainer, 2 * STEPS)
+    assert leaves(observer, 1) == () and len(leaves(observer, 2)) == 3
+
+
+def test_without_space_on_the_disk_training_continues_without_leaves(tmp_path: Path, monkeypatch: Any) -> None:
+    trainer, observer = observed(tmp_path)
+
+    def fail(number: int, parts: Any) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(observer.desk.store, "put", fail)
+    train(trainer, STEPS)
+    assert leaves(observer, 0) == ()
+
+
+def test_machines_with_other_settings_or_data_are_of_another_class() -> None:
+    trainer = trainer_of(*SETTINGS)
+    tokens = trainer.stream.tokens  # type: ignore[attr-defined]
+    settings = {"seq_len": 16, "batch": 2, "sync_every": STEPS}
+    own = class_of(trainer, tokens, **settings)
+    assert class_of(trainer, tokens.copy(), **settings) == own
+    others = [class_of(trainer, tokens[:-1], **settings), class_of(trainer, tokens, **(settings | {"batch": 4}))]
+    trainer.micro_batch = 1
+    others.append(class_of(trainer, tokens, **settings))
+    trainer.micro_batch = None
+    torch.use_deterministic_algorithms(False)
+    others.append(class_of(trainer, tokens, **settings))
+    assert len({own, *others}) == 5

@@ -1,0 +1,226 @@
+"""Peers audit whom the commit picks: a liar that two auditors find is expelled, and no auditor alone expels a peer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outerloop.swarm.accountability.evidence import Evidence, guilty
+from outerloop.swarm.audit.leaves import Header
+from outerloop.swarm.audit.picks import Pick
+from outerloop.swarm.audit.service import AuditRpc
+from outerloop.swarm.audit.verdict import MATCH, REFUSED, Verdict
+from outerloop.swarm.p2p.transport import protocol_name
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MalformedMessage
+from tests.support.swarm.audit_scene import AuditedNode, AuditedSwarm
+from tests.support.swarm.audit_states import leaf_of, state_of
+from tests.support.swarm.gather_scene import RUN
+from tests.support.swarm.memory_keys import trust_of
+from tests.support.swarm.virtual_clock import virtual
+
+
+def accuses(*peers: str) -> Any:
+    """A trainer that finds a differing leaf in every window of these peers."""
+    return lambda order: order.pick.window + 1 if order.pick.peer[4:] in peers else MATCH
+
+
+async def settled(swarm: AuditedSwarm, rounds: int = 4) -> None:
+    """All audits of some rounds are done."""
+    await swarm.until("".join(swarm.nodes), rounds)
+    await asyncio.sleep(5)
+
+
+@virtual
+async def test_honest_peers_match_and_every_audited_peer_has_one_verdict(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    await settled(swarm)
+    verdicts = [row for node in "abcd" for row in swarm[node].verdicts if row["round"] < 4]
+    assert {row["outcome"] for row in verdicts} == {"match"} and len(verdicts) == 4 * 4
+    assert len({(row["round"], row["peer"]) for row in verdicts}) == 4 * 4
+    assert not any(swarm[node].expelled or swarm[node].status for node in "abcd")
+    [order] = [order for order in swarm["a"].orders if order.pick.number == 1][:1]
+    pick = order.pick
+    assert order.state == state_of(pick.peer[4:], 1, pick.window) and len(order.leaves) == 4
+    assert order.before[-1].optimizer == order.leaves[0].optimizer == leaf_of(state_of(pick.peer[4:], 0, 3)).optimizer
+    assert order.parent == swarm["a"].auditor.picks[0][pick.peer].commit
+    row = swarm["a"].verdicts[0]
+    pick = swarm["a"].auditor.picks[row["round"]][row["peer"]]
+    verdict = [MATCH, bytes.fromhex(row["signature"])]
+    Verdict.of(verdict, pick, "000-a", trust_of("z").signatures, session=RUN)
+
+
+@virtual
+async def test_with_a_small_probability_few_peers_are_audited(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path, probability=0.1).start()
+    await settled(swarm, 30)
+    assert 1 <= sum(len(swarm[node].verdicts) for node in "abcd") <= 30
+
+
+@virtual
+async def test_a_liar_that_two_auditors_find_is_expelled_by_all(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    for node in "abc":
+        swarm[node].judge = accuses("d")
+    await swarm.until_expelled("d", by="abc")
+    [evidence] = swarm["a"].rounds.witness.expelled.evidence
+    assert evidence.peer == "003-d" and guilty(evidence, trust_of("z").signatures) == "003-d"
+    assert "reported other inner steps in round" in evidence.why and "d" not in {one[4:] for one in evidence.auditors}
+    done = swarm["a"].done
+    await swarm.until("abc", done + 3)
+    assert swarm["a"].who(done + 2) == "abc"
+
+
+@virtual
+async def test_a_peer_with_two_verdicts_against_it_ends_and_says_what_to_do(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    await settled(swarm, 2)
+    pick = swarm["a"].auditor.picks[1]["003-d"]
+    verdicts = [
+        Verdict.sign(pick, 1, trust_of(name[4:]).signatures, session=RUN, own=name).signed for name in pick.auditors
+    ]
+    assert await swarm["d"].rounds.witness.accusations.accuse(Evidence.of(RUN, "003-d", *verdicts))
+    while not swarm["d"].error:
+        await asyncio.sleep(1)
+    assert "from leaf 1 on, so the other peers expel it" in str(swarm["d"].error)
+    assert "check the memory and the data of this machine" in str(swarm["d"].error)
+
+
+@virtual
+async def test_the_verdict_of_one_lying_auditor_expels_no_peer(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    swarm["d"].judge = accuses("a", "b", "c")
+    await settled(swarm, 6)
+    false = [row for row in swarm["d"].verdicts if row["outcome"] != "match"]
+    assert false and any("first differing leaf" in line for line in swarm["d"].status)
+    assert not any(swarm[node].expelled for node in "abcd")
+    repeated = [row for node in "abc" for row in swarm[node].verdicts if row["round"] < 6]
+    assert len(repeated) > 3 * 6, "second auditors repeat the audits in which a leaf differed"
+
+
+@virtual
+async def test_two_verdicts_count_only_from_the_picked_auditors_and_for_the_picked_root(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcde", tmp_path).start()
+    await settled(swarm)
+    pick = swarm["a"].auditor.picks[2]["004-e"]
+    others = [name for name in ("000-a", "001-b", "002-c", "003-d") if name not in pick.auditors]
+
+    def evidence(first: str, second: str, of: Pick = pick, leaf: int = 1) -> Evidence:
+        verdicts = [
+            Verdict.sign(of, leaf, trust_of(name[4:]).signatures, session=RUN, own=name) for name in (first, second)
+        ]
+        return Evidence.of(RUN, of.peer, *(verdict.signed for verdict in verdicts))
+
+    confirms, one, two = swarm["a"].auditor.confirms, *pick.auditors
+    assert guilty(evidence(one, two), trust_of("z").signatures) == "004-e" and confirms(evidence(one, two))
+    assert not confirms(evidence(one, others[0])) and not confirms(evidence(*others))
+    assert not confirms(evidence(one, two, replace(pick, commit=bytes(32))))
+    assert not confirms(evidence(one, two, replace(pick, header=replace(pick.header, root=b"x" * 32))))
+    assert not confirms(evidence(one, two, replace(pick, number=99)))
+    assert not evidence(one, one).why and not evidence(one, two, leaf=MATCH).why
+    assert not await swarm["b"].rounds.witness.accusations.accuse(evidence(*others))
+    assert not swarm["b"].expelled
+    assert Evidence.from_map(evidence(one, two).to_map()) == evidence(one, two)
+    forged = evidence(one, two).to_map()
+    forged["first"][1] = bytes(64)
+    assert not guilty(Evidence.from_map(forged), trust_of("z").signatures)
+
+
+def silent(node: AuditedNode) -> None:
+    """A peer that keeps no record of what it committed to."""
+    node.desk.record = lambda number: None  # type: ignore[method-assign]
+
+
+def lies_about_leaves(node: AuditedNode) -> None:
+    """A peer that sends other leaves than its root commits to."""
+    record = node.desk.record
+
+    def lie(number: int) -> Any:
+        true = record(number)
+        return true and replace(true, leaves=(*true.leaves[1:], true.leaves[0]))
+
+    header = node.desk.header
+    node.desk.header = lambda number: replace(header(number), root=b"r" * 32)  # type: ignore[method-assign]
+    node.desk.record = lie  # type: ignore[method-assign]
+
+
+def lies_about_sizes(node: AuditedNode) -> None:
+    """A peer that announces a state of many gigabytes."""
+    record = node.desk.record
+
+    def lie(number: int) -> Any:
+        true = record(number)
+        return true and replace(true, sizes=tuple((1 << 40, 1 << 40, 1 << 40) for _ in true.sizes))
+
+    node.desk.record = lie  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("lie", [silent, lies_about_leaves, lies_about_sizes])
+@virtual
+async def test_a_peer_that_does_not_send_what_it_committed_to_refuses(tmp_path: Path, lie: Any) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    lie(swarm["d"])
+    await settled(swarm, 5)
+    about_d = [row for node in "abc" for row in swarm[node].verdicts if row["peer"] == "003-d"]
+    assert about_d and {row["outcome"] for row in about_d} == {"refused"}
+    assert sum(swarm[node].auditor.counters["audits_refused"] for node in "abc") == len(about_d)
+    assert not any(swarm[node].expelled for node in "abcd")
+
+
+@virtual
+async def test_only_the_picked_auditors_get_leaves_and_states(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcde", tmp_path).start()
+    await settled(swarm)
+    pick = swarm["a"].auditor.picks[3]["004-e"]
+    stranger = next(letter for letter in "abcd" if letter not in {name[4:] for name in pick.auditors})
+    node = swarm[stranger]
+    protocol = protocol_name(RUN, AuditRpc.service)
+    async with node.link.open_stream("e", protocol) as stream:
+        await stream.send_object({"number": 3})
+        assert await stream.receive_object() == {}
+    async with node.link.open_stream("e", protocol) as stream:
+        await stream.send_object({"number": "three"})
+        await stream.ended()
+    await asyncio.sleep(5)
+    assert swarm["e"].link.trust.refusals.of_kind["requests"] == 1
+    allowed = {name[4:] for number in range(4) for name in swarm["a"].auditor.picks[number]["004-e"].auditors}
+    assert len(swarm["e"].auditor.rpc.auditors) > 0 and swarm["e"].auditor.rpc.auditors.keys() <= allowed
+    sha = leaf_of(state_of("e", 3, pick.window)).weights
+    swarm["e"].auditor.rpc.auditors.pop(stranger, None)
+    with pytest.raises(ContentUnavailable):
+        await node.auditor.rpc.bulk.get(sha, 11, ["e"], at_most=99, timeout_s=5)
+    auditor = swarm[pick.auditors[0][4:]]
+    weights = state_of("e", 3, pick.window)[0]
+    assert await auditor.auditor.rpc.bulk.get(sha, len(weights), ["e"], at_most=99, timeout_s=5) == weights
+
+
+@virtual
+async def test_a_false_notice_to_the_second_auditor_is_refused(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    await settled(swarm)
+    pick = swarm["a"].auditor.picks[3]["003-d"]
+    first, second = (name[4:] for name in pick.auditors)
+    orders = len(swarm[second].orders)
+    await swarm[first].auditor.rpc.notify(pick.auditors[1], pick, [1, bytes(64)])
+    await asyncio.sleep(5)
+    assert swarm[second].link.trust.refusals.of_kind["ballots"] == 1
+    repeated = [order for order in swarm[second].orders[orders:] if order.pick == pick]
+    assert not repeated and not any(swarm[node].expelled for node in "abcd")
+
+
+def test_a_verdict_is_checked_before_it_is_used() -> None:
+    pick = Pick(3, b"c" * 32, "003-d", Header(4, b"r" * 32, b"m" * 32), 1, ("000-a", "001-b"))
+    signatures = trust_of("a").signatures
+    verdict = Verdict.sign(pick, 2, signatures, session=RUN, own="000-a")
+    assert Verdict.of(verdict.to_list(), pick, "000-a", trust_of("b").signatures, session=RUN) == verdict
+    assert verdict.differs and verdict.outcome == "first differing leaf 2"
+    assert Verdict.sign(pick, REFUSED, signatures, session=RUN, own="000-a").outcome == "refused"
+    for wrong in (None, [2], [2, b"short"], [-3, verdict.signature], [1, verdict.signature], ["2", verdict.signature]):
+        with pytest.raises(MalformedMessage):
+            Verdict.of(wrong, pick, "000-a", signatures, session=RUN)
+    with pytest.raises(MalformedMessage, match="not signed by its auditor"):
+        Verdict.of(verdict.to_list(), pick, "001-b", signatures, session=RUN)
