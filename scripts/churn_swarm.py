@@ -18,7 +18,14 @@ from faults_swarm import Swarm
 
 HOST = ["recipe=sparseloco", "model=nano", "inner.seq_len=64", "inner.batch=4", "inner.lr_floor=1.0"]
 HOST += ["schedule.sync_every=30"]
-OWN = ["threads=1", "eval.every=10", "eval.sequences=64", "checkpoint.every=5", "log_every=1000000"]
+OWN = [
+    "threads=1",
+    "inner.micro_batch=4",
+    "eval.every=10",
+    "eval.sequences=64",
+    "checkpoint.every=5",
+    "log_every=1000000",
+]
 """Options of each process, including the host."""
 POLL_S = 0.5
 PROGRESS_S = 10.0
