@@ -33,6 +33,8 @@ STUCK_S = 240.0
 """A process is stuck if it has landed no round for this long while others land rounds."""
 LEAVE_S = 200.0
 """A process that has not ended this long after its SIGINT is stuck as well, and is killed."""
+SETTLED_ROUNDS = 5
+"""A process is certainly in the roster this many rounds after its first counted payload."""
 LINES = 12
 """Number of last lines of output that the record keeps of a process that ended without having been told to leave."""
 
@@ -51,6 +53,8 @@ class Visitor(Machine):
     """Record of the current stay, or None if the process is away."""
     newest: int = 0
     """Newest round that any process had landed when this one started, or a later one that this one has landed."""
+    joined: int = 0
+    """First round of the stay that counted its payload."""
     progress_s: float = 0.0
     """Time of the start or of the newest landed round, whichever is later."""
     leaves_s: float = math.inf
@@ -115,7 +119,7 @@ class ChurnSwarm(Swarm):
         """Round -> number of payloads that it counted."""
         self.stays: list[Row] = []
         self.survivors: list[int] = []
-        """Processes that had not left when the run ended."""
+        """Processes that took part when the run ended."""
         self.aborted = ""
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -133,7 +137,7 @@ class ChurnSwarm(Swarm):
                 self.step()
         except TimeoutError as error:
             self.aborted = str(error)
-        self.survivors = [one.index for one in self.visitors if one.record]
+        self.survivors = [one.index for one in self.visitors if one.record and one.record["joined_after_s"] is not None]
         self.end()
 
     @property
@@ -168,6 +172,7 @@ class ChurnSwarm(Swarm):
             visitor.newest, visitor.progress_s = row["round"], time.monotonic()
             if row["took_part"] and visitor.record["joined_after_s"] is None:
                 visitor.record["joined_after_s"] = round(self.now_s - visitor.record["start_s"], 1)
+                visitor.joined = row["round"]
 
     def manage(self, visitor: Visitor) -> None:
         """Start a process or tell it to leave as planned, or record that it has ended or is stuck."""
@@ -217,9 +222,14 @@ class ChurnSwarm(Swarm):
         return self.now_s >= visitor.record["start_s"] + joined_after_s + visitor.stay.alive_s
 
     def can_spare(self, visitor: Visitor) -> bool:
-        """Return whether the other processes that take part are a majority of the last round's roster."""
+        """Return whether the other processes that certainly vote are a majority of the last round's roster.
+
+        A newcomer enters the roster some rounds after its first counted payload, because it may grow by less than its
+        own size in a round. So it counts only SETTLED_ROUNDS later.
+        """
         last = max(self.landed(), key=lambda row: row["round"])
-        return len([one for one in self.present() if one is not visitor]) > last["alive"] // 2
+        others = [one for one in self.present() if one is not visitor and one.newest >= one.joined + SETTLED_ROUNDS]
+        return len(others) > last["alive"] // 2
 
     def present(self) -> list[Visitor]:
         """Return the processes that are not about to leave, and took part in one of the last two rounds."""

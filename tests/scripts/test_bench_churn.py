@@ -200,8 +200,11 @@ def test_a_departure_waits_for_a_majority_of_the_last_roster(tmp_path):
     swarm.first_seen = {7: 0.0}
     for visitor in swarm.visitors:
         visitor.record, visitor.rows = {"process": visitor.index}, [row(7) | {"alive": 4}]
+        visitor.newest, visitor.joined = 7, 2
     assert swarm.can_spare(swarm.visitors[0]), "three of four are a majority"
-    swarm.visitors[1].leaves_s = 0.0
+    swarm.visitors[1].joined = 3
+    assert not swarm.can_spare(swarm.visitors[0]), "one of three may not have a vote yet"
+    swarm.visitors[1].joined, swarm.visitors[1].leaves_s = 2, 0.0
     assert not swarm.can_spare(swarm.visitors[0]), "two of four are not a majority"
     swarm.visitors[1].record = None
     swarm.visitors[2].rows.append(row(8) | {"alive": 3})
@@ -241,6 +244,7 @@ def test_limits_of_a_stay_are_parsed():
             bench_churn.pair(text)
 
 
+@pytest.mark.long
 def test_sigint_ends_the_benchmark_and_all_processes_that_it_started(tmp_path):
     program = (
         "import sys, bench_churn, churn_swarm\n"
