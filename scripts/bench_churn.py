@@ -49,7 +49,7 @@ def measured(swarm: ChurnSwarm, until: Callable[[], bool]) -> Row:
     """Run one swarm and return its record. All of its processes are killed at the end, even after an error."""
     before = left_behind(swarm.folder)
     try:
-        swarm.run(until)
+        swarm.run_until(until)
         sockets = {path for visitor in swarm.visitors for path in visitor.sockets}
         return record(swarm) | {"left_behind": left_behind(swarm.folder, sockets), "there_before": before}
     finally:

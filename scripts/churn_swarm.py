@@ -36,7 +36,7 @@ LEAVE_S = 200.0
 SETTLED_ROUNDS = 5
 """A process is certainly in the roster this many rounds after its first counted payload."""
 LINES = 12
-"""Number of last lines of output that the record keeps of a process that ended without having been told to leave."""
+"""Number of last lines of output that the record keeps of a process whose exit code is not the expected one."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ class ChurnSwarm(Swarm):
         """Processes that took part when the run ended."""
         self.aborted = ""
 
-    def run(self, until: Callable[[], bool]) -> None:
+    def run_until(self, until: Callable[[], bool]) -> None:
         """Start the host, then follow the plan until `until` holds, and end all processes with SIGINT.
 
         If no round lands for `patience_s`, state it in `aborted`, and end the run.
@@ -175,7 +175,7 @@ class ChurnSwarm(Swarm):
                 visitor.joined = row["round"]
 
     def manage(self, visitor: Visitor) -> None:
-        """Start a process or tell it to leave as planned, or record that it has ended or is stuck."""
+        """Start or dismiss a process as planned, or record that it has ended or is stuck."""
         if visitor.record is None:
             if visitor.stay and visitor.starts_s <= self.now_s <= self.arrivals_end_s:
                 self.admit(visitor)
@@ -236,7 +236,7 @@ class ChurnSwarm(Swarm):
         return [one for one in self.visitors if one.record and one.leaves_s == math.inf and self.trains(one)]
 
     def dismiss(self, visitor: Visitor, *, killed: bool) -> None:
-        """Tell a process to leave: with SIGINT to its command, or with SIGKILL to all of its processes at once."""
+        """Make a process leave: with SIGINT to its command, or with SIGKILL to all of its processes at once."""
         assert visitor.record
         visitor.leaves_s = time.monotonic()
         visitor.record |= {
@@ -270,7 +270,7 @@ class ChurnSwarm(Swarm):
             self.note(how, visitor)
 
     def end(self) -> None:
-        """Tell all processes to leave with SIGINT at once, wait until they have ended, and kill those that have not."""
+        """Send SIGINT to all processes at once, wait until they have ended, and kill those that have not."""
         for visitor in self.visitors:
             if visitor.record and visitor.leaves_s == math.inf:
                 self.dismiss(visitor, killed=False)
