@@ -56,6 +56,7 @@ def main(arguments: list[str]) -> int:
         event = run_to_end(
             index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources, stop_point)
         )
+        ignore_signals()  # after the event, the parent closes standard input, which would interrupt `abort`
         emit(event)
     return int(event["event"] == "error")
 
@@ -198,6 +199,11 @@ def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> No
 
 def raise_stopped(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise Stopped in the main thread and ignore further signals."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_signals()
     raise Stopped(signal.Signals(number).name)
+
+
+def ignore_signals() -> None:
+    """Ignore all signals on which the worker leaves, because it is leaving already."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)

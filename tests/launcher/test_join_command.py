@@ -40,6 +40,7 @@ def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> 
         assert eventually(lambda: joined[0].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=260)
         said = left(joined[0])
         assert joined[0].returncode == 130, said
+        assert "Traceback" not in (tmp_path / "b/workers/0/log.txt").read_text()
         assert "summer: 1 peer" in said and "model        nano" in said, said
         assert "of 4 sequences per forward and backward pass (inner.micro_batch=auto)" in said, said
         done = max(rounds_with_two(tmp_path / "b"))
