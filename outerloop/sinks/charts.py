@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from outerloop.core.round import CHARTS, SPENT
+from outerloop.core.round import CHARTS
+from outerloop.core.utilization import SPENT
 
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},

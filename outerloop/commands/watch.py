@@ -1,0 +1,112 @@
+"""`outerloop watch`: show a run, a swarm or a sweep as a live web page."""
+
+from __future__ import annotations
+
+import signal
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from outerloop.commands.arguments import Parser, check_listen_address
+from outerloop.report.runs import is_run, runs_under
+from outerloop.types import Terminated, UserError, raise_terminated
+from outerloop.watch.feed import Source
+
+DESCRIPTION = """\
+Serves a live page of a run, a swarm or a sweep. It only observes: it takes no part in any round and changes no file.
+The page needs nothing from any other server."""
+
+EXAMPLES = """\
+examples
+  outerloop watch runs/mine                                  a run on this machine, running or finished
+  outerloop watch /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...  all peers of a swarm; the address that a peer printed
+  outerloop watch runs/2026-11-21_03-58-52-sweep             a sweep (train -m), or any folder that contains runs
+  outerloop watch runs/mine --host 0.0.0.0 --port 80         for other machines too: anyone who can connect can read it
+
+other forms of the page
+  curl http://127.0.0.1:8080/                plain text
+  http://127.0.0.1:8080/status.json          for programs; its schema is /status.schema.json
+  http://127.0.0.1:8080/metrics              for Prometheus
+
+Only this machine can connect, unless --host says otherwise. There is no login: to read the page from elsewhere, prefer
+ssh -L 8080:127.0.0.1:8080 MACHINE."""
+
+
+def parser() -> Parser:
+    """Return the option parser."""
+    out = Parser("watch", example="outerloop watch RUN_DIR", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("what", metavar="ADDRESS|DIR", help="address of a running peer, a run directory, or a sweep")
+    out.add_argument("--host", default="127.0.0.1", help="IP address to listen on (default: 127.0.0.1)")
+    out.add_argument("--port", type=int, default=8080, help="TCP port, or 0 for any free port (default: 8080)")
+    out.add_argument(
+        "--allow-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name by which browsers may call this server, in addition to IP addresses and localhost",
+    )
+    out.add_argument("--run", default="default", metavar="NAME", help="exchange.run of the peer (default: default)")
+    out.add_argument("--run-dir", type=Path, metavar="DIR", help="run_dir of the peer, if the run has exchange.allow")
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command until it is stopped. Return exit code 0 after Ctrl-C.
+
+    Raises UserError if an option is invalid, if there is nothing to watch, or if the port cannot be used.
+    """
+    options = parser().parse_args(arguments)
+    check_listen_address(options.host, options.port)
+    from outerloop.watch.serve import serve
+
+    signal.signal(signal.SIGTERM, raise_terminated)
+    with source_of(options) as source:
+        try:
+            serve(source, host=options.host, port=options.port, names=options.allow_name, show=show_address)
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            pass
+    return 0
+
+
+def show_address(address: str) -> None:
+    """Print the address of the page."""
+    print(f"watch {address}  (Ctrl-C ends the page, not the run)", flush=True)
+
+
+@contextmanager
+def source_of(options: Namespace) -> Iterator[Source]:
+    """Provide the source that the arguments name. Raises UserError if it does not exist."""
+    if options.what.startswith("/") and "/p2p/" in options.what:
+        with swarm_source(options) as source:
+            yield source
+    else:
+        yield folder_source(Path(options.what))
+
+
+def folder_source(folder: Path) -> Source:
+    """Return the source for a folder: a run directory, or a folder that contains runs."""
+    from outerloop.watch.run_dir import RunDirectory
+    from outerloop.watch.sweep_dir import SweepDirectory
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is neither a folder nor an address: pass a run_dir, or /ip4/.../p2p/... of a peer")
+    if is_run(folder, [file.name for file in folder.iterdir()]):
+        return RunDirectory(folder)
+    if not runs_under(folder):
+        raise UserError(f"no run in or under {folder}: pass the run_dir of outerloop train, for example runs/mine")
+    return SweepDirectory(folder)
+
+
+@contextmanager
+def swarm_source(options: Namespace) -> Iterator[Source]:
+    """Observe the swarm of a peer as a visitor, and provide it as a source."""
+    from outerloop.commands.observe import observe_run
+    from outerloop.swarm.p2p.daemon import check_addresses
+    from outerloop.watch.swarm import Swarm
+
+    check_addresses("watch", [options.what], must_name="p2p")
+    with observe_run(options.what, run=options.run, run_dir=options.run_dir) as observation:
+        yield Swarm(observation, run=options.run)
