@@ -11,11 +11,13 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.accusations import ask
 from outerloop.swarm.accountability.evidence import Evidence, guilty
+from outerloop.swarm.manifest.run_manifest import fetch
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import Record, parsed, read_roster
@@ -24,6 +26,7 @@ from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 SeenPeers = list[tuple[Record, float]]
@@ -54,6 +57,14 @@ class RunObservation:
         if pending.done():
             self._expelled, self._pending = self._checked(pending), None
         return self._expelled
+
+    def manifest(self) -> RunManifest | None:
+        """Return the settings of the run as the observed peer describes them, or None if it does not."""
+        try:
+            signed = self._visitor.call(fetch(self._visitor, self._peer_id), timeout_s=2 * OPEN_S)
+            return parse(signed.content) if signed else None
+        except (BrokenStream, Unreachable, TimeoutError, MalformedMessage):
+            return None
 
     def _checked(self, answer: Future[list[Evidence]]) -> list[Evidence] | None:
         try:

@@ -7,11 +7,15 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from outerloop.commands.arguments import Parser, check_listen_address
-from outerloop.report.runs import is_run, runs_under
+from outerloop.report.runs import flatten, is_run, runs_under
 from outerloop.types import Terminated, UserError, raise_terminated
 from outerloop.watch.feed import Source
+
+if TYPE_CHECKING:
+    from outerloop.config.manifest.content import RunManifest
 
 DESCRIPTION = """\
 Serves a live page of a run, a swarm or a sweep. It only observes: it takes no part in any round and changes no file.
@@ -109,4 +113,22 @@ def swarm_source(options: Namespace) -> Iterator[Source]:
 
     check_addresses("watch", [options.what], must_name="p2p")
     with observe_run(options.what, run=options.run, run_dir=options.run_dir) as observation:
-        yield Swarm(observation, run=options.run)
+        yield Swarm(observation, run=options.run, settings=settings_of(observation.manifest()))
+
+
+def settings_of(manifest: RunManifest | None) -> dict[str, Any]:
+    """Return the settings of a run with dotted keys, as a peer describes them; the options alone if they do not load.
+
+    A run with its own training program has no manifest, and so no settings here.
+    """
+    from omegaconf import OmegaConf
+
+    from outerloop.config import load
+    from outerloop.config.manifest.allowed_options import checked_overrides
+
+    if manifest is None:
+        return {}
+    try:
+        return flatten(OmegaConf.to_container(load.load(checked_overrides(manifest.options)), resolve=True))
+    except UserError:
+        return dict(manifest.options)

@@ -22,7 +22,7 @@ def empty_header(name: str, state: RunPhase, updated_s: float | None) -> Header:
         "rounds": None,
         "step": 0,
         "steps": None,
-        "tokens": 0,
+        "tokens": None,
         "tokens_total": None,
         "tokens_per_s": None,
         "elapsed_s": None,

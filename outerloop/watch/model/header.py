@@ -62,12 +62,16 @@ class RunFacts:
             lines = str(row.get("text") or "error without a message").strip().splitlines()
             self.error = text(lines[-1] if lines else "")
 
-    def seconds_left(self, rounds: int | None) -> float | None:
-        """Return the seconds until the last of `rounds` rounds lands, or None if this cannot be predicted."""
-        if rounds is None or len(self.landings) < 2:
-            return None
-        (first, first_s), (last, last_s) = self.landings[0], self.landings[-1]
-        return max(0, rounds - last) * max(0.0, last_s - first_s) / (last - first)
+
+def seconds_left(landings: Sequence[tuple[int, float]], rounds: int | None) -> float | None:
+    """Return the seconds until the last of `rounds` rounds lands, or None if this cannot be predicted.
+
+    `landings`: number and time in seconds of the last rounds that landed, oldest first.
+    """
+    if rounds is None or len(landings) < 2:
+        return None
+    (first, first_s), (last, last_s) = landings[0], landings[-1]
+    return max(0, rounds - last) * max(0.0, last_s - first_s) / (last - first)
 
 
 def header(
@@ -84,7 +88,6 @@ def header(
     done = max((worker.round for worker in workers), default=0)
     step = max((worker.step for worker in workers), default=0)
     steps = total_steps(settings, workers)
-    tokens = sum(worker.tokens for worker in workers)
     bits = bits_per_param(workers, facts.params)
     return {
         "name": text(around.name),
@@ -100,11 +103,11 @@ def header(
         "rounds": rounds,
         "step": step,
         "steps": steps,
-        "tokens": tokens,
-        "tokens_total": round(tokens / step * steps) if steps and step else None,
+        "tokens": sum(worker.tokens for worker in workers),
+        "tokens_total": total_tokens(workers, steps),
         "tokens_per_s": shown(sum(finite(worker.tokens_per_s) or 0.0 for worker in workers if is_active(worker))),
         "elapsed_s": shown(facts.wall_s),
-        "eta_s": shown(facts.seconds_left(rounds)) if state == "running" else None,
+        "eta_s": shown(seconds_left(facts.landings, rounds)) if state == "running" else None,
         "loss": mean_loss(workers),
         "val_loss": shown(facts.val_loss),
         "bits_per_param_per_round": bits[0],
@@ -145,6 +148,12 @@ def total_steps(settings: Mapping[str, Any], workers: Sequence[Worker]) -> int |
     if not rounds or landed is None or not landed.round:
         return None
     return delay + round(max(0, landed.landed_step - delay) / landed.round * rounds)
+
+
+def total_tokens(workers: Sequence[Worker], steps: int | None) -> int | None:
+    """Return the tokens of all workers of this machine at the end of the run, if each of them takes `steps` steps."""
+    known = [worker for worker in workers if worker.tokens_step]
+    return round(sum(worker.tokens / worker.tokens_step for worker in known) * steps) if known and steps else None
 
 
 def bits_per_param(workers: Sequence[Worker], params: int | None) -> tuple[Number, Number]:

@@ -46,7 +46,7 @@ class Header(TypedDict):
     rounds: int | None
     step: int
     steps: int | None
-    tokens: int
+    tokens: int | None
     tokens_total: int | None
     tokens_per_s: Number
     elapsed_s: Number

@@ -9,6 +9,7 @@ from typing import Any
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.page import EventKind
 from outerloop.watch.model.values import count, finite, text
+from outerloop.watch.model.worker import Worker
 
 Row = Mapping[str, Any]
 KINDS: list[tuple[re.Pattern[str], EventKind]] = [
@@ -20,12 +21,13 @@ KINDS: list[tuple[re.Pattern[str], EventKind]] = [
 """Pattern of a status line -> kind of its event. The first match counts; other lines are notes."""
 
 
-def add_events(log: EventLog, row: Row, names: Mapping[int, str]) -> None:
-    """Append the event that a row reports, if any. `names`: worker index -> name."""
-    found = event_of(row)
+def add_event(log: EventLog, row: Row, worker: Worker | None) -> None:
+    """Append the event that a row reports, if any. `worker`: the worker of the row, already updated from it."""
+    is_expected = row["event"] == "left" and worker is not None and worker.state in ("finished", "died")
+    found = None if is_expected else event_of(row)
     if found is not None:
         kind, what = found
-        log.add(finite(row.get("wall_s")), kind, what, peer=names.get(count(row.get("worker")), ""))
+        log.add(finite(row.get("wall_s")), kind, what, peer=worker.name if worker else "")
 
 
 def event_of(row: Row) -> tuple[EventKind, str] | None:
@@ -39,7 +41,7 @@ def event_of(row: Row) -> tuple[EventKind, str] | None:
             return "caught up", "downloaded the state of the run from other peers"
         case "round" if row.get("failed"):
             return "failed", f"round {count(row.get('round'))}: {row['failed']}"
-        case "saved":
+        case "saved" if not row.get("worker"):
             return "saved", f"checkpoint after inner step {count(row.get('step'))}"
         case "done":
             return "finished", "finished its last round"

@@ -12,7 +12,7 @@ from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.header import SILENT_S, RunFacts, header
 from outerloop.watch.model.page import VERSION, Link, Page, Strip
 from outerloop.watch.model.phase import strip
-from outerloop.watch.model.run_events import add_events
+from outerloop.watch.model.run_events import add_event
 from outerloop.watch.model.timeline import Timeline
 from outerloop.watch.model.values import count, finite, setting
 from outerloop.watch.model.worker import Worker
@@ -60,22 +60,18 @@ class RunState:
 
     def add(self, row: Row) -> None:
         """Update the state from one row."""
-        if "worker" in row:
-            worker = self.worker(count(row["worker"]))
+        worker = self.worker(count(row["worker"])) if "worker" in row else None
+        if worker is not None:
             worker.add(row)
-            if row["event"] == "round":
-                self.add_round(worker, row)
+        if worker is not None and row["event"] == "round":
+            self.add_round(worker, row)
         self.facts.add(row)
         self.charts.add(row)
-        add_events(self.events, row, self.names())
+        add_event(self.events, row, worker)
 
     def worker(self, index: int) -> Worker:
         """Return a worker, which is new if this is its first row."""
         return self.workers.setdefault(index, Worker(index, f"{index:03d}"))
-
-    def names(self) -> dict[int, str]:
-        """Return worker index -> name."""
-        return {index: worker.name for index, worker in self.workers.items()}
 
     def add_round(self, worker: Worker, row: Row) -> None:
         """Record in the timeline when the worker's payload of a round was ready."""

@@ -29,6 +29,7 @@ class Worker:
     landed_step: int = 0
     loss: Any = None
     tokens: int = 0
+    tokens_step: int = 0
     tokens_per_s: Any = None
     payload_bytes: int = 0
     bytes_sent: int = 0
@@ -64,12 +65,13 @@ class Worker:
     def on_step(self, row: Row) -> None:
         """Note loss, tokens and speed of an inner step."""
         self.loss, self.tokens_per_s = row.get("loss"), row.get("tokens_per_s")
-        self.tokens = max(self.tokens, count(row.get("tokens")))
+        self.on_eval(row)
         self.state, self.reason, self.waiting = "training", "", ""
 
     def on_eval(self, row: Row) -> None:
-        """Note the tokens, which a run with a long `log_every` states here first."""
-        self.tokens = max(self.tokens, count(row.get("tokens")))
+        """Note the tokens so far, and the inner step at which they are stated."""
+        if count(row.get("tokens")) >= self.tokens:
+            self.tokens, self.tokens_step = count(row.get("tokens")), count(row.get("step"))
 
     def on_round(self, row: Row) -> None:
         """Note that a round has landed or failed."""

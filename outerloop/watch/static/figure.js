@@ -1,4 +1,4 @@
-// One figure: a uPlot without its own legend and title, because those are built with innerHTML.
+// One figure: a plot with a legend of our own, in which every name is plain text.
 
 import { element, setText } from "./dom.js";
 import { amount } from "./format.js";
