@@ -11,7 +11,7 @@ than those allowed is refused, because a web page elsewhere could otherwise let 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outerloop.watch.feed import Feed, compact
+from outerloop.watch.model.schema import json_schema
 from outerloop.watch.prometheus import metrics_text
 from outerloop.watch.text import page_text
 
@@ -109,7 +110,7 @@ class Pages:
             return PlainTextResponse(f"{MAX_STREAMS} pages are open already: close one\n", 503)
         return StreamingResponse(self.counted(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def counted(self):
+    async def counted(self) -> AsyncIterator[str]:
         """Yield the events of one stream, which is counted while it is open."""
         self.streams += 1
         try:
@@ -126,7 +127,7 @@ class Pages:
 
     async def schema(self, request: Request) -> Response:
         """Return the JSON schema of /status.json."""
-        return FileResponse(STATIC / "status.schema.json", media_type="application/schema+json")
+        return Response(compact(json_schema()), media_type="application/schema+json")
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics for Prometheus. `outerloop_watch_up` is 0 while the source cannot be read."""

@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 SILENT_S = 30.0
 """Age of a record from which its peer is shown as silent: it should be refreshed every 20 s, and expires after 60 s."""
 
+BEHIND_S = 45.0
+"""Seconds after which a peer that lacks a round of others is shown as behind: its record may be 20 s old, and late."""
+
 
 @dataclass
 class SwarmPeer:
-    """One peer. `written_s`: when it wrote its newest record, in seconds since 1970. `expelled`: why, or ""."""
+    """One peer.
+
+    written_s: when it wrote its newest record, in seconds since 1970.
+    expelled: why the observed peer has expelled it, or "".
+    behind: rounds that others are ahead, if they have been ahead for longer than BEHIND_S; otherwise 0.
+    """
 
     record: Record
     written_s: float
     present: bool = True
     expelled: str = ""
+    behind: int = 0
 
     @property
     def status(self) -> Status | None:
@@ -37,8 +46,8 @@ class SwarmPeer:
         """Return the last round that landed or failed at this peer."""
         return self.status.round if self.status else 0
 
-    def phase(self, now_s: float, *, behind: int) -> tuple[PeerPhase, str]:
-        """Return the state of the peer and its reason. `behind`: rounds that others are ahead, 0 with gossip."""
+    def phase(self, now_s: float) -> tuple[PeerPhase, str]:
+        """Return the state of the peer and its reason."""
         if self.expelled:
             return "expelled", text(self.expelled)
         if not self.present:
@@ -47,15 +56,15 @@ class SwarmPeer:
             return "silent", f"no record for more than {SILENT_S:.0f} s"
         if self.status is None or (not self.round and self.status.loss is None):
             return "starting", ""
-        if behind > 1:
-            return "catching up", f"{behind} rounds behind the others"
+        if self.behind:
+            return "catching up", f"{self.behind} rounds behind the others for more than {BEHIND_S:.0f} s"
         if self.round and not self.status.peers:
             return "failed", f"round {self.round} did not complete at this peer"
         return "training", ""
 
-    def page(self, now_s: float, *, behind: int, step: int | None, late_s: float | None) -> Peer:
+    def page(self, now_s: float, *, step: int | None, late_s: float | None) -> Peer:
         """Return the row of the table of peers."""
-        state, reason = self.phase(now_s, behind=behind)
+        state, reason = self.phase(now_s)
         status, address = self.status, text(self.record.addresses[0]) if self.record.addresses else ""
         return {
             "name": text(self.record.name),

@@ -13,9 +13,8 @@ from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.header import WINDOW, model_name, seconds_left
 from outerloop.watch.model.page import VERSION, Header, Page, Strip
-from outerloop.watch.model.phase import STAGES
 from outerloop.watch.model.run_state import fixed_h
-from outerloop.watch.model.swarm_peer import SwarmPeer
+from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
 from outerloop.watch.model.timeline import Timeline
 from outerloop.watch.model.values import count, finite, setting, shown, text
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_PEERS = 1024
 """Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
+MAX_LANDINGS = 500
+"""Number of rounds for which the time is kept at which the first peer reached them."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
 NAMED = 5
@@ -39,7 +40,7 @@ class SwarmState:
     peers: dict[str, SwarmPeer] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     events: EventLog = field(default_factory=EventLog)
-    landings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    landings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_LANDINGS))
     began_s: float | None = None
     now_s: float = 0.0
 
@@ -65,6 +66,7 @@ class SwarmState:
                 peer.present = False
                 self.log("left", "left, or has been silent for a minute", name)
         self.add_expelled(expelled)
+        self.find_late_peers()
         self.forget()
         self.add_points()
 
@@ -74,22 +76,29 @@ class SwarmState:
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
         before = peer.round if peer else 0
-        expelled = peer.expelled if peer else ""
-        peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled)
+        expelled, behind = (peer.expelled, peer.behind) if peer else ("", 0)
+        peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled, behind=behind)
         if peer.status and peer.round > before:
-            self.add_round(peer, after=before)
+            self.add_round(peer)
 
-    def add_round(self, peer: SwarmPeer, *, after: int) -> None:
-        """Record that a peer has reached a new round, and what changed with it."""
+    def add_round(self, peer: SwarmPeer) -> None:
+        """Record that a peer has reached a new round."""
         assert peer.status is not None
         failed, name = not peer.status.peers, peer.record.name
         self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
         if failed:
             self.log("failed", f"round {peer.round} did not complete at this peer", name)
-        elif after and self.lockstep and self.newest - after > 1 and peer.round >= self.newest:
-            self.log("caught up", f"reached round {peer.round}", name)
         if not self.landings or peer.round > self.landings[-1][0]:
             self.landings.append((peer.round, peer.written_s))
+
+    def find_late_peers(self) -> None:
+        """Mark the peers that lack a round which another peer reached more than BEHIND_S ago; none with gossip."""
+        newest = self.newest
+        for peer in self.here if self.lockstep else ():
+            passed_s = next((reached_s for number, reached_s in self.landings if number > peer.round), self.now_s)
+            before, peer.behind = peer.behind, newest - peer.round if self.now_s - passed_s > BEHIND_S else 0
+            if before and not peer.behind:
+                self.log("caught up", f"reached round {peer.round}", peer.record.name)
 
     def add_expelled(self, expelled: Mapping[str, str]) -> None:
         """Mark expelled peers."""
@@ -124,13 +133,14 @@ class SwarmState:
         return max((peer.round for peer in self.here), default=0)
 
     def add_points(self) -> None:
-        """Add the mean loss and the number of peers to the curves."""
-        now = self.place()
+        """Add the mean loss and the number of peers to the curves, if the swarm has reached a new round."""
+        place = self.place()
+        if self.present.newest is not None and self.present.newest[0].round == place.round:
+            return
+        self.present.add(place, len(self.here))
         losses = [loss for peer in self.here if peer.status and (loss := finite(peer.status.loss)) is not None]
-        if losses and (self.loss.newest is None or self.loss.newest[1] != sum(losses) / len(losses)):
-            self.loss.add(now, sum(losses) / len(losses))
-        if self.present.newest is None or self.present.newest[1] != len(self.here):
-            self.present.add(now, len(self.here))
+        if losses:
+            self.loss.add(place, sum(losses) / len(losses))
 
     def place(self) -> Place:
         """Return the position of a point of this moment on each axis."""
@@ -145,11 +155,9 @@ class SwarmState:
     def page(self) -> Page:
         """Return the page."""
         names = sorted(self.peers)
-        newest = self.newest
         peers = [
             peer.page(
                 self.now_s,
-                behind=newest - peer.round if self.lockstep else 0,
                 step=self.step(peer.round),
                 late_s=self.timeline.last_late_s(name),
             )
@@ -185,20 +193,20 @@ class SwarmState:
         known["step"], known["steps"] = self.step(self.newest) or 0, self.step(rounds) if rounds else None
         known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
         known["elapsed_s"] = shown(round(self.now_s - (self.began_s or self.now_s)))
-        known["eta_s"] = shown(seconds_left(self.landings, rounds))
+        known["eta_s"] = shown(seconds_left(list(self.landings)[-WINDOW - 1 :], rounds))
         known["loss"] = shown(sum(losses) / len(losses)) if losses else None
         known["bytes_sent"] = sum(status.bytes_sent for status in statuses)
         return known
 
     def strip(self) -> Strip:
-        """Return how many peers have landed the newest round, and which ones have not."""
+        """Return how many peers report the newest round, and which do not. Records state no stages of a round."""
         newest = self.newest
         late = sorted(text(peer.record.name) for peer in self.here if peer.round < newest)
-        landed = f"{len(self.here) - len(late)} of {len(self.here)} peers have landed round {newest}"
+        landed = f"{len(self.here) - len(late)} of {len(self.here)} peers report round {newest}"
         return {
             "round": newest + 1,
-            "stages": [{"name": name, "seconds": None, "active": False} for name in STAGES],
-            "text": f"{landed}; waits for {short_list(late)}" if late else landed,
+            "stages": [],
+            "text": f"{landed}; not yet: {short_list(late)}" if late else landed,
         }
 
 
