@@ -51,13 +51,17 @@ class Feed:
     async def run(self) -> None:
         """Read the source until `close` is called."""
         while not self.closed:
-            used_s = 0.0
+            is_first, used_s = self.page is None, 0.0
             try:
                 page, texts, used_s = await asyncio.to_thread(self.read)
                 self.publish(page, texts)
             except (UserError, OSError, TimeoutError) as error:
                 self.report(str(error))
-            await asyncio.sleep(min(MAX_PAUSE_S, max(self.source.every_s, PAUSE_PER_READ * used_s)))
+            await asyncio.sleep(self.pause_s(0.0 if is_first else used_s))
+
+    def pause_s(self, used_s: float) -> float:
+        """Return the pause after a read. The first read, of all that there is, takes longer and does not count."""
+        return min(MAX_PAUSE_S, max(self.source.every_s, PAUSE_PER_READ * used_s))
 
     def read(self) -> tuple[Page, dict[str, str], float]:
         """Return the page, the JSON of each of its parts, and the CPU time that this took, in seconds."""

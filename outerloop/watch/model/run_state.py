@@ -13,7 +13,7 @@ from outerloop.watch.model.header import SILENT_S, RunFacts, header
 from outerloop.watch.model.page import VERSION, Link, Page, Strip
 from outerloop.watch.model.phase import strip
 from outerloop.watch.model.run_events import add_event
-from outerloop.watch.model.timeline import Timeline
+from outerloop.watch.model.timeline import Timeline, last_late_s
 from outerloop.watch.model.values import count, finite, setting
 from outerloop.watch.model.worker import Worker
 
@@ -88,9 +88,10 @@ class RunState:
         workers = [self.workers[index] for index in sorted(self.workers)]
         seq_len = count(setting(self.settings, "inner.seq_len")) or None
         silent = around.results is None and around.age_s > SILENT_S
+        timeline = self.timeline.page([worker.name for worker in workers])
         peers = [
-            worker.page(seq_len=seq_len, late_s=self.timeline.last_late_s(worker.name), age_s=None)
-            for worker in workers
+            worker.page(seq_len=seq_len, late_s=last_late_s(cells))
+            for worker, cells in zip(workers, timeline["cells"], strict=True)
         ]
         return {
             "version": VERSION,
@@ -98,7 +99,7 @@ class RunState:
             "run": header(self.facts, workers, self.settings, around, silent=silent),
             "phase": None if around.results or silent else self.strip(workers),
             "peers": peers,
-            "timeline": self.timeline.page([worker.name for worker in workers]),
+            "timeline": timeline,
             "curves": self.charts.page(),
             "events": list(self.events.entries),
             "contributors": contributors(peers),

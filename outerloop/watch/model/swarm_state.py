@@ -15,7 +15,7 @@ from outerloop.watch.model.header import WINDOW, model_name, seconds_left
 from outerloop.watch.model.page import VERSION, Header, Page, Strip
 from outerloop.watch.model.run_state import fixed_h
 from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
-from outerloop.watch.model.timeline import Timeline
+from outerloop.watch.model.timeline import Timeline, last_late_s
 from outerloop.watch.model.values import count, finite, setting, shown, text
 
 if TYPE_CHECKING:
@@ -155,14 +155,10 @@ class SwarmState:
     def page(self) -> Page:
         """Return the page."""
         names = sorted(self.peers)
+        timeline = self.timeline.page(names)
         peers = [
-            peer.page(
-                self.now_s,
-                step=self.step(peer.round),
-                late_s=self.timeline.last_late_s(name),
-            )
-            for name in names
-            for peer in [self.peers[name]]
+            self.peers[name].page(self.now_s, step=self.step(self.peers[name].round), late_s=last_late_s(cells))
+            for name, cells in zip(names, timeline["cells"], strict=True)
         ]
         return {
             "version": VERSION,
@@ -170,7 +166,7 @@ class SwarmState:
             "run": self.header(),
             "phase": self.strip() if self.here and self.lockstep else None,
             "peers": peers,
-            "timeline": self.timeline.page(names),
+            "timeline": timeline,
             "curves": [curve.page() for curve in (self.loss, self.present) if curve.points],
             "events": list(self.events.entries),
             "contributors": contributors(peers),

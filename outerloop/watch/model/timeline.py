@@ -32,27 +32,22 @@ class Timeline:
         if len(self.rounds) > MAX_ROUNDS:
             del self.rounds[min(self.rounds)]
 
-    def late_s(self, peer: str, round_number: int) -> Cell:
-        """Return how many seconds after the first peer this peer was ready, or why this is not known."""
-        peers = self.rounds.get(round_number, {})
-        ready = peers.get(peer)
-        if not isinstance(ready, float):
-            return ready
-        return round(ready - min(other for other in peers.values() if isinstance(other, float)), 3)
-
-    def last_late_s(self, peer: str) -> float | None:
-        """Return the lateness of a peer in its last round, or None if it has none."""
-        for number in sorted(self.rounds, reverse=True):
-            late = self.late_s(peer, number)
-            if isinstance(late, float):
-                return late
-        return None
-
     def page(self, peers: list[str]) -> TimelineTable:
         """Return one row for each of these peers, in this order."""
         rounds = sorted(self.rounds)
-        return {
-            "rounds": rounds,
-            "peers": peers,
-            "cells": [[self.late_s(peer, number) for number in rounds] for peer in peers],
-        }
+        times = [self.rounds[number] for number in rounds]
+        first_s = [min((ready for ready in peers.values() if isinstance(ready, float)), default=0.0) for peers in times]
+        cells = [
+            [lateness(ready.get(peer), first) for ready, first in zip(times, first_s, strict=True)] for peer in peers
+        ]
+        return {"rounds": rounds, "peers": peers, "cells": cells}
+
+
+def lateness(ready: float | Literal["failed", "absent"] | None, first_s: float) -> Cell:
+    """Return how many seconds after the first peer a peer was ready, or why this is not known."""
+    return round(ready - first_s, 3) if isinstance(ready, float) else ready
+
+
+def last_late_s(cells: list[Cell]) -> float | None:
+    """Return the newest known lateness in a row of the timeline, or None if there is none."""
+    return next((cell for cell in reversed(cells) if isinstance(cell, float)), None)

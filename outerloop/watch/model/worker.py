@@ -117,7 +117,7 @@ class Worker:
 
     on_error = on_died
 
-    def page(self, *, seq_len: int | None, late_s: float | None, age_s: float | None) -> Peer:
+    def page(self, *, seq_len: int | None, late_s: float | None) -> Peer:
         """Return the row of the table of peers. `seq_len`: tokens per sample."""
         return {
             "name": self.name,
@@ -136,5 +136,5 @@ class Worker:
             "relayed": CIRCUIT in self.address if self.address else None,
             "refused": self.refused,
             "late_s": late_s,
-            "age_s": shown(age_s),
+            "age_s": None,
         }
