@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from argparse import Namespace
+import sys
+import threading
+from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +53,7 @@ def parser() -> Parser:
         metavar="NAME",
         help="host name by which browsers may call this server, in addition to IP addresses and localhost",
     )
+    out.add_argument("--stop-with-input", action="store_true", help=SUPPRESS)  # `outerloop train watch=` starts it so
     out.add_argument("--run", default="default", metavar="NAME", help="exchange.run of the peer (default: default)")
     out.add_argument("--run-dir", type=Path, metavar="DIR", help="run_dir of the peer, if the run has exchange.allow")
     return out
@@ -65,14 +69,23 @@ def main(arguments: Sequence[str]) -> int:
     from outerloop.watch.serve import serve
 
     signal.signal(signal.SIGTERM, raise_terminated)
+    if options.stop_with_input:
+        threading.Thread(target=stop_with_input, daemon=True).start()
     with source_of(options) as source:
         try:
             serve(source, host=options.host, port=options.port, names=options.allow_name, show=show_address)
         except Terminated:
-            raise
+            if not options.stop_with_input:
+                raise
         except KeyboardInterrupt:
             pass
     return 0
+
+
+def stop_with_input() -> None:
+    """Ask this process to end once its standard input is closed, which happens if its parent process is gone."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def show_address(address: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from outerloop.config import part_checks, run_directory
 from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
-from outerloop.launcher import micro_batch, shared_data
+from outerloop.launcher import live_page, micro_batch, shared_data
 from outerloop.launcher.process_pool import ProcessWorkerPool
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
@@ -54,6 +54,8 @@ def train(
     Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
     """
     refuse_missing_packages()
+    if config.watch is not None:
+        live_page.refuse_without_packages()
     console, sinks = Console(), make_sinks(config)
     run = run_directory.finished_run(config)
     if run is None:
@@ -118,7 +120,9 @@ def train_in(
     workers = f"{config.workers} worker{'s' * (config.workers != 1)}"
     console.print(f"{config.recipe}, {workers}, results in {run.path}", highlight=False, soft_wrap=True)
     sinks.start(run_info(config, run, console))
-    with closing(sinks):
+    with closing(sinks), ExitStack() as stack:
+        if config.watch is not None:
+            stack.enter_context(live_page.live_page(run.path, config.watch, partial(print_line, console)))
         try:
             supervisor = Supervisor(config, run, console, sinks, show_address=show_address)
             supervisor.supervise(make_pool(config, run.path, run.resume_step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from outerloop.report.units import si_scale
@@ -11,6 +12,8 @@ COLUMNS = ("peer", "state", "round", "step", "loss", "tokens/s", "samples", "sen
 EVENTS = 10
 """Number of events that are shown, the last ones."""
 DASH = "–"
+NAME = re.compile(r"\b\d{3}-\w{20,128}", re.ASCII)
+"""The name of a peer of a swarm, inside a line."""
 
 
 def page_text(page: Page | None, problem: str) -> str:
@@ -27,13 +30,16 @@ def run_lines(page: Page) -> Iterator[str]:
     run = page["run"]
     yield from header_lines(run)
     if page["phase"] is not None:
-        yield f"now        round {page['phase']['round']}: {page['phase']['text']}"
+        yield f"now        round {page['phase']['round']}: {with_short_names(page['phase']['text'])}"
     yield ""
     yield from aligned([list(COLUMNS), *(peer_cells(peer) for peer in page["peers"])], words=2)
-    yield from (f"{peer['name']}: {peer['reason']}" for peer in page["peers"] if peer["reason"])
+    for peer in page["peers"]:
+        if peer["reason"]:
+            yield f"{short(peer['name'])}: {with_short_names(peer['reason'])}"
     yield ""
     for entry in page["events"][-EVENTS:]:
-        yield f"{duration(entry['time_s']):>9}  {entry['kind']:9}  {short(entry['peer'])} {entry['text']}"
+        what = f"{short(entry['peer'])} {with_short_names(entry['text'])}"
+        yield f"{duration(entry['time_s']):>9}  {entry['kind']:9}  {what}"
 
 
 def header_lines(run: Header) -> Iterator[str]:
@@ -100,6 +106,11 @@ def aligned(rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:
 def short(name: str) -> str:
     """Shorten a peer name to its worker index and the end of its peer id."""
     return name if len(name) <= 16 else f"{name[:3]}-…{name[-8:]}"
+
+
+def with_short_names(line: str) -> str:
+    """Shorten every name of a peer in a line."""
+    return NAME.sub(lambda name: short(name[0]), line)
 
 
 def decimal(value: Number, digits: int = 3) -> str:

@@ -7,13 +7,16 @@ import json
 import re
 import socket
 import threading
+from typing import cast
 
 import jsonschema
 import pytest
 import uvicorn
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from outerloop.types import UserError
+from outerloop.watch import server
 from outerloop.watch.feed import Feed, compact
 from outerloop.watch.serve import Server, listening_socket
 from outerloop.watch.server import HEADERS, STATIC, make_app
@@ -194,6 +197,22 @@ def test_before_the_first_page_programs_are_asked_to_wait():
     assert "nothing has been read yet" in served.get("/", headers={"accept": "text/plain"}).text
 
 
+def test_pages_beyond_the_limit_are_refused(monkeypatch):
+    """The limit is one page here, and a page that is closed makes room."""
+    monkeypatch.setattr(server, "MAX_STREAMS", 1)
+    pages = server.Pages(feed_of(page_of(run_rows(1))))
+
+    async def visit() -> tuple[int, int]:
+        events = pages.counted()
+        await anext(events)
+        refused = await pages.events(cast(Request, None))
+        await events.aclose()
+        accepted = await pages.events(cast(Request, None))
+        return refused.status_code, accepted.status_code
+
+    assert asyncio.run(visit()) == (503, 200)
+
+
 def test_a_port_in_use_is_a_mistake_of_the_user():
     with listening_socket("127.0.0.1", 0) as taken, pytest.raises(UserError, match="pass another --port"):
         listening_socket("127.0.0.1", taken.getsockname()[1])
@@ -203,17 +222,17 @@ def test_a_server_with_an_open_stream_stops():
     """Over a real socket: the stream gets the page and ends when the server does."""
     feed = feed_of(page_of(run_rows(3)))
     config = uvicorn.Config(make_app(feed), log_level="error", lifespan="off", ws="none")
-    server = Server(config, feed)
+    running = Server(config, feed)
     with listening_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        thread = threading.Thread(target=server.run, args=([listener],))
+        thread = threading.Thread(target=running.run, args=([listener],))
         thread.start()
         with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
             stream.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             received = b""
             while b'"kind":"run"' not in received:
                 received += stream.recv(65536)
-            server.should_exit = True
+            running.should_exit = True
             while more := stream.recv(65536):
                 received += more
         thread.join(timeout=60)

@@ -126,6 +126,11 @@ def test_the_stage_follows_the_steps_of_the_worker_that_is_furthest_behind():
     assert stage_of([*rows, *both]) == ("gather", "waits for the payloads of round 4")
 
 
+def test_the_strip_says_how_many_wait_for_the_last_worker():
+    rows = [*run_rows(3), *steps(0, 4, loss=1.0), status(0, "waiting: round 4, view 0: ..."), steps(1, 4, loss=1.0)[0]]
+    assert stage_of(rows) == ("inner steps", "1 peer waits for 001-b: inner step 1 of 4")
+
+
 @pytest.mark.parametrize(
     ("line", "stage"),
     [

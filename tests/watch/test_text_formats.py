@@ -11,7 +11,7 @@ import pytest
 from outerloop.watch import prometheus
 from outerloop.watch.prometheus import metrics_text
 from outerloop.watch.sweep_dir import SweepDirectory
-from outerloop.watch.text import aligned, amount, decimal, duration, page_text
+from outerloop.watch.text import aligned, amount, decimal, duration, page_text, with_short_names
 from tests.support.watch_rows import HOSTILE, page_of, run_rows, status, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +101,11 @@ def test_the_text_page_has_header_peers_and_events():
     assert any(re.fullmatch(r"000-a +training +3 +12 +2\.000 +100 .*", line) for line in lines)
     assert all(line.isprintable() for line in lines)
     assert page_text(None, "no answer").splitlines() == ["problem: no answer", "", "nothing has been read yet"]
+
+
+def test_names_in_sentences_are_shortened():
+    line = "none from 003-12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp, 004-short"
+    assert with_short_names(line) == "none from 003-…vnc6iDEp, 004-short"
 
 
 def test_columns_are_aligned():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from outerloop.watch.model.page import PeerPhase, RunPhase
 
 CURE_OF_PEER: dict[PeerPhase, str] = {
-    "waiting": "nothing to do unless it lasts: see which peer it waits for",
-    "catching up": "nothing to do: it downloads the state of the run and then continues",
-    "failed": "nothing is lost: the next round contains this progress; if it repeats, check the link of this peer",
+    "waiting": "if it lasts, check the peers that it waits for",
+    "catching up": "nothing to do: it continues by itself",
+    "failed": "nothing is lost; if it repeats, check the link of this peer",
     "silent": "check that its machine is on and that its port is reachable: outerloop doctor --peer ADDRESS",
     "left": "start the same command with the same run_dir to return to the run",
     "died": "read workers/<index>/log.txt of its run directory, then start the same command with the same run_dir",

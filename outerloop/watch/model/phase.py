@@ -21,15 +21,18 @@ COMMIT_WORDS = ("has proposed a commit", "has accepted the proposal", "must repe
 """Parts of the lines with which a worker waits for a decision, not for payloads (swarm/consensus/explain.py)."""
 
 
-def strip(worker: Worker, *, sync_every: int | None, delay: int) -> Strip:
+def strip(worker: Worker, *, sync_every: int | None, delay: int, waiting: int = 0) -> Strip:
     """Return the stage of a worker's current round.
 
     Args:
         worker: the worker that is furthest behind, so that the strip shows what the others wait for.
         sync_every: H, inner steps between two launches; None if it is not fixed.
         delay: inner steps between launch and landing.
+        waiting: number of other workers that wait for this round.
     """
     active, words = current_stage(worker, sync_every=sync_every, delay=delay)
+    if waiting and not worker.waiting:
+        words = f"{waiting} peer{'s wait' if waiting > 1 else ' waits'} for {worker.name}: {words}"
     return {
         "round": worker.round + (worker.state not in ("finished", "left", "died")),
         "stages": [stage(name, column, worker.last_round, active) for name, column in STAGES.items()],

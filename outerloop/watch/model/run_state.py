@@ -113,7 +113,8 @@ class RunState:
             return None
         last = min(training, key=lambda worker: (worker.round, worker.step, worker.index))
         delay = count(setting(self.settings, "schedule.delay"))
-        return strip(last, sync_every=fixed_h(self.settings) or None, delay=delay)
+        waiting = sum(bool(worker.waiting) for worker in training)
+        return strip(last, waiting=waiting, sync_every=fixed_h(self.settings) or None, delay=delay)
 
 
 def fixed_h(settings: Mapping[str, Any]) -> int | None:

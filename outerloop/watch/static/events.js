@@ -1,7 +1,7 @@
 // Show the event log, newest first, with a filter by kind and text.
 
 import { byId, element, show } from "./dom.js";
-import { duration, mood, shortName } from "./format.js";
+import { duration, mood, shortName, withShortNames } from "./format.js";
 
 let entries = [];
 
@@ -40,7 +40,7 @@ function item(entry) {
     element("span", duration(entry.time_s), "quiet"),
     element("span", entry.kind, mood(entry.kind)),
     peer,
-    element("span", entry.text),
+    element("span", withShortNames(entry.text)),
   );
   return line;
 }

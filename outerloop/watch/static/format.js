@@ -33,6 +33,12 @@ export function duration(seconds) {
   return hours < 48 ? `${hours}h${String(minutes % 60).padStart(2, "0")}m` : `${Math.floor(hours / 24)}d${hours % 24}h`;
 }
 
+// 12.3 -> "12 s ago"
+export function age(seconds) {
+  if (!isNumber(seconds)) return other(seconds);
+  return seconds < 60 ? `${Math.round(seconds)} s ago` : `${duration(seconds)} ago`;
+}
+
 export function percent(value) {
   return isNumber(value) ? `${(100 * value).toFixed(1)} %` : other(value);
 }
@@ -40,6 +46,11 @@ export function percent(value) {
 // The worker index and the end of the peer id: all peer ids begin with the same letters.
 export function shortName(name) {
   return name.length <= 16 ? name : `${name.slice(0, 3)}-…${name.slice(-8)}`;
+}
+
+// Shorten every name of a peer in a sentence.
+export function withShortNames(text) {
+  return text.replace(/\b\d{3}-\w{20,128}/g, shortName);
 }
 
 const MOODS = {

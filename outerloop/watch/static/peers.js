@@ -1,13 +1,13 @@
 // Show the table of peers. Rows are kept and their cells changed, and new rows are built a few at a time.
 
 import { byId, copyButton, element, setClass, setText, show } from "./dom.js";
-import { amount, decimal, duration, integer, mood, shortName } from "./format.js";
+import { age, amount, decimal, duration, integer, mood, shortName, withShortNames } from "./format.js";
 
 const ROWS_AT_ONCE = 40;
 const COLUMNS = [
   { name: "peer", word: true, value: (peer) => peer.name },
   { name: "state", word: true, value: (peer) => peer.state },
-  { name: "reason and cure", word: true, value: (peer) => [peer.reason, peer.cure].filter(Boolean).join(" → ") },
+  { name: "reason and cure", word: true, value: (peer) => withShortNames([peer.reason, peer.cure].filter(Boolean).join(" → ")) },
   { name: "round", value: (peer) => peer.round, text: integer },
   { name: "step", value: (peer) => peer.step, text: integer },
   { name: "loss", value: (peer) => peer.loss, text: (x) => decimal(x) },
@@ -19,7 +19,7 @@ const COLUMNS = [
   { name: "refused", value: (peer) => peer.refused, text: integer },
   { name: "path", word: true, value: (peer) => path(peer) },
   { name: "address", word: true, value: (peer) => peer.address },
-  { name: "updated", value: (peer) => peer.age_s, text: (x) => (x === null ? "–" : `${duration(x)} ago`) },
+  { name: "updated", value: (peer) => peer.age_s, text: age },
 ];
 const path = (peer) => (peer.relayed === null ? "" : peer.relayed ? "relayed" : "direct");
 const isEmpty = (value) => value === null || value === "";
@@ -115,7 +115,7 @@ function makeRow(peer) {
   code.title = peer.name;
   name.append(code, copyButton(peer.id, `the id of ${shortName(peer.name)}`));
   state.append(element("span", "", "pill"));
-  reason.className = "reason";
+  reason.classList.add("reason");
   return row;
 }
 

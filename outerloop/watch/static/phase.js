@@ -1,13 +1,13 @@
 // Show the stages of the round at hand, and what it waits for.
 
 import { byId, element, setText, show } from "./dom.js";
-import { duration } from "./format.js";
+import { duration, withShortNames } from "./format.js";
 
 export function showPhase(phase) {
   show("phase", phase !== null);
   if (phase === null) return;
   setText(byId("phase-round"), String(phase.round));
-  setText(byId("phase-text"), phase.text);
+  setText(byId("phase-text"), withShortNames(phase.text));
   const list = byId("stages");
   if (list.childElementCount !== phase.stages.length) {
     list.replaceChildren(...phase.stages.map(stageItem));

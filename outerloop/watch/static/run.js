@@ -1,7 +1,7 @@
 // Show the header: the state of the run and its main numbers.
 
 import { byId, copyButton, element, setClass, setText, show } from "./dom.js";
-import { amount, decimal, duration, integer, mood, percent } from "./format.js";
+import { age, amount, decimal, duration, integer, mood, percent } from "./format.js";
 
 const of = (done, total) => (total === null ? done : `${done} of ${total}`);
 
@@ -70,8 +70,7 @@ function showLinks(links) {
 }
 
 function showAge() {
-  const age = updated === null ? null : Math.max(0, Date.now() / 1000 - updated);
-  setText(byId("updated"), age === null ? "" : `newest record ${age < 2 ? "now" : `${duration(Math.round(age))} ago`}`);
+  setText(byId("updated"), updated === null ? "" : `newest record ${age(Math.max(0, Date.now() / 1000 - updated))}`);
 }
 
 setInterval(showAge, 1000);
