@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import jsonschema
@@ -119,7 +120,11 @@ def test_a_sweep_shows_the_tables_of_the_report_and_runs_that_died(tmp_path):
     assert page["kind"] == "sweep" and page["sweep"] is not None
     results, unfinished, _ = page["sweep"]["tables"]
     assert results["rows"][0][:3] == ["sparseloco", "1", "2.000"]
-    assert unfinished["rows"][0][2].startswith("<script>") and unfinished["rows"][0][2].isprintable()
+    assert (
+        unfinished["rows"][0][0] == "1"
+        and unfinished["rows"][0][2].startswith("<script>")
+        and unfinished["rows"][0][2].isprintable()
+    )
     assert page["sweep"]["pareto"] == [{"label": "sparseloco", "bytes": 750.0, "loss": 2.0, "runs": 1, "front": True}]
 
 
@@ -127,9 +132,20 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     source = SweepDirectory(sweep(tmp_path))
     source.read()
     read = []
-    monkeypatch.setattr("outerloop.watch.sweep_dir.read", lambda path: read.append(path))
+    monkeypatch.setattr("outerloop.watch.sweep_dir.read", read.append)
     source.read()
     assert read == []
+
+
+def test_a_sweep_is_running_as_long_as_an_unfinished_run_has_new_rows(tmp_path):
+    write_run(tmp_path / "0", run_rows(3))
+    source = SweepDirectory(tmp_path)
+    assert source.read()["run"]["state"] == "running"
+    for file in (tmp_path / "0").iterdir():
+        os.utime(file, (1e9, 1e9))
+    page = source.read()
+    assert page["run"]["state"] == "finished" and page["sweep"] is not None
+    assert page["sweep"]["tables"][1]["rows"][0][2] == "stopped after round 3"
 
 
 def test_a_diverged_run_of_a_sweep_is_shown_as_nan(tmp_path):

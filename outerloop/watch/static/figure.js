@@ -51,6 +51,7 @@ export class Figure {
     const series = names.map((_, i) => ({
       stroke: colour(i),
       width: points && i !== lineOf ? 0 : 1.6,
+      paths: i === lineOf ? uPlot.paths.stepped({ align: 1 }) : undefined,
       spanGaps: true,
       points: points && i !== lineOf ? { show: true, size: 10, fill: colour(i) } : { show: undefined },
     }));
