@@ -20,8 +20,8 @@ from outerloop.config import part_checks, run_directory
 from outerloop.config.manifest.describe_run import add_manifest
 from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
-from outerloop.launcher import live_page, micro_batch, shared_data
-from outerloop.launcher.process_pool import ProcessWorkerPool
+from outerloop.launcher import micro_batch, shared_data
+from outerloop.launcher.process_pool import ProcessWorkerPool, worker_pythonpath
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
@@ -31,6 +31,7 @@ from outerloop.sinks.console import format_bytes
 from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
 from outerloop.types import UserError
+from outerloop.watch.live_page import live_page, refuse_without_packages
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
 """(settings, run directory, inner step to resume from) -> a worker pool that is not started yet."""
@@ -55,7 +56,7 @@ def train(
     """
     refuse_missing_packages()
     if config.watch is not None:
-        live_page.refuse_without_packages()
+        refuse_without_packages()
     console, sinks = Console(), make_sinks(config)
     run = run_directory.finished_run(config)
     if run is None:
@@ -122,7 +123,8 @@ def train_in(
     sinks.start(run_info(config, run, console))
     with closing(sinks), ExitStack() as stack:
         if config.watch is not None:
-            stack.enter_context(live_page.live_page(run.path, config.watch, partial(print_line, console)))
+            say = partial(print_line, console)
+            stack.enter_context(live_page(run.path, config.watch, say, pythonpath=worker_pythonpath()))
         try:
             supervisor = Supervisor(config, run, console, sinks, show_address=show_address)
             supervisor.supervise(make_pool(config, run.path, run.resume_step))

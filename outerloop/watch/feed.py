@@ -22,7 +22,7 @@ KEEP_ALIVE_S = 15.0
 
 
 class Source(Protocol):
-    """What is watched. `every_s`: shortest pause between two reads, in seconds."""
+    """A run, swarm or sweep that is watched. `every_s`: shortest pause between two reads, in seconds."""
 
     every_s: float
 

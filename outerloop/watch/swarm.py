@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Observation(Protocol):
-    """What is used of commands/observe.py."""
+    """The part of RunObservation (commands/observe.py) that is used here."""
 
     def seen(self) -> Sequence[tuple[Record, float]]:
         """Return the records of all peers present, each with its age in seconds."""

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from outerloop.commands import main
-from outerloop.commands.watch import folder_source, settings_of
+from outerloop.commands.watch.sources import folder_source, settings_of
 from outerloop.config.manifest.content import RunManifest
 from outerloop.watch import rows
 from outerloop.watch.model.schema import json_schema

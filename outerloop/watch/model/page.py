@@ -100,7 +100,7 @@ class Peer(TypedDict):
 
 
 class TimelineTable(TypedDict):
-    """Who was late in the last rounds. `cells` has one list per peer, with one entry per round."""
+    """The lateness of each peer in the last rounds. `cells` has one list per peer, with one entry per round."""
 
     rounds: list[int]
     peers: list[str]

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What files other than metrics.jsonl state about a run.
+    """The content of files other than metrics.jsonl, as far as the page shows it.
 
     name: name of the run directory.
     now_s: time of this observation, in seconds since 1970.

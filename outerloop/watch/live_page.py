@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from outerloop.launcher.process_pool import worker_pythonpath
 from outerloop.types import missing_package
 
 STOP_S = 10
@@ -25,8 +24,10 @@ def refuse_without_packages() -> None:
 
 
 @contextmanager
-def live_page(run_dir: Path, port: int, say: Callable[[str], None]) -> Iterator[None]:
+def live_page(run_dir: Path, port: int, say: Callable[[str], None], *, pythonpath: str) -> Iterator[None]:
     """Serve the page of a run on this machine's loopback address during a `with` block.
+
+    `say`: called with a line for the user. `pythonpath`: PYTHONPATH with which this copy of outerloop is imported.
 
     The page ends when its standard input is closed, so it does not outlive a process that is killed. Ctrl-C does not
     reach it. If it cannot start, for example because the port is in use, it prints one line, and the run continues.
@@ -37,7 +38,7 @@ def live_page(run_dir: Path, port: int, say: Callable[[str], None]) -> Iterator[
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": worker_pythonpath()},
+        env=os.environ | {"PYTHONPATH": pythonpath},
     )
     assert page.stdin is not None
     say(f"live page: http://127.0.0.1:{port}/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from outerloop.config import load
-from outerloop.launcher import live_page
-from outerloop.launcher.process_pool import worker_pythonpath
 from outerloop.types import UserError
+from outerloop.watch import live_page
 from tests.support.watch_rows import run_rows, write_run
 
+ROOT = str(Path(__file__).parents[2])
 WAIT_S = 120
 """Longest wait for the page to start; the machine may be loaded."""
 
@@ -49,7 +50,7 @@ def wait_for(condition) -> None:
 @pytest.mark.long
 def test_the_page_answers_within_the_block_and_not_after_it(tmp_path: Path):
     folder, port, said = write_run(tmp_path / "mine", run_rows(2)), free_port(), []
-    with live_page.live_page(folder, port, said.append):
+    with live_page.live_page(folder, port, said.append, pythonpath=ROOT):
         wait_for(lambda: answer(port))
         page = answer(port)
         assert page is not None and (page["run"]["name"], page["run"]["round"]) == ("mine", 2)
@@ -60,10 +61,10 @@ def test_the_page_answers_within_the_block_and_not_after_it(tmp_path: Path):
 def test_the_page_does_not_outlive_a_process_that_is_killed(tmp_path: Path):
     folder, port = write_run(tmp_path / "mine", run_rows(1)), free_port()
     code = (
-        "import sys, time; from pathlib import Path; from outerloop.launcher.live_page import live_page\n"
-        f"with live_page(Path({str(folder)!r}), {port}, print): time.sleep(600)"
+        "import time; from pathlib import Path; from outerloop.watch.live_page import live_page\n"
+        f"with live_page(Path({str(folder)!r}), {port}, print, pythonpath={ROOT!r}): time.sleep(600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], env={"PYTHONPATH": worker_pythonpath() or sys.path[0]})
+    parent = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": ROOT})
     try:
         wait_for(lambda: answer(port))
     finally:
@@ -77,7 +78,7 @@ def test_a_port_in_use_does_not_stop_the_run(tmp_path: Path, capfd):
     folder = write_run(tmp_path / "mine", run_rows(1))
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        with live_page.live_page(folder, port, lambda line: None):
+        with live_page.live_page(folder, port, lambda line: None, pythonpath=ROOT):
             wait_for(lambda: "cannot listen on" in capfd.readouterr().err)
 
 
