@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 
 import uvicorn
 
@@ -46,7 +46,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 async def run(source: Source, listener: socket.socket, names: Collection[str]) -> None:
-    """Run the server on a listening socket. Returns after SIGINT or SIGTERM."""
+    """Run the server on a listening socket. Returns after SIGINT or SIGTERM.
+
+    Raises the error that ended the reading of the source, if it is not one that the page reports (feed.py).
+    """
     feed = Feed(source)
     config = uvicorn.Config(
         make_app(feed, names=names),
@@ -62,11 +65,11 @@ async def run(source: Source, listener: socket.socket, names: Collection[str]) -
     )
     server = Server(config, feed)
     reading = asyncio.create_task(feed.run())
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        feed.close()
-        reading.cancel()
+    reading.add_done_callback(lambda _: server.stop())
+    await server.serve(sockets=[listener])
+    reading.cancel()
+    with suppress(asyncio.CancelledError):
+        await reading
 
 
 class Server(uvicorn.Server):
@@ -75,6 +78,10 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
         super().__init__(config)
         self.feed = feed
+
+    def stop(self) -> None:
+        """Ask the server to stop."""
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all streams, then shut down."""

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from outerloop.types import UserError
 from outerloop.watch import server
 from outerloop.watch.feed import Feed, compact
-from outerloop.watch.serve import Server, listening_socket
+from outerloop.watch.serve import Server, listening_socket, run
 from outerloop.watch.server import HEADERS, STATIC, make_app
 from tests.support.watch_rows import HOSTILE, page_of, run_rows
 
@@ -216,6 +216,12 @@ def test_pages_beyond_the_limit_are_refused(monkeypatch):
 def test_a_port_in_use_is_a_mistake_of_the_user():
     with listening_socket("127.0.0.1", 0) as taken, pytest.raises(UserError, match="pass another --port"):
         listening_socket("127.0.0.1", taken.getsockname()[1])
+
+
+def test_an_error_in_our_own_code_ends_the_server():
+    """It is not hidden behind a page that no longer changes."""
+    with listening_socket("127.0.0.1", 0) as listener, pytest.raises(KeyError, match="a mistake"):
+        asyncio.run(run(Still(KeyError("a mistake")), listener, ()))
 
 
 def test_a_server_with_an_open_stream_stops():

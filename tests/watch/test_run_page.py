@@ -8,6 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from outerloop.watch.model.page import VERSION
 from outerloop.watch.model.schema import json_schema
@@ -295,6 +297,44 @@ def test_hostile_rows_give_a_page_that_fits_its_schema_and_is_json():
     assert len(text) < 20_000 and all(part.isprintable() for part in texts(page)), "shortened and escaped"
     assert page["peers"][0]["loss"] == "nan" and page["peers"][1]["loss"] == "-inf"
     assert page["run"]["val_loss"] == "nan" and page["run"]["loss"] == "nan"
+
+
+EVENTS = ["ready", "step", "round", "eval", "validation", "done", "status", "address", "state", "died", "left", "page"]
+FIELDS = [
+    "loss",
+    "tokens",
+    "round",
+    "wall_s",
+    "payload_bytes",
+    "wait_s",
+    "text",
+    "peer",
+    "addresses",
+    "failed",
+    "val_loss",
+]
+ANY = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.integers(), max_size=2)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            lambda event, worker, step, fields: {"event": event, "worker": worker, "step": step, **fields},
+            st.sampled_from(EVENTS),
+            st.integers(0, 3),
+            ANY,
+            st.dictionaries(st.sampled_from(FIELDS), ANY),
+        ),
+        max_size=12,
+    )
+)
+def test_any_rows_give_a_page_that_fits_its_schema(rows):
+    """Rows of every event with values of every type."""
+    page = page_of(rows)
+    jsonschema.validate(json.loads(json.dumps(page, allow_nan=False)), json_schema())
 
 
 @pytest.mark.parametrize("rows", [[], run_rows(1), run_rows(60)])
