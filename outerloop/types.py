@@ -54,6 +54,8 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "segno": "host",
+    "starlette": "watch",
+    "uvicorn": "watch",
 }
 """Optional package -> the extra of outerloop-train that installs it."""
 

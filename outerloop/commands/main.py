@@ -34,6 +34,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop plan --params 1e9 ...          before you rent machines: compare methods, forecast round and training times
   outerloop doctor [--peer ADDR]           check whether this machine can take part, and what to do if not
   outerloop status ADDR                    show the peers of a running swarm, live
+  outerloop watch ADDR | DIR               serve a live web page of a swarm, a run or a sweep
   outerloop invite DIR                     print a token with which one machine can join a run with an allow-list
   outerloop expel DIR ID                   remove an invited peer from the run in this run_dir
   outerloop expelled DIR                   list the peers expelled from the run in this run_dir; --lift readmits one
@@ -87,6 +88,7 @@ MODULES = {
     "plan": "outerloop.commands.plan",
     "doctor": "outerloop.commands.doctor",
     "status": "outerloop.commands.status",
+    "watch": "outerloop.commands.watch",
     "invite": "outerloop.commands.invite",
     "expel": "outerloop.commands.expel",
     "expelled": "outerloop.commands.expelled",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.run_directory import identity_file
 from outerloop.core.contributor_rows import ContributorRow, contributors
 from outerloop.swarm.access.identity import onlooker_file
@@ -23,6 +24,7 @@ from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.accusations import ask
 from outerloop.swarm.accountability.contributors import Totals, fetch, fetch_digest
 from outerloop.swarm.accountability.evidence import Evidence, guilty
+from outerloop.swarm.manifest.run_manifest import fetch as fetch_manifest
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import Record, parsed, read_roster
@@ -31,6 +33,7 @@ from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 SeenPeers = list[tuple[Record, float]]
@@ -127,6 +130,14 @@ class RunObservation:
         Call `seen` first: its peers are asked for their counts as well. Waits as `expelled` does.
         """
         return self._counted.get(wait_s=wait_s)
+
+    def manifest(self) -> RunManifest | None:
+        """Return the settings of the run as the observed peer describes them, or None if it does not."""
+        try:
+            signed = self._visitor.call(fetch_manifest(self._visitor, self._peer_id), timeout_s=2 * OPEN_S)
+            return parse(signed.content) if signed else None
+        except (BrokenStream, Unreachable, TimeoutError, MalformedMessage):
+            return None
 
 
 async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> Contributions | None:

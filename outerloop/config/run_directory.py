@@ -34,6 +34,7 @@ MAY_DIFFER = (
     "log",
     "threads",
     "inner.micro_batch",
+    "watch",
     "log_every",
     "round_timeout_s",
     "max_failed_rounds",

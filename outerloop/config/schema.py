@@ -122,6 +122,7 @@ class Training(Options):
     state_device: Literal["model", "cpu"]
     round_timeout_s: Positive
     max_failed_rounds: Count
+    watch: Annotated[int, Field(ge=1, le=65535)] | None = None
     log_every: Count
     keep_payload_rounds: Natural
     inner: Inner

@@ -24,8 +24,6 @@ CHARTS = {
     "mean_norm": "outer/mean_norm",
 }
 """Field of RoundReport -> name of its chart in every logger."""
-SPENT = "compute_s", "communication_s", "others_s"
-"""The categories of a worker's time: computing, communicating, and waiting for other peers."""
 
 
 @dataclass(frozen=True)
@@ -245,9 +243,3 @@ class RoundReport:
         """
         values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
         return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
-
-
-def utilization(*, compute_s: float, communication_s: float, others_s: float) -> float:
-    """Return compute / (compute + communication + waiting for other peers), or 1 if all three are 0."""
-    total_s = compute_s + communication_s + others_s
-    return compute_s / total_s if total_s else 1.0

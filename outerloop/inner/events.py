@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from outerloop.core.round import RoundReport, utilization
+from outerloop.core.round import RoundReport
+from outerloop.core.utilization import utilization
 from outerloop.exchange_protocols import replicated
 from outerloop.protocols import Exchange
 from outerloop.types import Contributor

@@ -13,7 +13,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from outerloop.core.round import SPENT, RoundReport
+from outerloop.core.round import RoundReport
+from outerloop.core.utilization import SPENT
 from outerloop.exchange_protocols import counters, metered
 from outerloop.inner.trainer import StepReport
 from outerloop.protocols import Exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +22,7 @@ from outerloop.config.options import typed_options
 from outerloop.config.run_directory import RunDir
 from outerloop.core.contributor_rows import from_maps
 from outerloop.launcher import micro_batch, shared_data
-from outerloop.launcher.process_pool import ProcessWorkerPool
+from outerloop.launcher.process_pool import ProcessWorkerPool, worker_pythonpath
 from outerloop.launcher.run_info import make_sinks, run_info
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
@@ -33,6 +33,7 @@ from outerloop.sinks.console import format_bytes
 from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
 from outerloop.types import UserError
+from outerloop.watch.live_page import live_page, refuse_without_packages
 
 MakePool = Callable[[DictConfig, Path, int | None], WorkerPool]
 """(settings, run directory, inner step to resume from) -> a worker pool that is not started yet."""
@@ -56,6 +57,8 @@ def train(
     Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
     """
     refuse_missing_packages()
+    if config.watch is not None:
+        refuse_without_packages()
     console, sinks = Console(), make_sinks(config)
     run = run_directory.finished_run(config)
     if run is None:
@@ -120,7 +123,10 @@ def train_in(
     workers = f"{config.workers} worker{'s' * (config.workers != 1)}"
     console.print(f"{config.recipe}, {workers}, results in {run.path}", highlight=False, soft_wrap=True)
     sinks.start(run_info(config, run, console))
-    with closing(sinks):
+    with closing(sinks), ExitStack() as stack:
+        if config.watch is not None:
+            say = partial(print_line, console)
+            stack.enter_context(live_page(run.path, config.watch, say, pythonpath=worker_pythonpath()))
         try:
             supervisor = Supervisor(config, run, console, sinks, show_address=show_address)
             supervisor.supervise(make_pool(config, run.path, run.resume_step))

@@ -18,6 +18,7 @@ NOT_TRAINED = [
     "log",
     "threads",
     "inner.micro_batch",
+    "watch",
     "log_every",
     "checkpoint",
     "workers_as",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outerloop.core.round import SPENT, utilization
+from outerloop.core.utilization import SPENT, utilization
 
 Row = dict[str, Any]
 GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")

@@ -58,6 +58,7 @@ REASONS = {
     "max_failed_rounds": "rounds between threads do not fail",
     "island": "each worker is a single process",
     "log": "rows are in the results, and in run_dir",
+    "watch": "run outerloop watch with the run_dir",
     **{f"inner.{name}": "batches and loss determine the inner step" for name in UNUSED},
 }
 """Option of `outerloop train` -> why a simulation refuses it."""

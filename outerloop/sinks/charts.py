@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from outerloop.core.round import CHARTS, SPENT
+from outerloop.core.round import CHARTS
+from outerloop.core.utilization import SPENT
 
 OWN = (*SPENT, "utilization", "credited_rounds", "credited_samples")
 """Further fields of the first worker's rounds that have a chart."""

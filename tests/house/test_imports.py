@@ -43,6 +43,8 @@ def packages(path: Path) -> set[str]:
         ("matplotlib", "report"),
         ("numba", "kernels"),
         ("llvmlite", "kernels"),
+        ("starlette", "watch"),
+        ("uvicorn", "watch"),
         ("triton", "kernels"),
     ],
 )

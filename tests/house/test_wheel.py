@@ -44,7 +44,10 @@ def test_the_wheel_holds_package_and_configuration_and_nothing_else(wheel):
         told = Parser().parsestr(archive.read(metadata).decode())
     here = [path.relative_to(ROOT).as_posix() for path in (ROOT / "outerloop").rglob("*.py")]
     configs = [f"outerloop/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")]
-    assert {*here, *configs, "outerloop/py.typed"} <= set(names)
+    page = [path for path in (ROOT / "outerloop/watch/static").rglob("*") if path.is_file()]
+    assets = [path.relative_to(ROOT).as_posix() for path in page]
+    assert {*here, *configs, *assets, "outerloop/py.typed"} <= set(names)
+    assert "outerloop/watch/static/uplot/LICENSE" in names and "outerloop/watch/static/index.html" in names
     assert {name.split("/")[0] for name in names} == {"outerloop", metadata.split("/")[0]}
     assert told["Name"] == "outerloop-train" and told["License-Expression"] == "Apache-2.0"
     assert {"train", "report", "hf", "trainer", "lightning", "sweep"} <= set(told.get_all("Provides-Extra"))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from outerloop.core.round import RoundReport, utilization
+from outerloop.core.round import RoundReport
+from outerloop.core.utilization import utilization
 from outerloop.inner.run_totals import StepTimeBudget
 from outerloop.inner.trainer import StepReport
 from outerloop.types import Round

@@ -35,6 +35,7 @@ MACHINE = (
     "threads",
     "init_from",
     "log",
+    "watch",
     "log_every",
     "keep_payload_rounds",
     "state_device",

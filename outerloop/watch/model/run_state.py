@@ -1,0 +1,124 @@
+"""Compute the page of one run from the rows of its metrics.jsonl, its settings and its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outerloop.watch.model.charts import Charts
+from outerloop.watch.model.contributors import contributors
+from outerloop.watch.model.event_log import EventLog
+from outerloop.watch.model.header import SILENT_S, RunFacts, header
+from outerloop.watch.model.page import VERSION, Link, Page, Strip
+from outerloop.watch.model.phase import strip
+from outerloop.watch.model.run_events import add_event
+from outerloop.watch.model.timeline import Timeline, last_late_s
+from outerloop.watch.model.values import count, finite, setting
+from outerloop.watch.model.worker import Worker
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The content of files other than metrics.jsonl, as far as the page shows it.
+
+    name: name of the run directory.
+    now_s: time of this observation, in seconds since 1970.
+    updated_s: time at which the last row was written, in seconds since 1970; None if there is no row.
+    results: summary.json, or None if the run has not finished.
+    died: why a job of a sweep died, or "".
+    links: results that are on disk.
+    """
+
+    name: str
+    now_s: float
+    updated_s: float | None = None
+    results: Row | None = None
+    died: str = ""
+    links: Sequence[Link] = ()
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since the last row was written, or 0 if there is no row."""
+        return 0.0 if self.updated_s is None else max(0.0, self.now_s - self.updated_s)
+
+
+@dataclass
+class RunState:
+    """The state of one run, updated row by row. `settings`: config.yaml with dotted keys."""
+
+    settings: Mapping[str, Any]
+    workers: dict[int, Worker] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    events: EventLog = field(default_factory=EventLog)
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    def __post_init__(self) -> None:
+        self.charts = Charts(count(setting(self.settings, "workers", 1)))
+
+    def add(self, row: Row) -> None:
+        """Update the state from one row."""
+        worker = self.worker(count(row["worker"])) if "worker" in row else None
+        if worker is not None:
+            worker.add(row)
+        if worker is not None and row["event"] == "round":
+            self.add_round(worker, row)
+        self.facts.add(row)
+        self.charts.add(row)
+        add_event(self.events, row, worker)
+
+    def worker(self, index: int) -> Worker:
+        """Return a worker, which is new if this is its first row."""
+        return self.workers.setdefault(index, Worker(index, f"{index:03d}"))
+
+    def add_round(self, worker: Worker, row: Row) -> None:
+        """Record in the timeline when the worker's payload of a round was ready."""
+        waited_s = (finite(row.get("wait_s")) or 0.0) + (finite(row.get("land_s")) or 0.0)
+        if row.get("failed"):
+            self.timeline.add(worker.name, count(row.get("round")), "failed")
+        elif not row.get("took_part", True):
+            self.timeline.add(worker.name, count(row.get("round")), "absent")
+        else:
+            self.timeline.add(worker.name, count(row.get("round")), (finite(row.get("wall_s")) or 0.0) - waited_s)
+
+    def page(self, around: Surroundings) -> Page:
+        """Return the page."""
+        workers = [self.workers[index] for index in sorted(self.workers)]
+        seq_len = count(setting(self.settings, "inner.seq_len")) or None
+        silent = around.results is None and around.age_s > SILENT_S
+        timeline = self.timeline.page([worker.name for worker in workers])
+        peers = [
+            worker.page(seq_len=seq_len, late_s=last_late_s(cells))
+            for worker, cells in zip(workers, timeline["cells"], strict=True)
+        ]
+        return {
+            "version": VERSION,
+            "kind": "run",
+            "run": header(self.facts, workers, self.settings, around, silent=silent),
+            "phase": None if around.results or silent else self.strip(workers),
+            "peers": peers,
+            "timeline": timeline,
+            "curves": self.charts.page(),
+            "events": list(self.events.entries),
+            "contributors": contributors(peers),
+            "sweep": None,
+        }
+
+    def strip(self, workers: Sequence[Worker]) -> Strip | None:
+        """Return the stage of the worker that is furthest behind among those that still train."""
+        training = [worker for worker in workers if worker.state not in ("finished", "left", "died")]
+        if not training:
+            return None
+        last = min(training, key=lambda worker: (worker.round, worker.step, worker.index))
+        delay = count(setting(self.settings, "schedule.delay"))
+        waiting = sum(bool(worker.waiting) for worker in training)
+        return strip(last, waiting=waiting, sync_every=fixed_h(self.settings) or None, delay=delay)
+
+
+def fixed_h(settings: Mapping[str, Any]) -> int | None:
+    """Return the inner steps between two landings, H / fragments, or None if the schedule does not fix them."""
+    if any(key in settings for key in ("schedule.sync_max", "schedule.seconds")):
+        return None
+    return count(setting(settings, "schedule.sync_every")) // max(1, count(setting(settings, "schedule.fragments")))

@@ -1,0 +1,87 @@
+"""Track one peer of a swarm by its records. Each record is a claim of the peer, signed with its key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outerloop.watch.model.advice import cure_of_peer
+from outerloop.watch.model.page import Peer, PeerPhase
+from outerloop.watch.model.values import peer_id, shown, text
+from outerloop.watch.model.worker import CIRCUIT
+
+if TYPE_CHECKING:
+    from outerloop.swarm.membership.roster import Record
+    from outerloop.swarm.membership.status import Status
+
+SILENT_S = 30.0
+"""Age of a record from which its peer is shown as silent: it should be refreshed every 20 s, and expires after 60 s."""
+
+BEHIND_S = 45.0
+"""Seconds after which a peer that lacks a round of others is shown as behind: its record may be 20 s old, and late."""
+
+
+@dataclass
+class SwarmPeer:
+    """One peer.
+
+    written_s: when it wrote its newest record, in seconds since 1970.
+    expelled: why the observed peer has expelled it, or "".
+    behind: rounds that others are ahead, if they have been ahead for longer than BEHIND_S; otherwise 0.
+    """
+
+    record: Record
+    written_s: float
+    present: bool = True
+    expelled: str = ""
+    behind: int = 0
+
+    @property
+    def status(self) -> Status | None:
+        """Return the peer's newest status, or None if it has not published one."""
+        return self.record.status
+
+    @property
+    def round(self) -> int:
+        """Return the last round that landed or failed at this peer."""
+        return self.status.round if self.status else 0
+
+    def phase(self, now_s: float) -> tuple[PeerPhase, str]:
+        """Return the state of the peer and its reason."""
+        if self.expelled:
+            return "expelled", text(self.expelled)
+        if not self.present:
+            return "left", "it withdrew its record, or did not refresh it for a minute"
+        if now_s - self.written_s > SILENT_S:
+            return "silent", f"no record for more than {SILENT_S:.0f} s"
+        if self.status is None or (not self.round and self.status.loss is None):
+            return "starting", ""
+        if self.behind:
+            return "catching up", f"{self.behind} rounds behind the others for more than {BEHIND_S:.0f} s"
+        if self.round and not self.status.peers:
+            return "failed", f"round {self.round} did not complete at this peer"
+        return "training", ""
+
+    def page(self, now_s: float, *, step: int | None, late_s: float | None) -> Peer:
+        """Return the row of the table of peers."""
+        state, reason = self.phase(now_s)
+        status, address = self.status, text(self.record.addresses[0]) if self.record.addresses else ""
+        return {
+            "name": text(self.record.name),
+            "id": peer_id(text(self.record.name)),
+            "state": state,
+            "reason": reason,
+            "cure": cure_of_peer(state),
+            "round": self.round,
+            "step": step,
+            "loss": shown(status.loss) if status else None,
+            "tokens_per_s": shown(status.tokens_per_s) if status else None,
+            "samples": None,
+            "bytes_sent": status.bytes_sent if status else None,
+            "bytes_received": status.bytes_received if status else None,
+            "address": address if CIRCUIT in address else address.partition("/p2p/")[0],
+            "relayed": CIRCUIT in address if address else None,
+            "refused": None,
+            "late_s": late_s,
+            "age_s": shown(round(now_s - self.written_s)),
+        }

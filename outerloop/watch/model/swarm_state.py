@@ -1,0 +1,217 @@
+"""Compute the page of a swarm from repeated reads of its roster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outerloop.watch.model.contributors import contributors
+from outerloop.watch.model.curve import Curve, Place
+from outerloop.watch.model.empty import empty_header
+from outerloop.watch.model.event_log import EventLog
+from outerloop.watch.model.header import WINDOW, model_name, seconds_left
+from outerloop.watch.model.page import VERSION, Header, Page, Strip
+from outerloop.watch.model.run_state import fixed_h
+from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
+from outerloop.watch.model.timeline import Timeline, last_late_s
+from outerloop.watch.model.values import count, finite, setting, shown, text
+
+if TYPE_CHECKING:
+    from outerloop.swarm.membership.roster import Record
+
+MAX_PEERS = 1024
+"""Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
+MAX_LANDINGS = 500
+"""Number of rounds for which the time is kept at which the first peer reached them."""
+MAX_LEFT = 100
+"""Maximum number of peers that have left and are still shown."""
+NAMED = 5
+"""Maximum number of peers that a line names; the others are counted."""
+
+
+@dataclass
+class SwarmState:
+    """The state of one swarm. `settings`: those that its peers describe, with dotted keys; may be empty."""
+
+    run: str
+    settings: Mapping[str, Any]
+    peers: dict[str, SwarmPeer] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    events: EventLog = field(default_factory=EventLog)
+    landings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_LANDINGS))
+    began_s: float | None = None
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.lockstep = "gossip" not in str(setting(self.settings, "exchange._target_", self.settings.get("exchange")))
+        self.loss, self.present = Curve("loss", "training loss"), Curve("peers seen", "peers present")
+
+    def add(self, now_s: float, seen: Sequence[tuple[Record, float]], expelled: Mapping[str, str]) -> None:
+        """Update the state from one read of the roster.
+
+        Args:
+            now_s: time of the read, in seconds since 1970.
+            seen: record of each peer present, with its age in seconds.
+            expelled: name of each expelled peer -> why.
+        """
+        first = self.began_s is None
+        self.began_s, self.now_s = self.began_s or now_s, now_s
+        for record, age_s in seen[:MAX_PEERS]:
+            self.add_record(record, now_s - age_s, first=first)
+        names = {record.name for record, _ in seen}
+        for name, peer in self.peers.items():
+            if peer.present and name not in names:
+                peer.present = False
+                self.log("left", "left, or has been silent for a minute", name)
+        self.add_expelled(expelled)
+        self.find_late_peers()
+        self.forget()
+        self.add_points()
+
+    def add_record(self, record: Record, written_s: float, *, first: bool) -> None:
+        """Update one peer from its record."""
+        peer = self.peers.get(record.name)
+        if peer is None or not peer.present:
+            self.log("joined", "is in the swarm" if first else "joined", record.name)
+        before = peer.round if peer else 0
+        expelled, behind = (peer.expelled, peer.behind) if peer else ("", 0)
+        peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled, behind=behind)
+        if peer.status and peer.round > before:
+            self.add_round(peer)
+
+    def add_round(self, peer: SwarmPeer) -> None:
+        """Record that a peer has reached a new round."""
+        assert peer.status is not None
+        failed, name = not peer.status.peers, peer.record.name
+        self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
+        if failed:
+            self.log("failed", f"round {peer.round} did not complete at this peer", name)
+        if not self.landings or peer.round > self.landings[-1][0]:
+            self.landings.append((peer.round, peer.written_s))
+
+    def find_late_peers(self) -> None:
+        """Mark the peers that lack a round which another peer reached more than BEHIND_S ago; none with gossip."""
+        newest = self.newest
+        for peer in self.here if self.lockstep else ():
+            passed_s = next((reached_s for number, reached_s in self.landings if number > peer.round), self.now_s)
+            before, peer.behind = peer.behind, newest - peer.round if self.now_s - passed_s > BEHIND_S else 0
+            if before and not peer.behind:
+                self.log("caught up", f"reached round {peer.round}", peer.record.name)
+
+    def add_expelled(self, expelled: Mapping[str, str]) -> None:
+        """Mark expelled peers."""
+        for name, why in expelled.items():
+            peer = self.peers.get(name)
+            if peer is not None and not peer.expelled:
+                peer.expelled = why
+                self.log("refused", f"expelled: {why}", name)
+
+    def forget(self) -> None:
+        """Drop the peers that left longest ago, so that at most MAX_LEFT of them are kept."""
+        gone = sorted((name for name, peer in self.peers.items() if not peer.present), key=self.written_s)
+        for name in gone[: max(0, len(gone) - MAX_LEFT)]:
+            del self.peers[name]
+
+    def written_s(self, name: str) -> float:
+        """Return when a peer wrote its newest record."""
+        return self.peers[name].written_s
+
+    def log(self, kind: Any, what: str, name: str) -> None:
+        """Append an event."""
+        self.events.add(self.now_s - (self.began_s or self.now_s), kind, what, peer=name)
+
+    @property
+    def here(self) -> list[SwarmPeer]:
+        """Return the peers that are present."""
+        return [peer for peer in self.peers.values() if peer.present]
+
+    @property
+    def newest(self) -> int:
+        """Return the newest round that any peer has reached."""
+        return max((peer.round for peer in self.here), default=0)
+
+    def add_points(self) -> None:
+        """Add the mean loss and the number of peers to the curves, if the swarm has reached a new round."""
+        place = self.place()
+        if self.present.newest is not None and self.present.newest[0].round == place.round:
+            return
+        self.present.add(place, len(self.here))
+        losses = [loss for peer in self.here if peer.status and (loss := finite(peer.status.loss)) is not None]
+        if losses:
+            self.loss.add(place, sum(losses) / len(losses))
+
+    def place(self) -> Place:
+        """Return the position of a point of this moment on each axis."""
+        sent = max((peer.status.bytes_sent for peer in self.here if peer.status), default=0)
+        return Place(self.newest, self.step(self.newest), None, sent, round(self.now_s - (self.began_s or 0.0), 1))
+
+    def step(self, round_number: int) -> int | None:
+        """Return the inner step at which a round lands, or None if the schedule does not fix it."""
+        every = fixed_h(self.settings)
+        return round_number * every + count(setting(self.settings, "schedule.delay")) if every else None
+
+    def page(self) -> Page:
+        """Return the page."""
+        names = sorted(self.peers)
+        timeline = self.timeline.page(names)
+        peers = [
+            self.peers[name].page(self.now_s, step=self.step(self.peers[name].round), late_s=last_late_s(cells))
+            for name, cells in zip(names, timeline["cells"], strict=True)
+        ]
+        return {
+            "version": VERSION,
+            "kind": "swarm",
+            "run": self.header(),
+            "phase": self.strip() if self.here and self.lockstep else None,
+            "peers": peers,
+            "timeline": timeline,
+            "curves": [curve.page() for curve in (self.loss, self.present) if curve.points],
+            "events": list(self.events.entries),
+            "contributors": contributors(peers),
+            "sweep": None,
+        }
+
+    def header(self) -> Header:
+        """Return the header. Values that no record states, such as the validation loss, stay empty."""
+        statuses = [peer.status for peer in self.here if peer.status]
+        losses = [float(status.loss) for status in statuses if status.loss is not None]
+        rounds = count(setting(self.settings, "rounds")) or None
+        updated_s = max((peer.written_s for peer in self.peers.values()), default=None)
+        known: Header = empty_header(self.run, "running" if self.here else "silent", shown_time(updated_s))
+        known["reason"] = "" if self.here else "no peer of the run is present"
+        known["recipe"] = text(setting(self.settings, "recipe", ""))
+        known["model"] = model_name(self.settings) or text(setting(self.settings, "model", ""))
+        known["peers"] = count(setting(self.settings, "exchange.peers")) or None
+        known["alive"] = len(self.here)
+        known["round"], known["rounds"] = self.newest, rounds
+        known["step"], known["steps"] = self.step(self.newest) or 0, self.step(rounds) if rounds else None
+        known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
+        known["elapsed_s"] = shown(round(self.now_s - (self.began_s or self.now_s)))
+        known["eta_s"] = shown(seconds_left(list(self.landings)[-WINDOW - 1 :], rounds))
+        known["loss"] = shown(sum(losses) / len(losses)) if losses else None
+        known["bytes_sent"] = sum(status.bytes_sent for status in statuses)
+        return known
+
+    def strip(self) -> Strip:
+        """Return how many peers report the newest round, and which do not. Records state no stages of a round."""
+        newest = self.newest
+        late = sorted(text(peer.record.name) for peer in self.here if peer.round < newest)
+        landed = f"{len(self.here) - len(late)} of {len(self.here)} peers report round {newest}"
+        return {
+            "round": newest + 1,
+            "stages": [],
+            "text": f"{landed}; not yet: {short_list(late)}" if late else landed,
+        }
+
+
+def short_list(names: Sequence[str]) -> str:
+    """Return up to NAMED of the names as text, followed by the number of the remaining ones."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(f"{name[:3]}-…{name[-8:]}" for name in names[:NAMED]) + more
+
+
+def shown_time(seconds: float | None) -> float | None:
+    """Return a time to a tenth of a second, so that a page does not change with every read."""
+    return None if seconds is None else round(seconds, 1)

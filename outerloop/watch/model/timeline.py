@@ -1,0 +1,53 @@
+"""Record when each peer reached each of the last rounds, so that a late peer is visible.
+
+    late_s(peer, round) = ready_s(peer, round) − min over peers of ready_s(peer, round)
+
+ready_s is the moment at which a peer's payload was ready. A run directory states it exactly: the end of the landing
+minus the seconds of landing and waiting. In a swarm it is the moment at which an observer first saw the round in the
+peer's record, which is at most 20 s later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from outerloop.watch.model.page import Cell, TimelineTable
+
+MAX_ROUNDS = 50
+"""Number of rounds that the timeline shows."""
+
+
+@dataclass
+class Timeline:
+    """The last rounds of all peers: round -> peer -> time in seconds, or why there is none."""
+
+    rounds: dict[int, dict[str, float | Literal["failed", "absent"]]] = field(default_factory=dict)
+
+    def add(self, peer: str, round_number: int, ready: float | Literal["failed", "absent"]) -> None:
+        """Record one peer's round, and drop the oldest round if there are more than MAX_ROUNDS."""
+        if len(self.rounds) >= MAX_ROUNDS and round_number < min(self.rounds):
+            return
+        self.rounds.setdefault(round_number, {})[peer] = ready
+        if len(self.rounds) > MAX_ROUNDS:
+            del self.rounds[min(self.rounds)]
+
+    def page(self, peers: list[str]) -> TimelineTable:
+        """Return one row for each of these peers, in this order."""
+        rounds = sorted(self.rounds)
+        times = [self.rounds[number] for number in rounds]
+        first_s = [min((ready for ready in peers.values() if isinstance(ready, float)), default=0.0) for peers in times]
+        cells = [
+            [lateness(ready.get(peer), first) for ready, first in zip(times, first_s, strict=True)] for peer in peers
+        ]
+        return {"rounds": rounds, "peers": peers, "cells": cells}
+
+
+def lateness(ready: float | Literal["failed", "absent"] | None, first_s: float) -> Cell:
+    """Return how many seconds after the first peer a peer was ready, or why this is not known."""
+    return round(ready - first_s, 3) if isinstance(ready, float) else ready
+
+
+def last_late_s(cells: list[Cell]) -> float | None:
+    """Return the newest known lateness in a row of the timeline, or None if there is none."""
+    return next((cell for cell in reversed(cells) if isinstance(cell, float)), None)

@@ -1,0 +1,112 @@
+"""Write the state of the page in the text format of Prometheus (docs/reference/watch.md lists the metrics).
+
+Base units only: seconds, bytes, nats. Names of charts become names of metrics: val/loss is outerloop_val_loss_nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from outerloop.watch.model.page import Page, Peer
+
+GONE = ("silent", "left", "died", "expelled")
+"""States of a peer for which outerloop_peer_up is 0."""
+HEADER = {
+    "round": ("outerloop_round", "gauge", "Last round that has landed."),
+    "rounds": ("outerloop_rounds", "gauge", "Rounds of the whole run."),
+    "step": ("outerloop_inner_step", "gauge", "Inner steps of the worker that is furthest ahead."),
+    "tokens": ("outerloop_tokens_total", "counter", "Training tokens of the workers that are watched."),
+    "tokens_per_s": ("outerloop_tokens_per_second", "gauge", "Speed of all workers together, without the outer loop."),
+    "params": ("outerloop_parameters", "gauge", "Trainable parameters."),
+    "peers": ("outerloop_expected_peers", "gauge", "Peers that the run expects."),
+    "alive": ("outerloop_alive_peers", "gauge", "Peers that the next round counts on."),
+    "loss": ("outerloop_train_loss_nats", "gauge", "Mean training loss, nats per token."),
+    "val_loss": ("outerloop_val_loss_nats", "gauge", "Validation loss of the global model, nats per token."),
+    "utilization": ("outerloop_outer_utilization_ratio", "gauge", "Share of time spent in inner steps, 0 to 1."),
+    "bytes_sent": ("outerloop_outer_sent_bytes_total", "counter", "Payload bytes sent, every copy counted."),
+    "bits_per_param_per_round": ("outerloop_payload_bits", "gauge", "Payload bits per parameter and round."),
+    "elapsed_s": ("outerloop_elapsed_seconds", "gauge", "Duration of the run so far."),
+    "eta_s": ("outerloop_eta_seconds", "gauge", "Predicted time until the last round lands."),
+    "updated_s": ("outerloop_updated_timestamp_seconds", "gauge", "Time of the newest record, since 1970."),
+}
+"""Field of the header -> name, type and help text of its metric."""
+PEER = {
+    "round": ("outerloop_peer_round", "gauge", "Last round that landed or failed at this peer."),
+    "loss": ("outerloop_peer_train_loss_nats", "gauge", "Training loss of this peer, nats per token."),
+    "tokens_per_s": ("outerloop_peer_tokens_per_second", "gauge", "Speed of this peer, without the outer loop."),
+    "samples": ("outerloop_peer_samples_total", "counter", "Samples that this peer has trained on."),
+    "bytes_sent": ("outerloop_peer_sent_bytes_total", "counter", "Payload bytes that this peer has sent."),
+    "bytes_received": ("outerloop_peer_received_bytes_total", "counter", "Payload bytes that this peer has received."),
+    "refused": ("outerloop_peer_refused_messages_total", "counter", "Messages that this peer has refused."),
+    "late_s": ("outerloop_peer_late_seconds", "gauge", "How long after the first peer it was ready in its last round."),
+}
+"""Field of a peer -> name, type and help text of its metric, which has the label `peer`."""
+UP = ("outerloop_peer_up", "gauge", "Whether this peer takes part: 0 if it is silent, has left, died or is expelled.")
+WATCH_UP = ("outerloop_watch_up", "gauge", "Whether the source of this page could be read.")
+INFO = ("outerloop_run_info", "gauge", "The run: its name, recipe and state are labels.")
+SWEEP_LOSS = ("outerloop_sweep_val_loss_nats", "gauge", "Mean final validation loss of a group of runs.")
+SWEEP_BYTES = ("outerloop_sweep_sent_bytes", "gauge", "Mean payload bytes that a worker of a group of runs sent.")
+SWEEP_RUNS = ("outerloop_sweep_runs", "gauge", "Finished runs of a group.")
+SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value with its labels."""
+
+    labels: Mapping[str, str]
+    value: object
+
+
+def metrics_text(page: Page | None, *, is_up: bool) -> str:
+    """Return all metrics. Metrics whose value is not known are left out."""
+    lines = list(family(WATCH_UP, [Sample({}, int(is_up and page is not None))]))
+    if page is not None:
+        lines += sweep_lines(page) if page["kind"] == "sweep" else run_lines(page)
+    return "\n".join(lines) + "\n"
+
+
+def run_lines(page: Page) -> Iterator[str]:
+    """Yield the lines of a run or a swarm."""
+    run, peers = page["run"], page["peers"]
+    info = {"run": run["name"], "recipe": run["recipe"], "state": run["state"]}
+    yield from family(INFO, [Sample(info, 1)])
+    values: Mapping[str, object] = {**run}
+    for field, metric in HEADER.items():
+        yield from family(metric, [Sample({}, values[field])])
+    for field, metric in PEER.items():
+        yield from family(metric, [Sample({"peer": peer["name"]}, value_of(peer, field)) for peer in peers])
+    yield from family(UP, [Sample({"peer": peer["name"]}, int(peer["state"] not in GONE)) for peer in peers])
+
+
+def value_of(peer: Peer, field: str) -> object:
+    """Return one field of a peer."""
+    values: Mapping[str, object] = {**peer}
+    return values[field]
+
+
+def sweep_lines(page: Page) -> Iterator[str]:
+    """Yield the lines of a sweep, with the label `group`."""
+    points = page["sweep"]["pareto"] if page["sweep"] else []
+    yield from family(SWEEP_LOSS, [Sample({"group": point["label"]}, point["loss"]) for point in points])
+    yield from family(SWEEP_BYTES, [Sample({"group": point["label"]}, point["bytes"]) for point in points])
+    yield from family(SWEEP_RUNS, [Sample({"group": point["label"]}, point["runs"]) for point in points])
+
+
+def family(metric: tuple[str, str, str], samples: list[Sample]) -> Iterator[str]:
+    """Yield the help, type and samples of one metric, or nothing if no sample has a value."""
+    name, kind, meaning = metric
+    known = [sample for sample in samples if sample.value is not None]
+    if known:
+        yield f"# HELP {name} {meaning}"
+        yield f"# TYPE {name} {kind}"
+    for sample in known:
+        labels = ",".join(f'{key}="{escaped(value)}"' for key, value in sample.labels.items())
+        value = SPECIAL.get(str(sample.value), str(sample.value))
+        yield f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+
+
+def escaped(value: str) -> str:
+    """Escape the value of a label."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

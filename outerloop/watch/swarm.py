@@ -1,0 +1,52 @@
+"""Follow a swarm as a visitor, from the records that its peers publish about themselves (`outerloop status`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outerloop.watch.model.page import Page
+from outerloop.watch.model.swarm_state import SwarmState
+
+if TYPE_CHECKING:
+    from outerloop.swarm.accountability.evidence import Evidence
+    from outerloop.swarm.membership.roster import Record
+
+
+class Observation(Protocol):
+    """The part of RunObservation (commands/observe.py) that is used here."""
+
+    def seen(self) -> Sequence[tuple[Record, float]]:
+        """Return the records of all peers present, each with its age in seconds."""
+        ...
+
+    def expelled(self) -> Sequence[Evidence] | None:
+        """Return the evidence against each expelled peer, or None if it is not known."""
+        ...
+
+
+class Swarm:
+    """A source of pages: the peers of one run, as a visitor sees them.
+
+    Args:
+        observation: the visitor.
+        run: exchange.run of the peers.
+        settings: the settings of the run with dotted keys; empty if its peers do not describe them.
+    """
+
+    every_s = 2.0
+
+    def __init__(self, observation: Observation, *, run: str, settings: Mapping[str, Any]) -> None:
+        self.observation = observation
+        self.state = SwarmState(run, settings)
+
+    def read(self) -> Page:
+        """Read the records of all peers, and return the page."""
+        seen = self.observation.seen()
+        expelled = {evidence.peer: evidence.why for evidence in self.observation.expelled() or ()}
+        self.state.add(time.time(), seen, expelled)
+        return self.state.page()
+
+    def close(self) -> None:
+        """Close the source. The visitor is closed by the `with` block that created it."""

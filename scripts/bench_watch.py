@@ -1,0 +1,164 @@
+"""Measure the page of `outerloop watch`: first paint, bytes, delay of an update, long tasks, memory and CPU.
+
+    python scripts/bench_watch.py [--peers 8 500] [--seconds 30]
+
+Needs a chromium (Debian: apt-get install chromium) and playwright. A run directory with as many workers is written to a
+temporary folder, and grows by one step of each worker a second while the page is open. Memory and CPU are those of the
+server process; the browser's are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+H, ROUND_S, TOKENS = 10, 5.0, 256
+READY = "document.querySelectorAll('#peers-table tbody tr').length"
+OBSERVE = """
+window.longest = 0;
+new PerformanceObserver((list) => {
+  for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
+}).observe({ type: "longtask", buffered: true });
+"""
+
+
+class GrowingRun:
+    """A run directory with `peers` workers and 50 landed rounds, to which rows are added."""
+
+    def __init__(self, folder: Path, peers: int) -> None:
+        self.folder, self.peers, self.step, self.round = folder, peers, 0, 0
+        folder.mkdir()
+        settings = {"recipe": "sparseloco", "workers": peers, "rounds": 1000, "schedule": {"sync_every": H}}
+        (folder / "config.yaml").write_text(yaml.safe_dump({**settings, "inner": {"seq_len": 128}}))
+        self.file = (folder / "metrics.jsonl").open("a", buffering=1)
+        for worker in range(peers):
+            name = f"{worker:03d}-12D3KooW{worker:044d}"
+            self.write(worker, "ready", params=1_000_000, size=peers, peer=name)
+        for _ in range(50):
+            self.step += H - 1
+            self.add_step()
+            self.add_round()
+
+    def write(self, worker: int, event: str, **fields: Any) -> None:
+        """Append one row."""
+        wall_s = ROUND_S * self.step / H
+        self.file.write(
+            json.dumps({"event": event, "worker": worker, "step": self.step, **fields, "wall_s": wall_s}) + "\n"
+        )
+
+    def add_step(self) -> None:
+        """Append an inner step of every worker."""
+        self.step += 1
+        for worker in range(self.peers):
+            loss = 6.0 - self.step / 1000 + 0.01 * (worker % 10)
+            self.write(worker, "step", loss=loss, lr=1e-3, tokens=TOKENS * self.step, tokens_per_s=1000.0)
+
+    def add_round(self) -> None:
+        """Append a round of every worker, and a validation."""
+        self.round += 1
+        spent = {"compute_s": 4.0, "communication_s": 0.5, "others_s": 0.5, "launch_s": 0.1, "land_s": 0.2}
+        seen = {"peers": self.peers, "alive": self.peers, "expected": self.peers, "took_part": True, "refused": 0}
+        for worker in range(self.peers):
+            wait_s = 1.0 - (worker * 7919 % 10) / 10
+            size = {"payload_bytes": 10_000, "bytes_sent": 30_000 * self.round}
+            self.write(worker, "round", round=self.round, fragment=0, failed="", wait_s=wait_s, **spent, **seen, **size)
+        self.write(0, "validation", round=self.round, val_loss=5.0, tokens=TOKENS * self.step * self.peers)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process in seconds, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int) -> float:
+    """Return the largest resident memory of a process so far, in MB (1e6 bytes)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
+
+
+def update_delays_s(page: Any, run: GrowingRun, count: int = 5) -> list[float]:
+    """Return the seconds from writing a step until the page shows it, `count` times."""
+    delays = []
+    for _ in range(count):
+        run.add_step()
+        began_s, wanted = time.monotonic(), f"{run.step:,} of"
+        while wanted not in page.inner_text("#facts"):
+            page.wait_for_timeout(20)
+        delays.append(time.monotonic() - began_s)
+    return delays
+
+
+def measure(browser: Any, run: GrowingRun, url: str, pid: int, seconds: float) -> dict[str, float]:
+    """Open the page, let the run grow, and return the measurements."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.add_init_script(OBSERVE)
+    sizes: list[int] = []
+    page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))))
+    page.goto(url)
+    while page.evaluate(READY) < run.peers:
+        page.wait_for_timeout(50)
+    paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    asset_bytes = sum(sizes)
+    state_bytes = len(json.dumps(page.evaluate("fetch('/status.json').then((answer) => answer.json())")))
+    delays = update_delays_s(page, run)
+    began_s, used_s = time.monotonic(), cpu_s(pid)
+    while time.monotonic() < began_s + seconds:
+        run.add_step()
+        if run.step % H == 0:
+            run.add_round()
+        page.wait_for_timeout(1000)
+    share = (cpu_s(pid) - used_s) / (time.monotonic() - began_s)
+    return {
+        "peers": run.peers,
+        "first paint [ms]": paint_ms,
+        "assets [kB]": asset_bytes / 1000,
+        "first state [kB]": state_bytes / 1000,
+        "update delay, median [s]": median(delays),
+        "update delay, longest [s]": max(delays),
+        "longest task in the browser [ms]": page.evaluate("window.longest"),
+        "server memory [MB]": memory_mb(pid),
+        "server CPU [% of a core]": 100 * share,
+    }
+
+
+def main() -> None:
+    """Measure each number of peers and print one table."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, nargs="+", default=[8, 500])
+    parser.add_argument("--seconds", type=float, default=30.0)
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for peers in options.peers:
+            run = GrowingRun(Path(folder) / str(peers), peers)
+            command = [sys.executable, "-m", "outerloop", "watch", str(run.folder), "--port", "0"]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            try:
+                assert server.stdout is not None
+                url = server.stdout.readline().split()[1]
+                results.append(measure(browser, run, url, server.pid, options.seconds))
+            finally:
+                server.terminate()
+                server.wait()
+        browser.close()
+    for name in results[0]:
+        print(f"{name:34}" + "".join(f"{result[name]:12.4g}" for result in results))
+
+
+if __name__ == "__main__":
+    main()

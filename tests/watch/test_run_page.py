@@ -1,0 +1,358 @@
+"""The page of one run: rows in, page out. The numbers follow from those in tests/support/watch_rows.py."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outerloop.watch.model.page import VERSION
+from outerloop.watch.model.schema import json_schema
+from tests.support.watch_rows import (
+    HOSTILE,
+    PAYLOAD,
+    SETTINGS,
+    TOKENS,
+    H,
+    landed,
+    page_of,
+    ready,
+    run_rows,
+    state_of,
+    status,
+    steps,
+)
+
+
+def test_the_header_states_progress_cost_and_time_left():
+    """3 of 10 rounds of 10 s and 4 steps; 125 bytes for 1000 parameters are 1 bit; 6 of 8 s in inner steps."""
+    run = page_of(run_rows(3))["run"]
+    assert (run["state"], run["reason"], run["cure"]) == ("running", "", "")
+    assert (run["round"], run["rounds"], run["step"], run["steps"]) == (3, 10, 3 * H, 10 * H)
+    assert (run["tokens"], run["tokens_total"]) == (2 * 3 * H * TOKENS, 2 * 10 * H * TOKENS)
+    assert run["eta_s"] == 7 * 10.0 and run["elapsed_s"] == 30.1
+    assert (run["bits_per_param_per_round"], run["bits_per_param_per_step"]) == (1.0, 0.25)
+    assert (run["utilization"], run["bytes_sent"], run["params"]) == (0.75, 2 * 2 * PAYLOAD * 3, 1000)
+    assert (run["loss"], run["val_loss"], run["tokens_per_s"]) == (2.5, 2.0, 200.0)
+    assert (run["recipe"], run["model"]) == ("sparseloco", "llama, 4 layers")
+
+
+def test_a_run_without_rows_is_starting():
+    page = page_of([], updated_s=None)
+    assert page["run"]["state"] == "starting" and page["peers"] == [] and page["phase"] is None
+    assert page["run"]["eta_s"] is None and page["run"]["updated_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "around", "state", "reason"),
+    [
+        ([], {"results": {"val_loss": 2.0}}, "finished", ""),
+        ([], {"updated_s": -100.0}, "silent", "no new record for more than two minutes"),
+        (
+            [{"event": "error", "worker": 0, "step": 1, "text": "Traceback\nOSError: full\n"}],
+            {},
+            "died",
+            "OSError: full",
+        ),
+        ([{"event": "left", "worker": w, "step": 12} for w in range(2)], {}, "stopped", "no summary.json"),
+        ([], {"died": "no GPU"}, "died", "no GPU"),
+    ],
+)
+def test_the_state_of_a_run_has_a_reason_and_a_cure(more, around, state, reason):
+    run = page_of([*run_rows(3), *more], **around)["run"]
+    assert run["state"] == state and reason in run["reason"]
+    assert bool(run["cure"]) == (state != "finished")
+
+
+def test_an_error_before_a_resumed_session_is_forgotten():
+    error = {"event": "error", "worker": 0, "step": 1, "text": "OSError: disk full"}
+    assert page_of([error, *run_rows(1)])["run"]["state"] == "running"
+
+
+def test_a_peer_has_its_own_numbers():
+    first, second = page_of(run_rows(3))["peers"]
+    assert (first["name"], first["id"], first["state"]) == ("000-a", "a", "training")
+    assert (first["round"], first["step"], first["loss"]) == (3, 3 * H, 2.0)
+    assert (first["samples"], first["bytes_sent"], first["bytes_received"]) == (3 * H * TOKENS // 32, 750, None)
+    assert (first["late_s"], second["late_s"]) == (0.0, 1.5)
+    assert first["relayed"] is None, "it has stated no address"
+
+
+@pytest.mark.parametrize(
+    ("address", "relayed"),
+    [("/ip4/192.0.2.1/tcp/4/p2p/x", False), ("/ip4/192.0.2.1/tcp/4/p2p/r/p2p-circuit/p2p/x", True)],
+)
+def test_an_address_says_whether_a_peer_is_relayed(address, relayed):
+    row = {"event": "address", "worker": 0, "step": 0, "addresses": [address]}
+    peer = page_of([*run_rows(1), row])["peers"][0]
+    assert peer["relayed"] is relayed and peer["address"].startswith("/ip4/192.0.2.1/tcp/4")
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "reason"),
+    [
+        (status(0, "waiting: round 4, view 0: 1 of 2 payloads have arrived, none from 001-b"), "waiting", "001-b"),
+        (status(0, "out of step with the other peers: downloading the state of the run"), "catching up", "out of step"),
+        (landed(0, 4, failed="too late", took_part=False), "failed", "too late"),
+        ({"event": "died", "worker": 0, "step": 12, "text": "killed by signal 9"}, "died", "signal 9"),
+        ({"event": "left", "worker": 0, "step": 12}, "left", "ended before the end"),
+    ],
+)
+def test_a_peer_in_trouble_has_a_reason_and_a_cure(row, state, reason):
+    peer = page_of([*run_rows(3), row])["peers"][0]
+    assert peer["state"] == state and reason in peer["reason"] and peer["cure"]
+
+
+def test_a_peer_that_waited_trains_again_after_the_round():
+    rows = [*run_rows(3), status(0, "waiting: round 4, view 0: ..."), landed(0, 4)]
+    assert page_of(rows)["peers"][0]["state"] == "training"
+    rows = [*run_rows(3), status(0, "out of step"), {"event": "state", "worker": 0, "step": 12, "commit": "ab"}]
+    assert page_of(rows)["peers"][0]["state"] == "training"
+
+
+def stage_of(rows) -> tuple[str, str]:
+    phase = page_of(rows)["phase"]
+    return next((stage["name"] for stage in phase["stages"] if stage["active"]), ""), phase["text"]
+
+
+def test_the_stage_follows_the_steps_of_the_worker_that_is_furthest_behind():
+    rows = run_rows(3)
+    assert stage_of(rows) == ("inner steps", "inner step 0 of 4")
+    both = [*steps(0, 4, loss=1.0), *steps(1, 4, loss=1.0)]
+    assert stage_of([*rows, *both[:4], *both[4:6]]) == ("inner steps", "inner step 2 of 4"), "the second is at step 2"
+    assert stage_of([*rows, *both]) == ("gather", "waits for the payloads of round 4")
+
+
+def test_the_strip_says_how_many_wait_for_the_last_worker():
+    rows = [*run_rows(3), *steps(0, 4, loss=1.0), status(0, "waiting: round 4, view 0: ..."), steps(1, 4, loss=1.0)[0]]
+    assert stage_of(rows) == ("inner steps", "1 peer waits for 001-b: inner step 1 of 4")
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        ("round 4, view 0: 1 of 2 payloads have arrived, none from 001-b", "gather"),
+        ("round 4, view 0: 001-b has proposed a commit; payloads of 001-b have not arrived yet", "commit"),
+        ("round 4, view 1: this peer has accepted the proposal; 001-b needs a majority of 2 peers", "commit"),
+    ],
+)
+def test_the_stage_of_a_waiting_worker_is_in_its_line(line, stage):
+    assert stage_of([*run_rows(3), status(0, f"waiting: {line}"), landed(1, 4)]) == (stage, f"waits: {line}")
+
+
+def test_the_strip_has_the_seconds_of_the_last_round():
+    stages = page_of(run_rows(3))["phase"]["stages"]
+    assert {stage["name"]: stage["seconds"] for stage in stages} == {
+        "inner steps": 6.0,
+        "launch": 0.25,
+        "gather": 2.0,
+        "commit": None,
+        "land": 0.5,
+    }
+
+
+def test_the_timeline_shows_who_was_late_failed_or_left_out():
+    """Ready at 30 - 2.5 and 30 - 1 s; in round 4 the second was left out, in round 5 it failed."""
+    rows = [*run_rows(3), landed(0, 4), landed(1, 4, took_part=False), landed(0, 5), landed(1, 5, failed="gone")]
+    timeline = page_of(rows)["timeline"]
+    assert (timeline["rounds"], timeline["peers"]) == ([1, 2, 3, 4, 5], ["000-a", "001-b"])
+    assert timeline["cells"] == [[0.0] * 5, [1.5, 1.5, 1.5, "absent", "failed"]]
+
+
+def test_the_timeline_keeps_fifty_rounds():
+    timeline = page_of(run_rows(60))["timeline"]
+    assert timeline["rounds"] == list(range(11, 61)) and len(timeline["cells"][0]) == 50
+
+
+def curve(page, name) -> dict[str, Any]:
+    return next(curve for curve in page["curves"] if curve["name"] == name)
+
+
+def test_curves_have_every_axis():
+    page = page_of(run_rows(3))
+    loss = curve(page, "validation loss")
+    assert (loss["step"], loss["y"]) == ([4, 8, 12], [4.0, 3.0, 2.0])
+    assert (loss["tokens"], loss["bytes"], loss["time_s"]) == ([512, 1024, 1536], [250, 500, 750], [10.1, 20.1, 30.1])
+    training = curve(page, "training loss")
+    assert training["step"][:4] == [1, 2, 3, 4] and curve(page, "utilization")["y"] == [0.75] * 3
+
+
+def test_the_training_loss_is_the_mean_of_the_workers_at_a_step():
+    """4 and 5 in round 1, if both log a step before either logs the next."""
+    rows = [row for pair in zip(steps(0, 1, loss=4.0), steps(1, 1, loss=5.0), strict=True) for row in pair]
+    done = {"event": "done", "worker": 0, "step": 4, "peer": "000-a"}
+    assert curve(page_of([*rows, done]), "training loss")["y"] == [4.5] * 4
+
+
+def test_values_that_adapt_become_curves():
+    """The lines of schedule/adaptive.py and compress/bandwidth_topk.py."""
+    rows = [
+        *run_rows(1),
+        status(
+            0, "schedule: H 15 -> 18 inner steps, because the agreement of the payloads is 0.613, above 0.5", step=4
+        ),
+        status(0, "compress: k 16 -> 32 per chunk: sending 1 MB took 2 s", step=4),
+    ]
+    page = page_of(rows)
+    assert [curve(page, name)["y"] for name in ("H", "k", "agreement")] == [[15, 18], [16, 32], [0.613]]
+
+
+def test_the_spread_of_replicas_is_a_curve():
+    row = {"event": "validation", "step": 4, "round": 1, "tokens": 9, "val_loss": 3.0, "spread": 0.25, "wall_s": 1.0}
+    assert curve(page_of([*run_rows(1), row]), "spread of replicas")["y"] == [0.25]
+
+
+def test_a_long_curve_keeps_its_ends_in_bounded_memory():
+    rows = [row for number in range(1, 1001) for row in steps(0, number, loss=float(number))]
+    loss = curve(page_of([*rows, {"event": "done", "worker": 0, "step": 4000}]), "training loss")
+    assert len(loss["y"]) <= 402 and (loss["step"][0], loss["step"][-1], loss["y"][-1]) == (1, 4000, 1000.0)
+    assert loss["step"] == sorted(loss["step"])
+
+
+def kinds(rows) -> list[str]:
+    return [entry["kind"] for entry in page_of(rows)["events"]]
+
+
+def test_the_log_names_what_happened():
+    rows = [
+        ready(0, "000-a"),
+        status(0, "left out, 001-b sent a payload of 9 bytes"),
+        status(0, "001-b has weights that differ from those of most peers, and must load theirs"),
+        status(0, "waiting: round 1, view 0: ..."),
+        status(0, "anything else"),
+        landed(0, 1, failed="too late"),
+        {"event": "state", "worker": 0, "step": 4},
+        {"event": "saved", "worker": 0, "step": 4},
+        {"event": "saved", "worker": 1, "step": 4},
+        {"event": "died", "worker": 1, "step": 4, "text": "killed"},
+        {"event": "left", "worker": 1, "step": 4},
+        {"event": "done", "worker": 0, "step": 8},
+        {"event": "left", "worker": 0, "step": 8},
+    ]
+    assert kinds(rows) == [
+        *("joined", "refused", "diverged", "waiting", "note", "failed", "caught up", "saved", "killed", "finished")
+    ]
+
+
+def test_the_log_keeps_the_last_events_with_their_numbers():
+    events = page_of([status(0, f"line {i}") for i in range(1000)])["events"]
+    assert len(events) == 300 and (events[0]["number"], events[-1]["text"]) == (701, "line 999")
+
+
+def test_contributors_are_ranked_by_samples():
+    rows = [*run_rows(1), *steps(1, 2, loss=1.0)]
+    assert page_of(rows)["contributors"] == [{"peer": "001-b", "samples": 16}, {"peer": "000-a", "samples": 8}]
+
+
+def hostile_rows() -> list[dict[str, Any]]:
+    """Rows whose texts and numbers are as bad as a file can hold them."""
+    name = "000-" + "x" * 10_000
+    return [
+        *run_rows(2, names=(HOSTILE, name)),
+        status(0, HOSTILE * 1000),
+        {
+            "event": "step",
+            "worker": 0,
+            "step": 9,
+            "loss": math.nan,
+            "lr": 0,
+            "tokens": 1 << 80,
+            "tokens_per_s": math.inf,
+        },
+        {"event": "step", "worker": 1, "step": 9, "loss": -math.inf, "tokens": None, "tokens_per_s": "fast"},
+        {
+            "event": "round",
+            "worker": 1,
+            "step": 1 << 70,
+            "round": 3,
+            "payload_bytes": 1e300,
+            "bytes_sent": -1,
+            "wait_s": "x",
+        },
+        {"event": "validation", "step": 9, "round": 3, "tokens": 1, "val_loss": math.nan},
+        {"event": "ready", "worker": 2, "step": 0, "peer": ["a", "list"], "params": True, "size": {}},
+        {"event": "address", "worker": 2, "step": 0, "addresses": "none"},
+        {"event": "unheard of", "worker": 3, "step": 0},
+        {"event": "died", "worker": 2, "step": 0, "text": None},
+    ]
+
+
+def texts(part: Any) -> list[str]:
+    """All texts in a page."""
+    if isinstance(part, str):
+        return [part]
+    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return [text for one in inside for text in texts(one)]
+
+
+def test_hostile_rows_give_a_page_that_fits_its_schema_and_is_json():
+    page = page_of(hostile_rows())
+    text = json.dumps(page, allow_nan=False)
+    jsonschema.validate(json.loads(text), json_schema())
+    assert len(text) < 20_000 and all(part.isprintable() for part in texts(page)), "shortened and escaped"
+    assert page["peers"][0]["loss"] == "nan" and page["peers"][1]["loss"] == "-inf"
+    assert page["run"]["val_loss"] == "nan" and page["run"]["loss"] == "nan"
+
+
+EVENTS = ["ready", "step", "round", "eval", "validation", "done", "status", "address", "state", "died", "left", "page"]
+FIELDS = [
+    "loss",
+    "tokens",
+    "round",
+    "wall_s",
+    "payload_bytes",
+    "wait_s",
+    "text",
+    "peer",
+    "addresses",
+    "failed",
+    "val_loss",
+]
+ANY = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.integers(), max_size=2)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            lambda event, worker, step, fields: {"event": event, "worker": worker, "step": step, **fields},
+            st.sampled_from(EVENTS),
+            st.integers(0, 3),
+            ANY,
+            st.dictionaries(st.sampled_from(FIELDS), ANY),
+        ),
+        max_size=12,
+    )
+)
+def test_any_rows_give_a_page_that_fits_its_schema(rows):
+    """Rows of every event with values of every type."""
+    page = page_of(rows)
+    jsonschema.validate(json.loads(json.dumps(page, allow_nan=False)), json_schema())
+
+
+@pytest.mark.parametrize("rows", [[], run_rows(1), run_rows(60)])
+def test_every_page_fits_the_schema(rows):
+    page = page_of(rows)
+    jsonschema.validate(page, json_schema())
+    assert page["version"] == VERSION
+
+
+def test_the_schema_refuses_what_is_not_a_page():
+    page: dict[str, Any] = {**page_of(run_rows(1))}
+    for change in ({"version": VERSION + 1}, {"peers": [{}]}, {"kind": "other"}, {"run": None}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(page | change, json_schema())
+
+
+def test_a_schedule_without_a_fixed_h_has_no_countdown():
+    settings = SETTINGS | {"schedule.sync_max": 9}
+    state = state_of([*run_rows(1), *steps(0, 2, loss=1.0)], settings)
+    strip = state.strip([state.workers[0]])
+    assert strip is not None and strip["text"] == "4 inner steps since the last landing"

@@ -1,0 +1,135 @@
+"""The page of a swarm: reads of a roster in, page out. Times and rounds are chosen so that ages are whole seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jsonschema
+import pytest
+
+from outerloop.swarm.membership.roster import Record
+from outerloop.swarm.membership.status import Status
+from outerloop.watch.model.schema import json_schema
+from outerloop.watch.model.swarm_state import MAX_LEFT, MAX_PEERS, SwarmState
+
+IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
+SETTINGS = {"recipe": "sparseloco", "rounds": 10, "schedule.sync_every": 5, "exchange.peers": 2}
+START_S = 1_000_000.0
+
+
+def record(worker: int, round_number: int, **status: Any) -> Record:
+    values = {"round": round_number, "peers": 2, "loss": 2.0, "tokens_per_s": 100.0, "bytes_sent": 10} | status
+    address = f"/ip4/192.0.2.{worker}/tcp/4/p2p/{IDS[worker]}"
+    return Record(f"{worker:03d}-{IDS[worker]}", [address], "f", 1.0, Status(**values))
+
+
+def state(
+    *reads: list[tuple[Record, float]], settings: dict[str, Any] | None = None, every_s: float = 10.0
+) -> SwarmState:
+    """The state after these reads of the roster, `every_s` apart."""
+    swarm = SwarmState("mine", SETTINGS if settings is None else settings)
+    for number, seen in enumerate(reads):
+        swarm.add(START_S + every_s * number, seen, {})
+    return swarm
+
+
+def test_the_header_adds_up_what_the_peers_report():
+    run = state([(record(0, 3), 1.0), (record(1, 3, loss=4.0), 2.0)]).page()["run"]
+    assert (run["name"], run["state"], run["recipe"]) == ("mine", "running", "sparseloco")
+    assert (run["round"], run["rounds"], run["step"], run["steps"]) == (3, 10, 15, 50)
+    assert (run["alive"], run["peers"], run["loss"], run["tokens_per_s"]) == (2, 2, 3.0, 200.0)
+    assert (run["bytes_sent"], run["tokens"], run["val_loss"]) == (20, None, None)
+    assert run["updated_s"] == START_S - 1
+
+
+def test_the_time_left_follows_from_the_rounds_seen():
+    """Round 3 at 0 s and round 4 at 10 s: 6 more rounds take 60 s."""
+    reads = [[(record(0, 3), 0.0)], [(record(0, 4), 0.0)]]
+    assert state(*reads).page()["run"]["eta_s"] == 60.0
+
+
+def test_a_peer_is_shown_with_what_it_reports():
+    first, second = state([(record(0, 3), 1.0), (record(1, 3), 4.0)]).page()["peers"]
+    assert (first["id"], first["state"], first["round"], first["step"]) == (IDS[0], "training", 3, 15)
+    assert (first["address"], first["relayed"], first["age_s"]) == ("/ip4/192.0.2.0/tcp/4", False, 1)
+    assert (first["late_s"], second["late_s"]) == (3.0, 0.0), "the second wrote its record 3 s earlier"
+    assert (first["samples"], first["refused"]) == (None, None), "no record states them"
+
+
+@pytest.mark.parametrize(
+    ("seen", "state_name", "reason"),
+    [
+        ((record(0, 3), 31.0), "silent", "no record for more than 30 s"),
+        ((record(0, 3, peers=0), 1.0), "failed", "round 3 did not complete"),
+        ((record(0, 0, loss=None, tokens_per_s=None), 1.0), "starting", ""),
+    ],
+)
+def test_a_peer_in_trouble_has_a_reason(seen, state_name, reason):
+    peer = state([seen]).page()["peers"][0]
+    assert peer["state"] == state_name and reason in peer["reason"]
+    assert bool(peer["cure"]) == (state_name != "starting")
+
+
+def test_a_peer_that_is_gone_has_left_and_can_return():
+    both = [(record(0, 3), 1.0), (record(1, 3), 1.0)]
+    swarm = state(both, both[:1])
+    assert [peer["state"] for peer in swarm.page()["peers"]] == ["training", "left"]
+    swarm.add(START_S + 20, both, {})
+    assert [peer["state"] for peer in swarm.page()["peers"]] == ["training", "training"]
+    assert [entry["kind"] for entry in swarm.page()["events"]] == ["joined", "joined", "left", "joined"]
+
+
+def reads_with_one_behind(*, last: int) -> list[list[tuple[Record, float]]]:
+    """The first peer lands a round every 10 s; the second stays at round 1 until the last read."""
+    reads = [[(record(0, 1 + i), 0.0), (record(1, 1), 0.0)] for i in range(7)]
+    return [*reads, [(record(0, 8), 0.0), (record(1, last), 0.0)]]
+
+
+def test_a_peer_that_lacks_a_round_for_long_is_behind_and_can_catch_up():
+    """Round 2 is reached at 10 s; at 60 s that was 50 s ago, and round 7 is the newest."""
+    late = state(*reads_with_one_behind(last=1)[:-1]).page()
+    assert (late["peers"][1]["state"], late["peers"][1]["reason"]) == (
+        "catching up",
+        "6 rounds behind the others for more than 45 s",
+    )
+    assert late["phase"] is not None and "1 of 2 peers report round 7; not yet: 001-…" in late["phase"]["text"]
+    caught_up = state(*reads_with_one_behind(last=8)).page()
+    assert caught_up["peers"][1]["state"] == "training"
+    assert [entry["kind"] for entry in caught_up["events"]] == ["joined", "joined", "caught up"]
+
+
+def test_gossip_has_no_rounds_in_common():
+    gossip = {**SETTINGS, "exchange._target_": "outerloop.exchange.swarm_gossip.SwarmGossip"}
+    page = state(*reads_with_one_behind(last=1), settings=gossip).page()
+    assert page["peers"][1]["state"] == "training" and page["phase"] is None
+
+
+def test_an_expelled_peer_says_why():
+    swarm = state([(record(0, 3), 1.0)])
+    swarm.add(START_S + 1, [(record(0, 3), 1.0)], {f"000-{IDS[0]}": "signed two commits of round 3"})
+    [peer] = swarm.page()["peers"]
+    assert (peer["state"], peer["reason"]) == ("expelled", "signed two commits of round 3")
+    assert swarm.page()["events"][-1]["text"] == "expelled: signed two commits of round 3"
+
+
+def test_a_flood_of_identities_is_bounded():
+    def flood(number: int) -> list[tuple[Record, float]]:
+        return [(Record(f"{i % 1000:03d}-{number}x{i}", [], "f", 1.0, Status()), 0.0) for i in range(2 * MAX_PEERS)]
+
+    swarm = state(*(flood(number) for number in range(4)))
+    assert len(swarm.peers) == MAX_PEERS + MAX_LEFT and len(swarm.page()["events"]) == 300
+
+
+def test_a_swarm_without_a_manifest_and_with_odd_numbers_fits_the_schema():
+    odd = record(0, 1 << 40, loss=math.nan, tokens_per_s=math.inf, bytes_sent=1 << 62)
+    page = state([(odd, 0.0), (Record("001-x", ["/p2p-circuit" * 20], "f", 1.0), 0.0)], settings={}).page()
+    jsonschema.validate(page, json_schema())
+    assert page["peers"][0]["loss"] == "nan" and page["peers"][1]["relayed"] is True
+    assert page["run"]["eta_s"] is None and page["run"]["rounds"] is None
+
+
+def test_an_empty_swarm_says_so():
+    page = state([], []).page()
+    jsonschema.validate(page, json_schema())
+    assert (page["run"]["state"], page["run"]["reason"]) == ("silent", "no peer of the run is present")
