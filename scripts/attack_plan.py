@@ -3,7 +3,7 @@
 The full plan has every combination. The reduced plan answers one question: how much loss do the default settings of
 open runs, and the settings that could replace them, lose without liars and under each attack?
 
-    1. seed 0, f = 0 and f = 2: all pairs of SETTINGS and all attacks, the most telling ones first
+    1. seed 0, f = 0 and f = 2: all pairs of SETTINGS and all attacks, the most informative runs first
     2. for each pair, the four attacks with the highest loss in 1.: f = 0, 1, 2 and seeds 0, 1, 2
 
 f is the number of liars. A run of step 2 that was made in step 1 is not repeated.
@@ -32,7 +32,7 @@ SETTINGS = (
     ("outerloop", "median" + SCREENED),
     ("noloco", "plain" + SCREENED),
 )
-TELLING = [
+ACCEPTED = [
     "flip1",
     "constant",
     "support",
@@ -47,6 +47,7 @@ TELLING = [
     "alie",
     "delayed",
 ]
+"""Attacks that stay within the limits of the norm screen."""
 REFUSED = ["flip10", "times10", "flip1000", "largest", "samples"]
 """Attacks that exceed the limits of the norm screen, which refuses them."""
 SEEDS, WORST = (0, 1, 2), 4
@@ -73,7 +74,7 @@ def applies(recipe: str, attack: str) -> bool:
 
 def first_step(size: Size) -> list[Case]:
     """Return the runs of step 1: each pair of SETTINGS begins two attacks later than the pair before it."""
-    attacks = ("calm", *TELLING, *REFUSED)
+    attacks = ("calm", *ACCEPTED, *REFUSED)
     ranked = sorted(product(range(len(attacks)), range(len(SETTINGS))), key=lambda place: place[0] + 2 * place[1])
     chosen = ((attacks[attack], *SETTINGS[pair]) for attack, pair in ranked)
     return [

@@ -10,7 +10,7 @@ The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 ro
 on one core with diloco, and 18 s with outerloop. scripts/show_attacks.py prints the table.
 
 plan       full: every combination of the recipes, rules, attacks, liars and seeds that the options name.
-           reduced: the runs that scripts/attack_plan.py chooses, the most telling first; only --workers, --rounds,
+           reduced: the runs that scripts/attack_plan.py chooses, the most informative first; only --workers, --rounds,
            --jobs and the options at the end count.
 rules      plain: the recipe's own aggregate (mean for diloco, senders for the others); the others are the names of
            aggregate=...; with sparseloco and outerloop, rules that average over all peers run with an outer learning
