@@ -23,8 +23,10 @@ OPEN = ("sparseloco", "plain" + SCREENED)
 """The recipe and the rule of `outerloop host` without further options: exchange=swarm_gather, clip=auto."""
 SETTINGS = (
     OPEN,
+    ("sparseloco", "median_cosine" + SCREENED),
     ("outerloop", "plain" + SCREENED),
     ("outerloop", "trust" + SCREENED),
+    ("outerloop", "median_cosine" + SCREENED),
     ("sparseloco", "plain"),
     ("outerloop", "plain"),
     ("outerloop", "centered_clip" + SCREENED),

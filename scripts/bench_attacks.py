@@ -50,7 +50,7 @@ from outerloop.config import load, part_checks
 from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
-ALONE = ("plain", "median_clip", *AVERAGING)
+ALONE = ("plain", "median_clip", "median_cosine", *AVERAGING)
 RULES = (*ALONE, *(rule + SCREENED for rule in ALONE))
 KINDS = (*ATTACKS, *FALSE_DATA, "absent", "samples")
 
