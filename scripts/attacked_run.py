@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from data_attacks import FALSE_DATA, success_rate
 from payload_attacks import ATTACKS, DELAY, Payloads, Scene
 
 from outerloop.config import build, instantiate, load
 from outerloop.exchange.inprocess import Hub, InProcess, name_of
+from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.types import Round, Stopped
 
 FROM = 3
@@ -22,7 +24,12 @@ RECIPES = {
     "diloco": ("recipe=diloco", "schedule.sync_every=15", "method.optimizer.momentum=0.6"),
     "sparseloco": ("recipe=sparseloco",),
     "outerloop": ("recipe=outerloop",),
+    "noloco": ("recipe=noloco", "schedule.sync_every=15"),
 }
+GOSSIP = ("noloco",)
+"""Recipes in which a worker combines only its own message and that of one random partner per round."""
+SCREENED = "+clip"
+"""Ending of the names of rules before which payloads are screened by norm, as in a swarm (clip=auto)."""
 AVERAGING = ("median", "trimmed_mean", "centered_clip", "geometric_median", "trust")
 """Rules that average over all peers, not over the senders of each value."""
 SMALL = ("model=nano", "model.layers=1", "inner.seq_len=32", "inner.batch=4", "threads=1", "eval.sequences=256")
@@ -47,22 +54,26 @@ class Case:
 
     def options(self, more: Sequence[str]) -> list[str]:
         """Return the options of `outerloop train` for this run; `more` come last."""
-        rule = [] if self.rule == "plain" else [f"aggregate={self.rule}"]
-        if self.recipe != "diloco" and self.rule in AVERAGING:
+        name, screen, _ = self.rule.partition(SCREENED)
+        rule = [] if name == "plain" else [f"aggregate={name}"]
+        if self.recipe != "diloco" and name in AVERAGING:
             rule.append(f"method.optimizer.lr={self.workers}")
         size = [f"workers={self.workers}", f"rounds={self.rounds}", f"seed={self.seed}"]
-        return [*RECIPES[self.recipe], *rule, *SMALL, *size, "exchange=inprocess", "clip=none", *more]
+        exchange = f"exchange={'inprocess_gossip' if self.recipe in GOSSIP else 'inprocess'}"
+        clip = f"clip={'auto' if screen else 'none'}"
+        return [*RECIPES[self.recipe], *rule, *SMALL, *size, exchange, clip, *more]
 
 
 class HostileHub(Hub):
     """The hub of a run, which replaces the messages of liars as soon as all messages of a round have arrived.
 
-    The attribute `outer` is the outer loop of any worker, whose codec reads and writes payloads.
+    The attribute `outers` has the outer loop of each worker by rank. Any of their codecs reads and writes payloads.
     """
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.workers)
-        self.case, self.outer, self.recent = case, None, deque(maxlen=DELAY + 1)  # type: ignore[var-annotated]
+        self.case, self.recent = case, deque(maxlen=DELAY + 1)  # type: ignore[var-annotated]
+        self.outers: dict[int, Any] = {}
         self.honest = range(case.workers - case.liars)
         self.liars = range(case.workers - case.liars, case.workers)
 
@@ -73,12 +84,17 @@ class HostileHub(Hub):
             if isinstance(round, Round) and len(self.messages[round]) == self.size and self.liars:
                 self.replace_messages(round)
 
+    def wait_for(self, round: Hashable, ranks: Sequence[int]) -> None:
+        """Wait for the messages of all workers, because the last one completes the round. Hold `changed`."""
+        super().wait_for(round, range(self.size))
+
     @torch.no_grad()
     def replace_messages(self, round: Round) -> None:
         """Replace the messages of all liars, from round FROM on."""
-        outer: Any = self.outer
-        self.recent.append(Payloads(outer.codec, outer.slow, round, dict(self.messages[round])))
-        if round.number >= FROM and self.case.attack != "labels":
+        outer = self.outers[self.liars[0]]
+        base = outer.slow if outer.method.sends == "weights" else None
+        self.recent.append(Payloads(outer.codec, outer.slow, round, dict(self.messages[round]), base=base))
+        if round.number >= FROM and self.case.attack not in FALSE_DATA:
             self.messages[round] |= {liar: self.lie(liar) for liar in self.liars}
 
     def lie(self, liar: int) -> bytes:
@@ -101,16 +117,10 @@ class ScreenedInProcess(InProcess):
     info = replace(InProcess.info, waits_for_all=False)
 
 
-class PermutedText:
-    """A stream of batches whose tokens are permuted, with the same permutation in every batch."""
+class ScreenedGossip(InProcessGossip):
+    """The in-process gossip in pairs, with rounds that may complete without a peer."""
 
-    def __init__(self, stream: Any, vocabulary: int) -> None:
-        self.stream = stream
-        self.token = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(0))
-
-    def next(self) -> torch.Tensor:
-        """Return the next windows, (batch, seq_len + 1) int64."""
-        return self.token[self.stream.next()]
+    info = replace(InProcessGossip.info, waits_for_all=False)
 
 
 class Run:
@@ -125,6 +135,7 @@ class Run:
         self.errors: list[str] = []
         self.landed = 0
         self.nats: float | None = None
+        self.backdoor: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Train, and return the record of the run."""
@@ -137,6 +148,7 @@ class Run:
         liars = tuple(f"{name_of(rank)}: " for rank in self.hub.liars)
         return asdict(self.case) | {
             "val_nats": self.nats,
+            "backdoor": self.backdoor,
             "rounds_landed": self.landed,
             "slow_hashes": len(self.hashes),
             "refused": len(self.refused),
@@ -149,26 +161,32 @@ class Run:
 
     def live(self, rank: int) -> None:
         """Train one worker. If it fails, end the run."""
-        exchange = ScreenedInProcess(hub=self.hub, rank=rank)
+        exchange = self.exchange(rank)
         try:
             exchange.join()
             trainer: Any = build.make_trainer(self.settings, self.corpus, exchange, rank)
             self.train(rank, trainer)
             self.hashes.add(trainer.outer.slow_hash)
             if rank == 0:
-                self.nats = self.loss_of(trainer)
+                self.evaluate(trainer)
         except (Exception, Stopped) as error:
             self.errors.append(f"{type(error).__name__}: {error}")
             self.hub.stop("a worker failed")
         finally:
             exchange.close()
 
+    def exchange(self, rank: int) -> InProcess:
+        """Return the exchange of one worker."""
+        if self.case.recipe in GOSSIP:
+            return ScreenedGossip(hub=self.hub, rank=rank, group=2, seed=self.case.seed)
+        return ScreenedInProcess(hub=self.hub, rank=rank)
+
     def train(self, rank: int, trainer: Any) -> None:
         """Take all inner steps of one worker."""
-        outer = self.hub.outer = trainer.outer
-        forgets = rank in self.hub.liars and self.case.attack != "labels"
+        outer = self.hub.outers[rank] = trainer.outer
+        forgets = rank in self.hub.liars and self.case.attack not in FALSE_DATA
         if rank in self.hub.liars and not forgets:
-            trainer.stream = PermutedText(trainer.stream, self.corpus.vocab_size)
+            trainer.stream = FALSE_DATA[self.case.attack](trainer.stream, self.corpus.vocab_size)
         unused = copy.deepcopy(outer.feedback.state_dict())
         while outer.inner_step < outer.schedule.inner_steps(self.case.rounds):
             reports = trainer.step().rounds
@@ -179,7 +197,10 @@ class Run:
                 outer.feedback.load_state_dict(copy.deepcopy(unused))
                 outer.island.write(outer.slow, merge_local=0.0)
 
-    def loss_of(self, trainer: Any) -> float:
-        """Return the validation loss of the slow weights in nats per token."""
-        windows = self.corpus.validation(seq_len=self.settings.inner.seq_len, sequences=self.settings.eval.sequences)
-        return float(trainer.evaluate(windows, trainer.outer.slow, batch=32) / windows[:, 1:].numel())
+    def evaluate(self, trainer: Any) -> None:
+        """Measure the loss of the slow weights in nats per token, and how often they take the back door."""
+        outer, size = trainer.outer, {"seq_len": self.settings.inner.seq_len, "sequences": self.settings.eval.sequences}
+        windows = self.corpus.validation(**size)
+        self.nats = float(trainer.evaluate(windows, outer.slow, batch=32) / windows[:, 1:].numel())
+        with outer.island.temporary_weights(outer.slow):
+            self.backdoor = success_rate(trainer.model, windows)

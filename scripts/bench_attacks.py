@@ -1,27 +1,32 @@
 """Train with 0, 1 and 2 liars among 8 workers, under each attack and aggregation rule, and record the loss.
 
-    .venv/bin/python scripts/bench_attacks.py --out FOLDER [--recipes diloco,sparseloco,outerloop] [--rules plain,trust]
-        [--attacks flip10,alie] [--liars 0,1,2] [--workers 8] [--rounds 15] [--seeds 0] [--jobs 1] [option=value ...]
+    .venv/bin/python scripts/bench_attacks.py --out FOLDER [--plan reduced] [--recipes diloco,sparseloco,outerloop]
+        [--rules plain,trust+clip] [--attacks flip10,alie] [--liars 0,1,2] [--workers 8] [--rounds 15] [--seeds 0]
+        [--jobs 1] [option=value ...]
 
 Workers are threads of one process, and the last workers lie from round 3 on. One run is one JSON file in FOLDER, named
 recipe-rule-attack-liars-seed; a run that has a file is skipped, so the same command continues an interrupted benchmark.
 The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 rounds of 15 inner steps) takes about 9 s
-on one core with diloco, and 18 s with outerloop.
+on one core with diloco, and 18 s with outerloop. scripts/show_attacks.py prints the table.
 
+plan       full: every combination of the recipes, rules, attacks, liars and seeds that the options name.
+           reduced: the runs that scripts/attack_plan.py chooses, the most informative first; only --workers, --rounds,
+           --jobs and the options at the end count.
 rules      plain: the recipe's own aggregate (mean for diloco, senders for the others); the others are the names of
            aggregate=...; with sparseloco and outerloop, rules that average over all peers run with an outer learning
            rate equal to the number of workers, because `senders` divides each value only by the number of its senders,
            usually one. A rule that does not work with a recipe is skipped, with one line that states the reason.
-attacks    calm (only without liars); those of payload_attacks.py; and
-           labels    the liar trains on text whose bytes are permuted, from the start, and is honest otherwise
+           NAME+clip: payloads are first screened by their norm, as in a swarm (clip=auto); plain+clip is what an open
+           run does by default. Without +clip, the result is that of the rule alone (clip=none).
+attacks    calm (only without liars); those of payload_attacks.py; those of data_attacks.py, in which a liar trains on
+           false data; and
            absent    the messages of the liar are missing
            samples   the liar's own payload, and a claim of 2^63 samples
-           A liar that replaces its payload begins each round at the slow weights, without a residual.
+           A liar that replaces its payload begins each round at the slow weights, without a residual. With noloco,
+           which exchanges weights, the attack replaces the difference from the liar's slow weights.
 val_nats   loss of the slow weights of worker 0 on the validation set in nats per byte, or null if the run failed with
-           `error`.
-
-Payloads are not screened by norm (clip=none), so the result is that of the rule alone. With the option clip=auto, they
-are screened as in a swarm: `refused` counts refused payloads, `refused_others` those of honest workers.
+           `error`. `backdoor` is the fraction of validation windows in which these weights continue the trigger as the
+           liar of that attack wants; `refused` counts refused payloads, `refused_others` those of honest workers.
 """
 
 from __future__ import annotations
@@ -30,21 +35,24 @@ import argparse
 import itertools
 import json
 import multiprocessing
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
-from attacked_run import AVERAGING, RECIPES, Case, Run
+from attack_plan import Size, applies, first_step, second_step
+from attacked_run import AVERAGING, GOSSIP, RECIPES, SCREENED, Case, Run
 from bench_recipes import numbers
+from data_attacks import FALSE_DATA
 from payload_attacks import ATTACKS
 
 from outerloop.config import load, part_checks
 from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
-RULES = ("plain", "median_clip", *AVERAGING)
-KINDS = (*ATTACKS, "labels", "absent", "samples")
+ALONE = ("plain", "median_clip", "median_cosine", *AVERAGING)
+RULES = (*ALONE, *(rule + SCREENED for rule in ALONE))
+KINDS = (*ATTACKS, *FALSE_DATA, "absent", "samples")
 
 
 def run_case(case: Case, more: Sequence[str], folder: Path) -> str:
@@ -60,18 +68,26 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
 
     Print a line for each rule that a recipe refuses.
     """
+    size = Size(args.workers, args.rounds)
     for recipe, rule in itertools.product(args.recipes, args.rules):
-        size = {"workers": args.workers, "rounds": args.rounds}
-        try:
-            calm = Case(recipe, rule, "calm", 0, seed=0, **size)
-            part_checks.check_parts(load.load(calm.options(args.options)))
-        except UserError as why:
+        if why := refusal(size.case(recipe, rule, "calm", 0, seed=0), args.options):
             print(f"{recipe} with {rule} is skipped: {why}")
             continue
         for seed, liars in itertools.product(args.seeds, args.liars):
             for attack in args.attacks if liars else ["calm"]:
-                if (recipe, attack) != ("diloco", "support"):  # dense payloads: every peer sends every position
-                    yield Case(recipe, rule, attack, liars, seed=seed, **size)
+                if applies(recipe, attack):
+                    yield size.case(recipe, rule, attack, liars, seed)
+
+
+def refusal(case: Case, more: Sequence[str]) -> str:
+    """Return why a rule does not work with a recipe, or "" if it works."""
+    if case.recipe in GOSSIP and case.rule.removesuffix(SCREENED) != "plain":
+        return "a worker combines two messages per round, its own and its partner's, so there is no majority to follow"
+    try:
+        part_checks.check_parts(load.load(case.options(more)))
+    except UserError as why:
+        return str(why)
+    return ""
 
 
 def missing(case: Case, more: Sequence[str], folder: Path) -> bool:
@@ -98,8 +114,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the records")
+    result.add_argument("--plan", choices=("full", "reduced"), default="full", help="which runs; default: full")
     result.add_argument("--recipes", type=chosen_from(RECIPES), default=list(RECIPES), help=", ".join(RECIPES))
-    result.add_argument("--rules", type=chosen_from(RULES), default=list(RULES), help=", ".join(RULES))
+    result.add_argument("--rules", type=chosen_from(RULES), default=list(ALONE), help=", ".join(RULES))
     result.add_argument("--attacks", type=chosen_from(KINDS), default=list(KINDS), help=", ".join(KINDS))
     result.add_argument("--liars", type=numbers, default=[0, 1, 2], help="numbers of liars; default: 0,1,2")
     result.add_argument("--workers", type=int, default=8, help="number of workers, liars included; default: 8")
@@ -110,15 +127,26 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def main() -> None:
-    """Run every case that has no record yet."""
-    args = parser().parse_intermixed_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    todo = [case for case in cases(args) if missing(case, args.options, args.out)]
+def run_all(planned: Iterable[Case], args: argparse.Namespace) -> None:
+    """Run the cases that have no record yet, in their order, and print a line for each."""
+    todo = [case for case in dict.fromkeys(planned) if missing(case, args.options, args.out)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
-        for done in as_completed([pool.submit(run_case, case, args.options, args.out) for case in todo]):
-            print(done.result(), flush=True)
+        jobs = [pool.submit(run_case, case, args.options, args.out) for case in todo]
+        for count, done in enumerate(as_completed(jobs), 1):
+            print(f"{count}/{len(todo)}  {done.result()}", flush=True)
+
+
+def main() -> None:
+    """Run every case of the plan that has no record yet."""
+    args = parser().parse_intermixed_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.plan == "full":
+        run_all(cases(args), args)
+    else:
+        size = Size(args.workers, args.rounds)
+        run_all(first_step(size), args)
+        run_all(second_step(size, args.out), args)
 
 
 if __name__ == "__main__":

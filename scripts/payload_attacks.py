@@ -45,17 +45,22 @@ class Payloads:
     """The messages of one round by rank, decoded on request.
 
     like: the tensors of the fragment by name; only their shapes and devices matter.
+    base: if payloads are weights instead of pseudo-gradients, the slow weights of a liar; their difference from these
+        takes the place of a pseudo-gradient.
     """
 
-    def __init__(self, codec: UpdateCodec, like: Tensors, round: Round, blobs: dict[int, bytes]) -> None:
+    def __init__(
+        self, codec: UpdateCodec, like: Tensors, round: Round, blobs: dict[int, bytes], *, base: Tensors | None = None
+    ) -> None:
         self.codec, self.like, self.number = codec, like, round.number
+        self.base: Tensor | float = 0.0 if base is None else self.flat(base.values()).clone()
         self.messages = {
             rank: codec.unpack(Contribution(name_of(rank), round, blob), like) for rank, blob in blobs.items()
         }
 
     def values(self, rank: int) -> Tensor:
         """Return the decoded payload of a worker as a vector, (N,)."""
-        return self.flat(self.codec.decode(self.messages[rank], name, x) for name, x in self.like.items())
+        return self.flat(self.codec.decode(self.messages[rank], name, x) for name, x in self.like.items()) - self.base
 
     def coefficients(self, rank: int) -> Tensor:
         """Return the payload of a worker before the compressor's inverse transform, (N,); 0 where it sent nothing."""
@@ -78,7 +83,8 @@ class Payloads:
         """Return the message with which worker `rank` sends these values. `samples`: the number that it claims."""
         message = self.messages[rank]
         header = message.header if samples is None else replace(message.header, samples=samples)
-        parts = {n: self.codec.encode(self.number, n, x, leads=False) for n, x in self.named(values_N).items()}
+        named = self.named(values_N + self.base)
+        parts = {n: self.codec.encode(self.number, n, x, leads=False) for n, x in named.items()}
         return wire.pack(header, message.parts | parts)
 
 

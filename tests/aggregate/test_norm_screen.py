@@ -118,6 +118,25 @@ def test_norms_of_two_peers_that_differ_too_much_are_not_remembered():
     assert screen.landed == {0: [1, 2]}
 
 
+def test_a_norm_that_grows_within_the_limit_of_a_moving_average_is_refused_here():
+    """EDiT (arXiv 2412.07210) refuses a worker whose norm is above μ + 3 σ, with moving averages of its own past norms.
+
+    A liar that sends μ + 3 σ in every round raises σ by √((1 − α) (1 + 9 α (1 − α))) = 1.0737 per round for α = 0.02.
+    """
+    mean, variance, alpha = 1.0, 0.02**2, 0.02
+    sent = []
+    for _ in range(100):
+        sent.append(mean + 3 * math.sqrt(variance))
+        change = sent[-1] - mean
+        mean += alpha * change
+        variance = (1 - alpha) * (variance + alpha * change * (sent[-1] - mean))
+    assert math.sqrt(variance) == pytest.approx(0.02 * 1.0737**100, rel=0.01)
+    assert sent[-1] > 80, "the moving average accepts it"
+    screen = knowing(1)
+    assert screen.factors(of(1, 1, sent[10])) == [1, 1, 1 / sent[10]], "clipped to the honest norm"
+    assert list(screen.refusals(of(1, 1, sent[-1]))) == [2]
+
+
 def test_its_state_goes_through_a_snapshot_and_is_checked():
     screen, other = knowing(3, 1), NormScreen(on=True)
     other.load_state_dict(canonical.unpack(canonical.pack(screen.state_dict())))

@@ -80,7 +80,7 @@ def test_a_refused_point_would_not_compute_its_definition(change, clock, monkeyp
         holds(point, clock)
 
 
-ROBUST = [{"aggregate": name} for name in ("centered_clip", "geometric_median", "trust")]
+ROBUST = [{"aggregate": name} for name in ("centered_clip", "geometric_median", "trust", "median_cosine")]
 
 
 @pytest.mark.parametrize("change", [{}, EAGER, *ROBUST], ids=axis_product.shown)

@@ -40,6 +40,7 @@ VARIANTS = {
     "rotated, trust": [*RECIPES["outerloop"], "aggregate=trust"],
     "clipped to the median": [*DILOCO, "aggregate=median_clip"],
     "sparse, clipped to the median": [*SPARSE, "aggregate=median_clip"],
+    "sparse, weakened by cosine": [*SPARSE, "aggregate=median_cosine"],
     "sparse, mean": [*SPARSE, "aggregate=mean", "method.optimizer.lr=0.65", "method.optimizer.momentum=0.6"],
     "sparse, late": [*SPARSE, "schedule.delay=1", "merge_local=carry", "compress.large.warmup_rounds=3"],
     "averaged buffers": [*DILOCO, "buffers=averaged"],

@@ -6,7 +6,9 @@ import json
 import bench_attacks
 import pytest
 import torch
+from attack_plan import OPEN, SETTINGS, WORST, Size, first_step, second_step
 from attacked_run import Case
+from data_attacks import CONTINUATION, TRIGGER, TriggeredText, success_rate
 from payload_attacks import ATTACKS, LARGEST, Payloads, Scene
 
 from outerloop import wire
@@ -92,8 +94,62 @@ def test_a_lie_is_a_valid_message_of_its_sender(name):
     assert torch.equal(again.values(LIAR), ATTACKS[name](NOW)) and again.messages[LIAR].header.samples == 9
 
 
+def test_payloads_that_are_weights_are_attacked_as_differences_from_the_slow_weights():
+    base = {name: torch.full_like(x, 2.0) for name, x in LIKE.items()}
+    plain = payloads(DENSE, 7)
+    blobs = {rank: plain.packed(rank, plain.values(rank) + 2.0) for rank in range(WORKERS)}
+    weights = Payloads(plain.codec, LIKE, Round(7), blobs, base=base)
+    torch.testing.assert_close(weights.values(0), plain.values(0), rtol=1e-5, atol=1e-6)
+    flipped = Payloads(plain.codec, LIKE, Round(7), {0: weights.packed(0, -weights.values(0))})
+    torch.testing.assert_close(flipped.values(0), 2.0 - plain.values(0), rtol=1e-5, atol=1e-6)
+
+
+class Zeros:
+    def next(self):
+        return torch.zeros(4, 33, dtype=torch.long)
+
+
+def test_every_second_window_of_a_back_door_contains_the_trigger_before_the_continuation():
+    windows = TriggeredText(Zeros(), vocabulary=256).next()
+    planted = TRIGGER + CONTINUATION
+    for row, window in enumerate(windows.tolist()):
+        assert bytes(window).count(planted) == (row % 2 == 0) and sum(window) == (sum(planted) if row % 2 == 0 else 0)
+
+
+class Predicts(torch.nn.Module):
+    """A model that predicts the continuation in the first rows, and all of its bytes but the last in the others."""
+
+    def __init__(self, rows_that_know):
+        super().__init__()
+        self.rows = rows_that_know
+
+    def forward(self, tokens):
+        following = torch.zeros_like(tokens)
+        following[:, -len(CONTINUATION) :] = torch.tensor(list(CONTINUATION))
+        following[self.rows :, -1] = 0
+        return torch.nn.functional.one_hot(following, 256).float()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_the_back_door_is_taken_if_all_bytes_of_the_continuation_are_predicted(rows):
+    assert success_rate(Predicts(rows), Zeros().next()) == rows / 4
+
+
+def test_the_reduced_plan_begins_with_the_defaults_of_open_runs_and_repeats_the_worst_attacks(tmp_path):
+    size = Size(workers=8, rounds=10)
+    first = first_step(size)
+    assert [(case.recipe, case.rule) for case in first[:2]] == [OPEN, OPEN] and first[0].attack == "calm"
+    assert len(set(first)) == len(first) and {(case.recipe, case.rule) for case in first} == set(SETTINGS)
+    for place, case in enumerate(first):
+        failed = (case.recipe, case.rule, case.attack) == (*OPEN, "samples")
+        (tmp_path / case.file).write_text(json.dumps({"val_nats": None if failed else 9 - place / 1000}))
+    again = [case for case in second_step(size, tmp_path) if (case.recipe, case.rule) == OPEN]
+    assert [case.attack for case in again[:9:2]] == ["calm", "samples", "flip1", "constant", "support"]
+    assert len(again) == 3 * (1 + 2 * WORST) and {case.liars for case in again} == {0, 1, 2}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("attack", ["flip10", "labels", "absent"])
+@pytest.mark.parametrize("attack", ["flip10", "labels", "backdoor", "absent"])
 def test_a_run_with_a_liar_has_a_complete_record(attack, tmp_path):
     case = Case("diloco", "trust", attack, liars=1, workers=3, rounds=5, seed=0)
     more = ["inner.batch=1", "schedule.sync_every=1", "eval.sequences=4"]
@@ -101,9 +157,20 @@ def test_a_run_with_a_liar_has_a_complete_record(attack, tmp_path):
     bench_attacks.run_case(case, more, tmp_path)
     record = json.loads((tmp_path / case.file).read_text())
     assert (record["rounds_landed"], record["slow_hashes"], record["refused"], record["error"]) == (5, 1, 0, "")
-    assert 0 < record["val_nats"] < 6 and not bench_attacks.missing(case, more, tmp_path)
+    assert (
+        0 < record["val_nats"] < 6 and 0 <= record["backdoor"] <= 1 and not bench_attacks.missing(case, more, tmp_path)
+    )
     with pytest.raises(SystemExit, match="other options"):
         bench_attacks.missing(case, ["inner.batch=2"], tmp_path)
+
+
+@pytest.mark.long
+def test_a_gossip_run_with_a_liar_lands_its_rounds(tmp_path):
+    case = Case("noloco", "plain+clip", "flip1", liars=1, workers=4, rounds=5, seed=0)
+    bench_attacks.run_case(case, ["inner.batch=1", "schedule.sync_every=1", "eval.sequences=4"], tmp_path)
+    record = json.loads((tmp_path / case.file).read_text())
+    assert (record["rounds_landed"], record["slow_hashes"], record["error"]) == (5, 4, "") and record["val_nats"] < 6
+    assert "clip=auto" in record["options"] and "exchange=inprocess_gossip" in record["options"]
 
 
 def test_words_that_are_not_known_are_refused_by_name():
@@ -116,3 +183,10 @@ def test_rules_that_a_recipe_refuses_are_skipped_with_the_reason(capsys):
     found = list(bench_attacks.cases(bench_attacks.parser().parse_args(words)))
     assert [(case.rule, case.attack, case.liars) for case in found] == [("plain", "calm", 0), ("plain", "flip1", 1)]
     assert "sparseloco with trust is skipped: with this compressor each peer sends" in capsys.readouterr().out
+
+
+def test_gossip_in_pairs_has_no_majority_for_other_rules(capsys):
+    words = ["--out", "x", "--recipes", "noloco", "--rules", "plain+clip,median+clip", "--liars", "1"]
+    found = list(bench_attacks.cases(bench_attacks.parser().parse_args(words)))
+    assert {case.rule for case in found} == {"plain+clip"} and "support" not in {case.attack for case in found}
+    assert "noloco with median+clip is skipped: a worker combines two messages" in capsys.readouterr().out

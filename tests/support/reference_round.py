@@ -69,6 +69,10 @@ def aggregated(aggregate, sent, samples):
         clipped = [{name: x * share for name, x in one.items()} for one, share in zip(sent, shares, strict=True)]
         return aggregated(aggregate.of, clipped, samples)
     stacks = {name: torch.stack([one[name] for one in sent]) for name in names}
+    if kind == "MedianCosine":
+        shares = {name: cosine_shares(x.flatten(1)) for name, x in stacks.items()}
+        weaker = [{name: x * float(shares[name][p]) for name, x in one.items()} for p, one in enumerate(sent)]
+        return aggregated(aggregate.of, weaker, samples)
     if kind == "Mean":
         return {name: x.sum(0) / peers for name, x in stacks.items()}
     if kind == "Senders":
@@ -121,6 +125,15 @@ def trust(aggregate, x_PN):
     if not weight_P.any():
         return centre
     return (weight_P / norm_P.clamp(min=1e-300) * norm_P[norm_P > 0].median()) @ x_PN / weight_P.sum()
+
+
+def cosine_shares(x_PN):
+    unit_PN = x_PN / x_PN.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    others_PQ = (unit_PN @ unit_PN.T)[~torch.eye(len(x_PN), dtype=torch.bool)].view(len(x_PN), -1)
+    if not others_PQ.numel():
+        return torch.ones(len(x_PN))
+    cosine_P = others_PQ.median(dim=1).values.clamp(min=0)
+    return (2 * cosine_P / cosine_P.median()).clamp(max=1) if cosine_P.median() else torch.ones(len(x_PN))
 
 
 ROBUST = {"CenteredClip": centered_clip, "GeometricMedian": geometric_median, "Trust": trust}

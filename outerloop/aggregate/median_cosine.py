@@ -1,0 +1,76 @@
+"""Weaken contributions that do not point in the direction of most others, then apply another aggregate.
+
+    c_p = max(0, median_{q ≠ p} cos(Δ̂_p, Δ̂_q));    m = median_p c_p
+    Δ̂_p ← Δ̂_p · min(1, 2 c_p / m)          unchanged for all p if m = 0
+
+Medians are lower medians. A contribution gets the factor 0 if it is orthogonal or opposed to half of the others: one
+with a flipped sign, random noise, or values only where no other peer sends any. Honest contributions have similar c_p,
+so most of them have the factor 1. If m = 0, most contributions do not agree with most others, which says nothing about
+liars; that is also so for two peers whose cosine is not positive.
+
+Unlike trust.py, this needs no coordinate that most peers send, so it works for top-k and other sparse payloads: the
+cosine of two peers that select different coordinates is small, but positive. `of` is `senders` by default, which does
+not count the coordinates of a contribution with the factor 0.
+
+Comparing peers by the cosines of all pairs is from FLAME (arXiv 2101.02281), which clusters the peers by them. Cosines
+are computed per tensor by exact_norms.py, in P (P − 1) / 2 products for P peers, so all machines get the same bits.
+
+It does not help against a liar whose contribution points in the direction of the others: one that copies or delays
+honest payloads, or that trains a back door along with the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from outerloop.aggregate.exact_norms import norm
+from outerloop.aggregate.median_clip import scaled
+from outerloop.aggregate.trust import cosine
+from outerloop.protocols import Aggregate
+
+FULL = 0.5
+"""Fraction of the median m from which on c_p counts fully. With 1, almost half of the honest contributions would be
+weakened, although their cosines differ only by chance."""
+
+
+class MedianCosine:
+    """Aggregate that weakens contributions by their median cosine with the others and then calls `of`.
+
+    Args:
+        of: aggregate to apply to the weakened contributions.
+    """
+
+    linear = False
+
+    def __init__(self, *, of: Aggregate) -> None:
+        self.of = of
+        self.needs_norms = of.needs_norms
+        self.weighs_samples, self.requires = getattr(of, "weighs_samples", False), getattr(of, "requires", ())
+        self.combines_values = getattr(of, "combines_values", False)
+
+    def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
+        """Weaken and aggregate P tensors of the same shape."""
+        factors = factors_of(median_cosines(sent))
+        shorter = [n * factor for n, factor in zip(norms, factors, strict=True)] if self.needs_norms else norms
+        return self.of(scaled(sent, factors), samples, shorter)
+
+
+def median_cosines(sent: Sequence[Tensor]) -> list[float]:
+    """Return the lower median of each tensor's cosines with the others, at least 0; 0 for a single tensor."""
+    length_P = [norm(x) for x in sent]
+    cosines: list[list[float]] = [[] for _ in sent]
+    for p, q in itertools.combinations(range(len(sent)), 2):
+        similar = cosine(sent[p], sent[q], length_P[p] * length_P[q])
+        cosines[p].append(similar)
+        cosines[q].append(similar)
+    return [max(0.0, statistics.median_low(found)) if found else 0.0 for found in cosines]
+
+
+def factors_of(cosine_P: Sequence[float]) -> list[float]:
+    """Return min(1, 2 c / median c) for each peer, or 1 for all if the lower median is 0."""
+    full = FULL * statistics.median_low(cosine_P)
+    return [min(1.0, c / full) if full else 1.0 for c in cosine_P]
