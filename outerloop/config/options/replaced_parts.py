@@ -22,8 +22,9 @@ def drop_unused(config: DictConfig, overrides: Sequence[str]) -> None:
     for text, override in zip(overrides, parsed, strict=True):
         group = override.key_or_group
         node = OmegaConf.select(config, group) if group in choices else None
-        target = node.get("_target_") if isinstance(node, DictConfig) else None
-        unused = [str(name) for name in node if not takes(target, str(name))] if isinstance(target, str) else []
+        if not isinstance(node, DictConfig) or not isinstance(target := node.get("_target_"), str):
+            continue
+        unused = [str(name) for name in node if not takes(target, str(name))]
         if not unused:
             continue
         path = [text for text, o in zip(overrides, parsed, strict=True) if o.key_or_group == SEARCH_PATH]
