@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
 from outerloop.config.instantiate import make
-from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.network_peer import Audited
 from outerloop.inner.audit.observer import AuditObserver
 from outerloop.inner.data.assigned_stream import training_text
@@ -39,7 +39,7 @@ def check_audits(config: DictConfig) -> None:
             raise UserError(f"exchange.audit does not support {found}: set {remedy}, or exchange.audit=0")
 
 
-def attach_audits(config: DictConfig, trainer: Trainer[OuterLoop], exchange: Exchange, corpus: Corpus) -> None:
+def attach_audits(config: DictConfig, trainer: Trainer[Any], exchange: Exchange, corpus: Corpus) -> None:
     """Let a trainer record its states and audit other peers, in deterministic mode, if the run has audits.
 
     Call it before the first inner step.

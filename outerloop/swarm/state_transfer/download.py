@@ -95,6 +95,9 @@ class Download:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
                 answer = await stream.receive_object(patience_s=DONATE_S)
+            if answer == {}:
+                logger.info("%s does not have the state as of commit %d", donor, number)
+                return None
             sha, length, signature = answer["manifest"]
             named = digest(sha, "a manifest"), checked_int(length, "a manifest's size", maximum=at_most)
             return (named, donor) if self._signed(donor, number, named, signature) else None
