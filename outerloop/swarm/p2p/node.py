@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 from hivemind.dht import DHTNode
 from hivemind.dht.protocol import ValidationError
@@ -214,6 +215,18 @@ def _peer(peer_id: str) -> PeerID:
     return PeerID.from_base58(peer_id)
 
 
+class PendingCalls(dict[UUID, asyncio.Future[bytes]]):
+    """The calls of a hivemind client that wait for an answer.
+
+    A call that has ended, for example by its time limit, is not `in` it. hivemind removes such a call one turn of the
+    event loop later, and would pass an answer that arrives in between to the ended future. That raises
+    InvalidStateError in the task that reads all answers, so no later call would ever be answered.
+    """
+
+    def __contains__(self, call: object) -> bool:
+        return isinstance(call, UUID) and (future := self.get(call)) is not None and not future.done()
+
+
 async def _attach(daemon: Daemon, folder: Path) -> P2P:
     """Return hivemind's client for the daemon, with its socket in `folder` instead of directly in /tmp."""
 
@@ -221,7 +234,11 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
 
     async with limit(STOP_S):
-        return await PrivateP2P.replicate(Multiaddr(daemon.control))
+        client = await PrivateP2P.replicate(Multiaddr(daemon.control))
+    client._client.control._pending_calls = (
+        PendingCalls()
+    )  # no call is pending: replicate asks over a connection of its own
+    return client
 
 
 async def _bounded(step: Awaitable[object]) -> None:
