@@ -60,7 +60,7 @@ def test_gaps_to_data_parallel_training_are_those_of_the_records():
     shown = re.findall(
         r"^\| ([\d,]+), (\d), (\d+) \| ([\d.]+) \| ([\d.]+) \| \**(.*?)\** \((\d)", RESULTS, re.MULTILINE
     )
-    assert len(shown) == 4
+    assert len(shown) == 7
     for steps, workers, h, ddp, loss, gap, seeds in shown:
         cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
         assert f"{mean(row['nats'] for row in cases['outerloop']):.4f}" == loss and len(cases["outerloop"]) == int(
