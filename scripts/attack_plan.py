@@ -36,6 +36,7 @@ SETTINGS = (
 )
 ACCEPTED = [
     "flip1",
+    "disguised",
     "constant",
     "support",
     "backdoor",

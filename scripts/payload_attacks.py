@@ -16,6 +16,9 @@ mean and standard deviation for each coordinate, and r the median of their norms
                                ones are from each other (Shejwalkar and Houmansadr, NDSS 2021)
     support                    −x at the positions that no honest peer sends, 0 elsewhere, scaled to norm r; only for
                                compressors with which peers select different positions
+    disguised                  t μ / ‖μ‖ + √(1 − t²) u, scaled to norm r: u is the unit vector of −x without its part
+                               along μ, and t is so large that the cosine with an honest payload is the median cosine of
+                               two honest ones (0 ≤ t ≤ 1); for rules that compare directions
     copycat                    −x_p of the first honest peer
     free_rider                 x_p of the first honest peer, one round old; its own training has no effect
 """
@@ -163,6 +166,16 @@ def support(scene: Scene) -> Tensor:
     return now.of_coefficients(scene.at_honest_norm(-now.coefficients(scene.liar) * ~sent))
 
 
+def disguised(scene: Scene) -> Tensor:
+    """Return the opposite of the liar's payload, except along μ, where it follows the honest peers as far as needed."""
+    honest = torch.nn.functional.normalize(scene.others, dim=1)
+    mean = torch.nn.functional.normalize(scene.others.mean(0), dim=0)
+    among = (honest @ honest.T).triu(1)[torch.ones(len(honest), len(honest)).triu(1) > 0]
+    share = float((among.median() / (honest @ mean).median()).clamp(0, 1)) if len(honest) > 1 else 1.0
+    opposite = torch.nn.functional.normalize((scene.own @ mean) * mean - scene.own, dim=0)
+    return scene.at_honest_norm(share * mean + (1 - share**2) ** 0.5 * opposite)
+
+
 ATTACKS: dict[str, Callable[[Scene], Tensor]] = {
     "flip1": scaled_own(-1.0),
     "flip10": scaled_own(-10.0),
@@ -176,6 +189,7 @@ ATTACKS: dict[str, Callable[[Scene], Tensor]] = {
     "ipm": lambda scene: -IPM * spread(scene)[0],
     "minmax": minmax,
     "support": support,
+    "disguised": disguised,
     "copycat": lambda scene: -scene.ago(scene.honest[0], 0),
     "free_rider": lambda scene: scene.ago(scene.honest[0], 1),
 }

@@ -16,7 +16,8 @@ Comparing peers by the cosines of all pairs is from FLAME (arXiv 2101.02281), wh
 are computed per tensor by exact_norms.py, in P (P − 1) / 2 products for P peers, so all machines get the same bits.
 
 It does not help against a liar whose contribution points in the direction of the others: one that copies or delays
-honest payloads, or that trains a back door along with the rest.
+honest payloads, that trains a back door along with the rest, or that follows the others just enough to have their
+median cosine and is opposed to them otherwise.
 """
 
 from __future__ import annotations

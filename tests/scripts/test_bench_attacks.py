@@ -19,7 +19,7 @@ from outerloop.compress.sign import Sign
 from outerloop.compress.topk import TopK
 from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.exchange.inprocess import name_of
-from outerloop.types import Round
+from outerloop.types import Contribution, Round
 
 LIKE = {"matrix": torch.zeros(64, 8), "vector": torch.zeros(64)}
 WORKERS, LIAR = 4, 3
@@ -75,6 +75,26 @@ def test_statistics_of_the_honest_payloads():
     far = float((ATTACKS["minmax"](NOW) - NOW.others).norm(dim=1).max())
     assert far == pytest.approx(float(torch.cdist(NOW.others, NOW.others).max()), rel=1e-4)
     assert float(ATTACKS["largest"](NOW).abs().max()) == pytest.approx(LARGEST)
+
+
+def test_a_disguised_payload_is_as_near_to_the_honest_ones_as_they_are_to_each_other():
+    cosine = torch.nn.functional.cosine_similarity
+    common = torch.randn(576, generator=torch.Generator().manual_seed(9)) * 1e-3
+    related = scene(DENSE, rounds=1)
+    now = related.rounds[0]
+    now.messages = {r: now.codec.unpack(one, LIKE) for r, one in with_common(now, common).items()}
+    lie, honest = ATTACKS["disguised"](related), related.others
+    among = [float(cosine(honest[p], honest[q], dim=0)) for p, q in ((0, 1), (0, 2), (1, 2))]
+    towards = [float(cosine(lie, x, dim=0)) for x in honest]
+    assert sorted(towards)[1] == pytest.approx(sorted(among)[1], abs=0.05) and sorted(among)[1] > 0.3
+    without = related.own - common
+    assert float(cosine(lie, without, dim=0)) < -0.5
+
+
+def with_common(now, common_N):
+    """The messages of a round, with a common vector added to the values of every peer."""
+    blobs = {rank: now.packed(rank, now.values(rank) + common_N) for rank in now.messages}
+    return {rank: Contribution(name_of(rank), Round(now.number), blob) for rank, blob in blobs.items()}
 
 
 @pytest.mark.parametrize("compress", [SPARSE, Rotated(chunk=64, of=SPARSE)], ids=["topk", "rotated"])
@@ -144,7 +164,7 @@ def test_the_reduced_plan_begins_with_the_defaults_of_open_runs_and_repeats_the_
         failed = (case.recipe, case.rule, case.attack) == (*OPEN, "samples")
         (tmp_path / case.file).write_text(json.dumps({"val_nats": None if failed else 9 - place / 1000}))
     again = [case for case in second_step(size, tmp_path) if (case.recipe, case.rule) == OPEN]
-    assert [case.attack for case in again[:9:2]] == ["calm", "samples", "flip1", "constant", "support"]
+    assert [case.attack for case in again[:9:2]] == ["calm", "samples", "flip1", "disguised", "constant"]
     assert len(again) == 3 * (1 + 2 * WORST) and {case.liars for case in again} == {0, 1, 2}
 
 
