@@ -2,9 +2,9 @@
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
-names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
+names, decides round r (paxos/). A peer that receives the commit after its head, its last commit, applies that commit.
 
-Two protocols decide a round: Paxos (paxos_chain.py, exchange.trust=members), which the rest of this text is about, and
+Two protocols decide a round: Paxos (paxos/chain.py, exchange.trust=members), which the rest of this text is about, and
 HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted

@@ -29,9 +29,10 @@ from typing import Literal
 
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, next_demoted
 from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.paxos.state import SoftState
 from outerloop.swarm.consensus.quorum import MAJORITY, Quorum
 from outerloop.swarm.consensus.roster_change import next_roster
-from outerloop.swarm.consensus.state import HardState, RoundState, SoftState
+from outerloop.swarm.consensus.state import HardState, RoundState
 from outerloop.swarm.consensus.view_change import binding, credible
 from outerloop.swarm.consensus.votes import ChainLink, Pledge
 from outerloop.swarm.validation import MAX_PEERS

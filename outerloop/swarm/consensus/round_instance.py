@@ -37,7 +37,7 @@ class Lacking:
 class RoundInstance(Pacemaker):
     """One peer's part in deciding the current round. `stored`: round -> the payloads of that round on disk.
 
-    The protocols are paxos.py and hotstuff/replica.py.
+    The protocols are paxos/instance.py and hotstuff/replica.py.
     """
 
     byzantine: bool

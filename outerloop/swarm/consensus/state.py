@@ -18,7 +18,6 @@ import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
-from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.resignation import Resignation, Resignations, parse_resignations, remaining_peers
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, digests
 from outerloop.swarm.validation import (
@@ -73,34 +72,6 @@ class RoundState:
     def in_another_view(self) -> Self:
         """Return a copy without what belongs to the current view."""
         return replace(self, wanted=frozenset(), proposal=None)
-
-
-@dataclass(frozen=True)
-class SoftState(RoundState):
-    """The volatile knowledge of Paxos. The promises belong to the round, the other fields to the current view.
-
-    promises           the last promise that each peer sent to this peer as a leader, for any view
-    accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
-    """
-
-    promises: frozenset[tuple[str, Promise]] = frozenset()
-    accepts: frozenset[tuple[str, bytes]] = frozenset()
-    proposal: Accepted | None = None
-
-    @property
-    def acceptors(self) -> set[str]:
-        return {peer for peer, _ in self.accepts}
-
-    def promises_of(self, view: int) -> dict[str, Promise]:
-        """Return the promises for this view, keyed by peer."""
-        return {peer: promise for peer, promise in self.promises if promise.view == view}
-
-    def with_promise(self, sender: str, promise: Promise) -> SoftState:
-        others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
-        return replace(self, promises=others | {(sender, promise)})
-
-    def in_another_view(self) -> SoftState:
-        return replace(super().in_another_view(), accepts=frozenset())
 
 
 VERSION = 7

@@ -4,8 +4,8 @@
                         whose logs reach equally far back get the same result. The check is applied to proposals,
                         promises and decided commits
     vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may vote
-                        for it. This peer still votes for a commit that an honest peer has accepted (paxos.py), because
-                        the round could not end otherwise
+                        for it. This peer still votes for a commit that an honest peer has accepted
+                        (paxos/instance.py), because the round could not end otherwise
     certificate_error   the certificate does not prove that the commit was decided
 
 Votes are counted by peer id: one key has one vote, regardless of the names under which it votes.

@@ -1,7 +1,7 @@
 """View changes: a peer enters a later view of a round when a majority of the roster has signed a wish for it.
 
 The view changes of HotStuff-2 (hotstuff/__init__.py) are the same, with two thirds in place of a majority; what follows
-about promises, justifications and accountability is about Paxos (paxos.py).
+about promises, justifications and accountability is about Paxos (paxos/__init__.py).
 
     wish           a peer notifies all peers that it wants the next view, because its timeout for the leader has expired
                    or the leader has proposed a commit that no peer may accept

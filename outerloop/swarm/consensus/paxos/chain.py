@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.messages import Accept
-from outerloop.swarm.consensus.paxos import PaxosInstance
-from outerloop.swarm.consensus.state import SoftState
+from outerloop.swarm.consensus.paxos.instance import PaxosInstance
+from outerloop.swarm.consensus.paxos.state import SoftState
 
 
 class CommitChain(PaxosInstance, Chain):
