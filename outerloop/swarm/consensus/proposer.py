@@ -3,7 +3,7 @@
 Of the commits that the promises of a majority report, only the one accepted in the highest view can have been accepted
 by a majority. The leader is free to choose the majority whose promises it uses. So a peer that has accepted a commit
 with unavailable payloads does not block the round: the leader can use the promises of other peers, if they are a
-majority. The leader sends the promises that it used with the proposal, and each acceptor checks them (view_change.py).
+majority. The leader sends the promises that it used with the proposal, and each acceptor checks them (paxos/).
 
 If the choice is free, the leader proposes a commit of its own once the gather of the round closes. Peers whose payloads
 have arrived take part in this round; the others continue with the next one. The gather closes by this rule:
@@ -29,11 +29,11 @@ from typing import Literal
 
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, next_demoted
 from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.paxos.justification import binding, credible
 from outerloop.swarm.consensus.paxos.state import SoftState
 from outerloop.swarm.consensus.quorum import MAJORITY, Quorum
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState, RoundState
-from outerloop.swarm.consensus.view_change import binding, credible
 from outerloop.swarm.consensus.votes import ChainLink, Pledge
 from outerloop.swarm.validation import MAX_PEERS
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from outerloop.swarm.consensus.commit import Commit, next_demoted
+from outerloop.swarm.consensus.paxos.justification import justification_error
 from outerloop.swarm.consensus.quorum import MAJORITY, TWO_THIRDS, Quorum
 from outerloop.swarm.consensus.resignation import remaining_peers, resignation_error
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner, Statement, ask
-from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
 

@@ -8,7 +8,7 @@
                  With the promises of a majority, the leader proposes the commit that they report as accepted in the
                  highest view, or a commit of its own if they report none. Before the leader sends the proposal, it must
                  hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal, and
-                 every peer checks them (view_change.py); they also prove that the view may be entered
+                 every peer checks them (justification.py); they also prove that the view may be entered
 
 A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and survives a crash.
 For this reason, and because no view precedes view 0, view 0 needs no promises.
