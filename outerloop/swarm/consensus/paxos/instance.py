@@ -9,8 +9,8 @@ from outerloop.swarm.consensus.commit import Commit, max_faulty
 from outerloop.swarm.consensus.hotstuff.votes import Proposal
 from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
 from outerloop.swarm.consensus.paxos.justification import justification_error
+from outerloop.swarm.consensus.paxos.proposal_choice import choice
 from outerloop.swarm.consensus.paxos.state import SoftState
-from outerloop.swarm.consensus.proposer import choice
 from outerloop.swarm.consensus.round_instance import Lacking, RoundInstance
 from outerloop.swarm.consensus.validity import vote_refusal
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge

@@ -1,9 +1,9 @@
 """Check that the leader of a view was allowed to propose its commit.
 
-A proposal carries its justification, the proof that its leader followed the rule of proposer.py, which every recipient
-checks. The justification has one link for every view in which the commit was proposed. A link contains the leader's
-signed accept and, from view 1 on, the signed promises of a majority for that view, each with the commit that its peer
-had accepted.
+A proposal carries its justification, the proof that its leader followed the rule of proposal_choice.py, which every
+recipient checks. The justification has one link for every view in which the commit was proposed. A link contains the
+leader's signed accept and, from view 1 on, the signed promises of a majority for that view, each with the commit that
+its peer had accepted.
 
     first link     belongs to the view of the first proposal; none of its promises reports a commit, so the leader was
                    free to choose
