@@ -32,7 +32,8 @@ from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, Reje
 from outerloop.swarm.consensus.forks import ForkResolver
 from outerloop.swarm.consensus.messages import JoinRequest, Message, Resigned, RoundMessage
 from outerloop.swarm.consensus.proposer import GatherPolicy
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import CommitCertificate, digests
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of

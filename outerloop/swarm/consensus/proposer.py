@@ -25,7 +25,8 @@ from typing import Literal
 from outerloop.swarm.consensus.commit import Commit, Participant, next_demoted
 from outerloop.swarm.consensus.quorum import Quorum
 from outerloop.swarm.consensus.roster_change import next_roster
-from outerloop.swarm.consensus.state import HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.validation import MAX_PEERS
 
 

@@ -12,7 +12,8 @@ from outerloop.swarm.consensus.messages import Resigned
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation, Resignations
 from outerloop.swarm.consensus.roster_change import shows_absences
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker

@@ -30,7 +30,8 @@ from outerloop.swarm.consensus.commit import max_faulty
 from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
 from outerloop.swarm.consensus.messages import Message, Resigned, ViewChange, ViewWishes
 from outerloop.swarm.consensus.quorum import MAJORITY
-from outerloop.swarm.consensus.state import HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import ViewWish
 

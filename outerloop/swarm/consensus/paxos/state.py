@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from outerloop.swarm.consensus.messages import Promise
-from outerloop.swarm.consensus.state import RoundState
+from outerloop.swarm.consensus.round_state import RoundState
 from outerloop.swarm.consensus.votes import Accepted
 
 
