@@ -10,28 +10,18 @@ import logging
 import zlib
 from collections.abc import Callable, Sequence
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from outerloop.exchange.gather_options import GatherOptions
 from outerloop.exchange.swarm import SwarmExchange
+from outerloop.exchange.swarm_services import SwarmServices
 from outerloop.exchange.swarm_state import SwarmState
 from outerloop.exchange.swarm_waiting import PatientPending
-from outerloop.swarm.access.hard_state_file import folder_of
-from outerloop.swarm.access.public_names import KnownNames
-from outerloop.swarm.accountability.contributors import ContributorService
-from outerloop.swarm.audit.auditor import Auditor
 from outerloop.swarm.audit.desk import AuditDesk
-from outerloop.swarm.audit.states import StateStore
 from outerloop.swarm.gather.committed_rounds import LogTruncated
-from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.membership.common_checkpoint import ANY, Held
-from outerloop.swarm.membership.opening_statements import OpeningStatements
-from outerloop.swarm.membership.rendezvous import Rendezvous
-from outerloop.swarm.state_transfer.join import StateTransfer
-from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, RESIGN_S
-from outerloop.swarm.validation import MalformedMessage, id_of
+from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import (
     FIRST,
     Capabilities,
@@ -44,11 +34,6 @@ from outerloop.types import (
 )
 
 logger = logging.getLogger(__name__)
-MEETING_BYTES = 16 << 20
-"""Lower bound, in bytes, on the size limit of messages outside of rounds.
-
-At the start, peers send all settings and shapes, which may take more bytes than a small model.
-"""
 
 
 class SwarmGather(SwarmExchange):
@@ -75,48 +60,22 @@ class SwarmGather(SwarmExchange):
             )
         self._fragments = options.fragments
         with self.appearing() as parts:
-            self._build(options, Path(options.identity_path))
-            parts += [self._rounds, self._meetings, self._opening, self.state_transfer, self._contributors]
-            parts += [self._auditor] if self._auditor else []
-            self.node.member = self._counts_on
+            self._build(options)
+            parts += self._services.parts
+            self.node.member = self._services.counts_on
             self._carriers = self._rounds.bulk, self.state_transfer.uploads, self.state_transfer.downloads
 
-    def _build(self, options: GatherOptions, identity: Path) -> None:
+    def _build(self, options: GatherOptions) -> None:
         """Create the services of this peer."""
-        run = {"run": options.run, "own": self.peer}
-        self._rounds = GatherRunner(
-            self.node,
-            **run,
-            names=self._names,
-            disk=Folder(folder_of(identity)).cleared(),
-            rules=options,
+        self._services = SwarmServices(
+            options,
+            self._presence,
             max_blob_bytes=self._max_blob_bytes,
             limiter=self._rate,
-            incarnations=self._presence.incarnations,
+            on_status=self._on_status,
         )
-        self._meetings = Rendezvous(
-            self.node,
-            **run,
-            allowed=self.members.__contains__,
-            max_bytes=max(self._max_blob_bytes, MEETING_BYTES),
-        )
-        self._opening = OpeningStatements(self.node, **run, allowed=self.members.__contains__)
-        self.state_transfer = StateTransfer(
-            self.node,
-            self._rounds,
-            **run,
-            session=lambda: self.members.session,
-            allowed=lambda peer_id: peer_id in self._names(),
-            disk=Folder(identity.with_suffix(".state"), synced=False).cleared(),
-            limiter=self._rate,
-        )
-        self._contributors = ContributorService(
-            self.node,
-            run=options.run,
-            names=KnownNames(self.node.trust.signatures, run=str(options.run)),
-            file=identity.with_suffix(".names"),
-            present=self._names_present,
-        )
+        self._rounds, self._meetings = self._services.rounds, self._services.meetings
+        self.state_transfer, self._auditor = self._services.state_transfer, self._services.auditor
         self._state = SwarmState(
             node=self.node,
             transfer=self.state_transfer,
@@ -126,21 +85,6 @@ class SwarmGather(SwarmExchange):
             spawn=self._under_way,
             on_status=self._on_status,
             patience_s=max(options.patience_s, DONATE_S),
-        )
-        self._auditor = self._make_auditor(options, identity.with_suffix(".audit")) if options.audit else None
-
-    def _make_auditor(self, options: GatherOptions, folder: Path) -> Auditor:
-        """Return the auditor of this peer. `folder`: receives its states and verdicts."""
-        return Auditor(
-            self.node,
-            self._rounds,
-            AuditDesk(StateStore(folder / "states"), every=options.audit_every),
-            run=options.run,
-            own=self.peer,
-            probability=options.audit,
-            file=folder / "verdicts.jsonl",
-            limiter=self._rate,
-            on_status=self._on_status,
         )
 
     @property
@@ -189,7 +133,7 @@ class SwarmGather(SwarmExchange):
 
     def _common_step(self, own: Held | str) -> int | None:
         patience_s = max(self._join_timeout_s, MEET_S)
-        choosing = self._opening.common_checkpoint(
+        choosing = self._services.opening.common_checkpoint(
             own,
             session=self.members.session,
             members=self.members.names.values(),
@@ -228,10 +172,10 @@ class SwarmGather(SwarmExchange):
 
     def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
         """Serve the contributions of all peers to those who ask for them, such as `outerloop status`."""
-        self.node.spawn(self._contributors.publish(round.number, tuple(contributors)))
+        self.node.spawn(self._services.contributors.publish(round.number, tuple(contributors)))
 
     def public_names(self) -> dict[str, str]:
-        return self._contributors.names.texts()
+        return self._services.contributors.names.texts()
 
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each peer whose payload was unusable (swarm/gather/payload_requests.py)."""
@@ -308,22 +252,10 @@ class SwarmGather(SwarmExchange):
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         place, content = self._state.of_run(
-            lambda: self._names().values(), session=self.members.session, max_bytes=max_bytes
+            lambda: self._services.names().values(), session=self.members.session, max_bytes=max_bytes
         )
         self.landed_commit = self._rounds.landed(place)
         return Round(*divmod(place, self._fragments)), content
-
-    async def _names_present(self) -> list[tuple[str, bytes]]:
-        """Return peer id and signed public name of each peer that is present."""
-        return [(record.peer_id, record.public_name) for record in await self._presence.roster.read()]
-
-    def _names(self) -> dict[str, str]:
-        """Return a map from id to name of all peers that may take part: those that this peer knows, and the roster."""
-        return self.members.known | {id_of(name): name for name in self._rounds.roster}
-
-    def _counts_on(self, peer_id: str) -> bool:
-        """Return whether this is the id of a peer that was present at the start or that decides rounds."""
-        return peer_id in self.members.names or peer_id in map(id_of, self._rounds.roster)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):

@@ -15,10 +15,11 @@ from outerloop.core.contributor_rows import contributors, to_maps
 from outerloop.core.final_check import ending_of
 from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.core.replica_average import ALONE, average
+from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import landed_commit, late_joiner, public_names
 from outerloop.inner.events import Event, round_fields, status_lines
+from outerloop.inner.global_evaluation import GlobalEvaluation
 from outerloop.inner.run_totals import RunTotals, sum_over_lanes
 from outerloop.inner.stop_point import StopPoint
 from outerloop.inner.text_sampler import TextSampler
@@ -26,7 +27,7 @@ from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.inner.worker_checkpoint import keep_payload, load, save
 from outerloop.inner.worker_settings import WorkerSettings, is_due
 from outerloop.protocols import Exchange
-from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Stopped, Tensors
+from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Stopped
 
 
 class Worker:
@@ -61,10 +62,20 @@ class Worker:
     ) -> None:
         self.stop_point, self.sampler, self.export = stop_point or StopPoint(), sampler, export
         self.settings, self.trainer, self.outer, self.exchange = settings, trainer, outer, exchange
-        self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
+        self.emit_event, self.check_stop = emit, check_stop
         self.ranks = trainer.ranks
         self.lanes = trainer.ranks if outer.island.is_sharded else ALONE
         self.totals = RunTotals(exchange, self.lanes)
+        self.evaluation = GlobalEvaluation(
+            settings,
+            trainer=trainer,
+            outer=outer,
+            exchange=exchange,
+            lanes=self.lanes,
+            validation=validation,
+            emit=self.emit,
+            emit_once=self.emit_once,
+        )
         self.commit = ""
         self.consecutive_failures = 0
         self.save_pending = False
@@ -89,7 +100,7 @@ class Worker:
         else:
             self.agree_on_start()
         if self.step == 0:
-            self.evaluate(round_number=0)
+            self.evaluation.evaluate(round_number=0)
         self.last_logged_step = self.step
         while self.step < self.outer.schedule.inner_steps(self.settings.rounds):
             self.save_at_stop_point()
@@ -180,7 +191,7 @@ class Worker:
     def after_all_fragments(self, done: int, *, failed: bool) -> None:
         """Evaluate, generate text, export and, unless the last round `failed`, save, as due after `done` rounds."""
         if self.settings.evaluates_after(done, shared=self.outer.shared):
-            self.evaluate(round_number=done)
+            self.evaluation.evaluate(round_number=done)
         if self.sampler and is_due(done, self.sampler.every):
             text = self.sampler.sample(self.trainer, self.outer.slow, seed=done)
             self.emit("sample", round=done, text=text)
@@ -221,7 +232,7 @@ class Worker:
         Raises Outvoted if this peer's model differs from the majority's.
         """
         if not self.outer.shared:
-            self.adopt_mean()
+            self.evaluation.adopt_mean()
             return
         ending = ending_of(self.outer)
         if ending.outvoted:
@@ -234,34 +245,6 @@ class Worker:
         """Raise ReplicasDiverged if no final model had a majority. Call this after exporting the model."""
         if self.divergence:
             raise ReplicasDiverged(self.divergence)
-
-    def adopt_mean(self) -> None:
-        """Make the mean of all compatible replicas this worker's final model, and evaluate it."""
-        averaged = average(self.outer, self.lanes)
-        self.outer.replica.assign(averaged.mean)
-        for reason in averaged.refused.values():
-            self.emit_once(f"left out, {reason}")
-        for peer, part in averaged.shortened.items():
-            self.emit_once(
-                f"{peer}: its distance from this replica is scaled by {part:.2g}, because it is farther away"
-                " than partners usually are"
-            )
-        replicas, size = len(averaged.peers), self.exchange.size
-        self.emit_once(f"the model is the mean of {replicas} of {size} replicas; their spread is {averaged.spread:.2g}")
-        self.emit_validation(self.settings.rounds, averaged.mean, spread=averaged.spread, replicas=replicas)
-
-    def evaluate(self, *, round_number: int) -> None:
-        """Evaluate the global model on this worker's share of the validation set, and emit the total loss in nats.
-
-        If replicas differ by design, the global model is their mean, and `spread` states how far apart they are. If
-        peers do not run in lockstep, the mean is computed only at the end, and each worker evaluates its own replica
-        here.
-        """
-        if self.outer.shared or not self.exchange.info.lockstep:
-            self.emit_validation(round_number, self.outer.slow)
-        else:
-            averaged = average(self.outer, self.lanes)
-            self.emit_validation(round_number, averaged.mean, spread=averaged.spread, replicas=len(averaged.peers))
 
     def save(self) -> None:
         """Save this worker's full state. The supervisor seals the checkpoint once all local workers have saved."""
@@ -295,12 +278,6 @@ class Worker:
             self.last_logged_step = self.step
             rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
-
-    def emit_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
-        """Evaluate `weights` on this worker's share of the validation set, and emit an eval event."""
-        nats = self.trainer.evaluate(self.validation, weights, batch=self.settings.eval_batch)
-        tokens = self.validation[:, 1:].numel() * self.ranks.size
-        self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)
 
     def emit_once(self, text: str) -> None:
         """Emit a status line about the whole run, from worker 0 of each machine only."""

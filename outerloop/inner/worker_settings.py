@@ -35,8 +35,8 @@ class WorkerSettings:
     def evaluates_after(self, done: int, *, shared: bool) -> bool:
         """Return whether to evaluate after `done` rounds.
 
-        After the last round, this is False if replicas differ by design (not `shared`): `Worker.adopt_mean` evaluates
-        their mean instead.
+        After the last round, this is False if replicas differ by design (not `shared`): `GlobalEvaluation.adopt_mean`
+        evaluates their mean instead.
         """
         return shared if done == self.rounds else done < self.rounds and is_due(done, self.eval_every)
 

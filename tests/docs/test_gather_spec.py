@@ -16,7 +16,7 @@ from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import Send
 from outerloop.swarm.consensus.messages import Accept, CommitCertificate, to_map
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from outerloop.exchange.inprocess import InProcess
-from outerloop.inner import worker as worker_module
+from outerloop.inner import global_evaluation
 from outerloop.inner.trainer import StepReport
 from outerloop.launcher.run_worker import run_once
 from outerloop.launcher.validation_merge import ValidationMerge
@@ -103,7 +103,7 @@ def test_only_the_last_of_rounds_that_land_together_is_evaluated_and_saved():
         worker = worker_of(exchange, events)
         worker.settings = replace(PLAN, checkpoint_every=1, eval_every=1)
         worker.save = lambda: events.append({"event": "saved"})
-        worker.evaluate = lambda round_number: events.append({"event": f"eval {round_number}"})
+        worker.evaluation.evaluate = lambda round_number: events.append({"event": f"eval {round_number}"})
         for number in range(3):
             worker.after_round(report(number, ""), newest=number == 2)
         assert [event["event"] for event in events] == ["round", "round", "round", "eval 3", "saved"]
@@ -123,7 +123,7 @@ def test_a_late_joiner_is_not_asked_for_its_first_step():
     def work(exchange):
         worker = worker_of(Late(exchange))
         worker.settings = replace(PLAN, rounds=0)
-        worker.evaluate = lambda round_number: None
+        worker.evaluation.evaluate = lambda round_number: None
         worker.run()
         there = worker_of(exchange)
         there.agree_on_start()
@@ -161,7 +161,7 @@ def test_the_commit_of_a_downloaded_state_is_recorded(late):
             loss=1.0, tokens=1, lr=None, rounds=worker.outer.after_inner_step(1), compute_s=0.1, outer_s=0.0
         )
         worker.agree_on_start = worker.finish = worker.save_when_due = lambda: None
-        worker.evaluate = lambda round_number: None
+        worker.evaluation.evaluate = lambda round_number: None
         worker.run()
         behind.landed_commit = b"\xcd" * 32
         worker.emit_downloaded_state([replace(report(1, failed=""), commit="cd" * 32)])
@@ -182,9 +182,9 @@ def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(m
         found = SimpleNamespace(
             mean=slow, peers=("000",), refused={"001": "001: its weights"}, shortened={}, spread=0.0
         )
-        monkeypatch.setattr(worker_module, "average", lambda *_: found)
-        monkeypatch.setattr(worker, "emit_validation", lambda *_, **__: None)
-        worker.adopt_mean()
+        monkeypatch.setattr(global_evaluation, "average", lambda *_: found)
+        monkeypatch.setattr(worker.evaluation, "emit_result", lambda *_, **__: None)
+        worker.evaluation.adopt_mean()
         assert next(event["text"] for event in events) == "left out, 001: its weights"
 
     toy.run_workers(1, work)

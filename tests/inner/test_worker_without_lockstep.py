@@ -55,7 +55,7 @@ def test_it_begins_where_it_is_and_evaluates_its_own_replica():
     def work(worker, exchange):
         worker.trainer.outer.loop.inner_step = 10 * exchange.rank
         worker.agree_on_start()
-        worker.evaluate(round_number=3)
+        worker.evaluation.evaluate(round_number=3)
 
     for rank, (event,) in enumerate(told(work)):
         assert event["nats"] == 1.0 + 2.0 * rank and "spread" not in event

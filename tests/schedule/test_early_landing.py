@@ -123,7 +123,7 @@ def test_all_save_after_the_same_inner_step():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)
-        worker.evaluate = lambda round_number: None
+        worker.evaluation.evaluate = lambda round_number: None
         worker.save = lambda: events.append({"event": "saved", "step": worker.step})
         worker.trainer.outer.schedule = every_h(delay=4, early=True)
         worker.trainer.outer.loop.inner_step = 25 + exchange.rank  # the last of four rounds, which is due after step 28

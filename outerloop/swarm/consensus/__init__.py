@@ -1,1 +1,1 @@
-"""Paxos consensus on the commits of a run, as pure state machines without network or clock."""
+"""Consensus on the commits of a run (paxos/, hotstuff/), as pure state machines without network or clock."""

@@ -2,9 +2,9 @@
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
-names, decides round r (paxos.py). A peer that receives the commit after its head, its last commit, applies that commit.
+names, decides round r (paxos/). A peer that receives the commit after its head, its last commit, applies that commit.
 
-Two protocols decide a round: Paxos (paxos_chain.py, exchange.trust=members), which the rest of this text is about, and
+Two protocols decide a round: Paxos (paxos/chain.py, exchange.trust=members), which the rest of this text is about, and
 HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
 
 Why no two peers ever apply different commits of a round. Within a round, Paxos guarantees this: if a majority accepted
@@ -32,7 +32,8 @@ from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, Reje
 from outerloop.swarm.consensus.forks import ForkResolver
 from outerloop.swarm.consensus.messages import JoinRequest, Message, Resigned, RoundMessage
 from outerloop.swarm.consensus.proposer import GatherPolicy
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import CommitCertificate, digests
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of

@@ -43,7 +43,7 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Maximum size of a packed message. Large enough for a commit that was proposed in 8 views (view_change.py), with its
+"""Maximum size of a packed message. Large enough for a commit that was proposed in 8 views (paxos/), with its
 roster, its accepts, and 1,024 participants that have ids of maximum length and have all asked to be counted."""
 
 

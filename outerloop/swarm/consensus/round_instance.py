@@ -12,7 +12,8 @@ from outerloop.swarm.consensus.messages import Resigned
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation, Resignations
 from outerloop.swarm.consensus.roster_change import shows_absences
-from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState, RoundState
+from outerloop.swarm.consensus.round_state import RoundState
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
@@ -37,7 +38,7 @@ class Lacking:
 class RoundInstance(Pacemaker):
     """One peer's part in deciding the current round. `stored`: round -> the payloads of that round on disk.
 
-    The protocols are paxos.py and hotstuff/replica.py.
+    The protocols are paxos/instance.py and hotstuff/replica.py.
     """
 
     byzantine: bool

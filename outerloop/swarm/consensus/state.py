@@ -1,26 +1,22 @@
-"""The consensus state of one peer.
+"""The hard state of one peer: what it must still know after a crash. The volatile rest is in round_state.py.
 
-Hard state: the last commits, the peer's last promise, and the proposal that it accepted last. It is stored next to the
-peer's identity, and both are kept or lost together: a peer that lost its hard state might vote twice, so it must return
-under a new identity. The payloads that an accepted commit names must survive a crash as well (chain.py).
-
-Soft state: the peer's knowledge of the current round. It may be lost in a crash, because the peers exchange this
-information again in the next view.
+It consists of the last commits, the peer's last promise, and the proposal that it accepted last. It is stored next to
+the peer's identity, and both are kept or lost together: a peer that lost its hard state might vote twice, so it must
+return under a new identity. The payloads that an accepted commit names must survive a crash as well (chain.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import msgpack
 
-from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader
+from outerloop.swarm.consensus.commit import Commit, genesis, leader
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
-from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.resignation import Resignation, Resignations, parse_resignations, remaining_peers
-from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish, digests
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, digests
 from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
@@ -33,75 +29,6 @@ from outerloop.swarm.validation import (
     unpacked,
     view_number,
 )
-
-
-@dataclass(frozen=True)
-class RoundState:
-    """One peer's volatile knowledge of the current round. It is immutable: every change creates a new instance.
-
-    The first four fields belong to the round, the last two to the current view.
-
-    grace              whether the grace period has ended
-    deadline           whether the deadline has passed
-    asks               (peer, signature) of each peer outside the roster that asked to be counted in this round
-    wishes             each peer's last wish for a view (view_change.py)
-    wanted             the missing payloads that have been requested
-    proposal           on a follower: the proposal to vote for once all of its payloads are stored
-    """
-
-    grace: bool = False
-    deadline: bool = False
-    asks: frozenset[tuple[str, bytes]] = frozenset()
-    wishes: frozenset[ViewWish] = frozenset()
-    wanted: frozenset[Participant] = frozenset()
-    proposal: Accepted | Proposal | None = None
-
-    @property
-    def asked(self) -> frozenset[str]:
-        return frozenset(peer for peer, _ in self.asks)
-
-    def with_wishes(self, wishes: Iterable[ViewWish]) -> Self:
-        """Return a copy in which each of these wishes replaces the earlier wish of the same peer."""
-        new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
-        return replace(self, wishes=frozenset(new.values()))
-
-    @property
-    def pending(self) -> Commit | None:
-        """The commit of the proposal for which this peer has not voted yet, or None."""
-        return self.proposal.commit if self.proposal else None
-
-    def in_another_view(self) -> Self:
-        """Return a copy without what belongs to the current view."""
-        return replace(self, wanted=frozenset(), proposal=None)
-
-
-@dataclass(frozen=True)
-class SoftState(RoundState):
-    """The volatile knowledge of Paxos. The promises belong to the round, the other fields to the current view.
-
-    promises           the last promise that each peer sent to this peer as a leader, for any view
-    accepts            on the leader: (peer, signature) of each accept that other peers sent for its proposal
-    """
-
-    promises: frozenset[tuple[str, Promise]] = frozenset()
-    accepts: frozenset[tuple[str, bytes]] = frozenset()
-    proposal: Accepted | None = None
-
-    @property
-    def acceptors(self) -> set[str]:
-        return {peer for peer, _ in self.accepts}
-
-    def promises_of(self, view: int) -> dict[str, Promise]:
-        """Return the promises for this view, keyed by peer."""
-        return {peer: promise for peer, promise in self.promises if promise.view == view}
-
-    def with_promise(self, sender: str, promise: Promise) -> SoftState:
-        others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
-        return replace(self, promises=others | {(sender, promise)})
-
-    def in_another_view(self) -> SoftState:
-        return replace(super().in_another_view(), accepts=frozenset())
-
 
 VERSION = 7
 WITHOUT_RESIGNATIONS = 6

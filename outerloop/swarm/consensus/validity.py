@@ -4,8 +4,8 @@
                         whose logs reach equally far back get the same result. The check is applied to proposals,
                         promises and decided commits
     vote_refusal        this peer does not vote for the commit, but peers that know more or allow other peers may vote
-                        for it. This peer still votes for a commit that an honest peer has accepted (paxos.py), because
-                        the round could not end otherwise
+                        for it. This peer still votes for a commit that an honest peer has accepted
+                        (paxos/instance.py), because the round could not end otherwise
     certificate_error   the certificate does not prove that the commit was decided
 
 Votes are counted by peer id: one key has one vote, regardless of the names under which it votes.
@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from outerloop.swarm.consensus.commit import Commit, next_demoted
+from outerloop.swarm.consensus.paxos.justification import justification_error
 from outerloop.swarm.consensus.quorum import MAJORITY, TWO_THIRDS, Quorum
 from outerloop.swarm.consensus.resignation import remaining_peers, resignation_error
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import AcceptSigner, Statement, ask
-from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
 

@@ -122,7 +122,7 @@ class CommitCertificate:
 
     `view`: the view in which a majority accepted the commit. `accepts`: the accepting peers, sorted, each with its
     signature. `links`: one link per view in which the commit was proposed, up to `view`; empty if `view` is 0. If two
-    commits of one round are decided, their links reveal which peer lied (view_change.py).
+    commits of one round are decided, their links reveal which peer lied (paxos/justification.py).
 
     `resignations`: those of roster peers that are not counted (resignation.py); omitted from the message if empty.
 

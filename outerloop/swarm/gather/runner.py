@@ -27,7 +27,7 @@ from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc

@@ -19,7 +19,7 @@ from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted

@@ -22,7 +22,7 @@ from outerloop.swarm.consensus.effects import (
     Send,
 )
 from outerloop.swarm.consensus.messages import Message, from_map, to_map
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proof import proof_error
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState

@@ -7,7 +7,7 @@ from typing import Any
 
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.messages import Accept
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message

@@ -12,7 +12,7 @@ from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.hotstuff.messages import ProposalMessage
 from outerloop.swarm.consensus.messages import Message, Resigned
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation, remaining_peers
 from outerloop.swarm.consensus.state import HardState

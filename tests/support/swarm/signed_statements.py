@@ -40,7 +40,7 @@ def two_accepts(name: str, *, number: int = 3, view: int = 0, session: str = SES
 
 @dataclass
 class Honest:
-    """A peer that votes by the rules of paxos.py in one session. `disk` is saved before anything is said.
+    """A peer that votes by the rules of paxos/__init__.py in one session. `disk` is saved before anything is said.
 
     `said` is all that it ever signs: of its present life and of those before a crash.
     """

@@ -15,7 +15,7 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority, next_demoted, turns
 from outerloop.swarm.consensus.effects import Persist, Reject, Send
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState

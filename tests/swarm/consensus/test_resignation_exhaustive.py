@@ -8,7 +8,7 @@ import pytest
 
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from tests.support.swarm.resign_state_space import ResignSpace
 
 SAMPLE = 100

@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, FetchPayloads, Persist, Reject, Send
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos_chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState

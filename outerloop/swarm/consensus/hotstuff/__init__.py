@@ -25,7 +25,7 @@ honest peer, and the honest peers are a quorum by themselves. In view v of the r
                 needs nothing else, in a log or a state transfer either (votes.CommitCertificate)
 
 Why this protocol. It has one leader for each view that collects votes and spreads certificates, point to point, as
-Paxos does here (paxos.py): a round costs 5 n messages, and the chain, catch-up and the view changes of view_change.py
+Paxos does here (paxos/): a round costs 5 n messages, and the chain, catch-up and the view changes of view_change.py
 (with quorums of two thirds) serve both. Tendermint (arXiv 1807.04938) sends every vote to every peer and needs gossip
 that delivers each message to all honest peers once one of them has it. The transport here does not offer that: it tries
 once to deliver a message, so a liar that shows a vote to one honest peer alone could stop Tendermint. HotStuff-2 needs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from outerloop.swarm.consensus.hotstuff.messages import NewView
 from outerloop.swarm.consensus.hotstuff.votes import PrepareCertificate, Proposal
-from outerloop.swarm.consensus.state import RoundState
+from outerloop.swarm.consensus.round_state import RoundState
 
 
 @dataclass(frozen=True)

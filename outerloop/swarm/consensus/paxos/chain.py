@@ -14,7 +14,7 @@ If roster peers lie, in any way, while the honest roster peers that are up form 
                     are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
                     peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
                     while the two groups exchange no messages. Both groups then follow signed commits. The two decided
-                    commits of the round contain two contradictory statements of one peer (view_change.py), which
+                    commits of the round contain two contradictory statements of one peer (justification.py), which
                     identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.messages import Accept
-from outerloop.swarm.consensus.paxos import PaxosInstance
-from outerloop.swarm.consensus.state import SoftState
+from outerloop.swarm.consensus.paxos.instance import PaxosInstance
+from outerloop.swarm.consensus.paxos.state import SoftState
 
 
 class CommitChain(PaxosInstance, Chain):

@@ -1,18 +1,4 @@
-"""Single-decree Paxos among the peers of a round's roster: one peer's part, with its durable and volatile state.
-
-    view 0       leader(0) closes the gather (proposer.py), accepts its own proposal, and sends it to all peers
-    accept       a peer accepts the proposal of its current view if the commit follows the peer's head, the next roster
-                 obeys the rules (validity.py), and the peer holds every payload that the commit names
-    decided      a commit is decided once the leader of the view has the accepts of a majority (continued in chain.py)
-    view v > 0   a peer enters view v when a majority wants it (view_change.py), and sends a promise for v to leader(v).
-                 With the promises of a majority, the leader proposes the commit that they report as accepted in the
-                 highest view, or a commit of its own if they report none. Before the leader sends the proposal, it must
-                 hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal, and
-                 every peer checks them (view_change.py); they also prove that the view may be entered
-
-A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and survives a crash.
-For this reason, and because no view precedes view 0, view 0 needs no promises.
-"""
+"""One peer's part in deciding a round by Paxos, with its durable and volatile state (__init__.py)."""
 
 from __future__ import annotations
 
@@ -22,11 +8,11 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, max_faulty
 from outerloop.swarm.consensus.hotstuff.votes import Proposal
 from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
-from outerloop.swarm.consensus.proposer import choice
+from outerloop.swarm.consensus.paxos.justification import justification_error
+from outerloop.swarm.consensus.paxos.proposal_choice import choice
+from outerloop.swarm.consensus.paxos.state import SoftState
 from outerloop.swarm.consensus.round_instance import Lacking, RoundInstance
-from outerloop.swarm.consensus.state import SoftState
 from outerloop.swarm.consensus.validity import vote_refusal
-from outerloop.swarm.consensus.view_change import justification_error
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 
 
