@@ -15,7 +15,8 @@ from rich.text import Text
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import make_table
-from outerloop.commands.observe import Contributions, RunObservation, SeenPeers, observe_run
+from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
+from outerloop.core.contributor_rows import Contributions
 from outerloop.report.contributors import COLUMNS, contributor_cells, total_of
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console, Group
 
 from outerloop.commands import main, status
-from outerloop.commands.observe import Contributions, RunObservation, contributions_of
+from outerloop.commands.observe import RunObservation, contributions_of
+from outerloop.core.contributor_rows import Contributions
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.access.public_names import KnownNames, PublicName
 from outerloop.swarm.accountability.contributors import Totals

@@ -244,11 +244,6 @@ def test_the_log_keeps_the_last_events_with_their_numbers():
     assert len(events) == 300 and (events[0]["number"], events[-1]["text"]) == (701, "line 999")
 
 
-def test_contributors_are_ranked_by_samples():
-    rows = [*run_rows(1), *steps(1, 2, loss=1.0)]
-    assert page_of(rows)["contributors"] == [{"peer": "001-b", "samples": 16}, {"peer": "000-a", "samples": 8}]
-
-
 def hostile_rows() -> list[dict[str, Any]]:
     """Rows whose texts and numbers are as bad as a file can hold them."""
     name = "000-" + "x" * 10_000
