@@ -95,7 +95,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
             open_internet=not is_loopback(options.host),
         ) as node:
             join_line.show(node.addresses)
-            serve_until_alone(
+            manifest = serve_until_alone(
                 node,
                 manifest,
                 source=peer_of(options.address),
