@@ -132,7 +132,7 @@ def test_a_sweep_shows_the_tables_of_the_report_and_runs_that_died(tmp_path):
 def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     source = SweepDirectory(sweep(tmp_path))
     source.read()
-    read = []
+    read: list[object] = []
     monkeypatch.setattr("outerloop.watch.sweep_dir.read", read.append)
     source.read()
     assert read == []

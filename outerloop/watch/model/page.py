@@ -144,7 +144,7 @@ class LogEntry(TypedDict):
 
 
 class Contributor(TypedDict):
-    """What one peer has contributed.
+    """The contribution of one peer.
 
     `peer`: peer id; "" for all peers that are counted together. `name`: the public name that it chose. `rounds`: rounds
     that counted it, from `first_round` to `last_round`, counted from 1. `online`: whether it takes part now.
@@ -160,7 +160,7 @@ class Contributor(TypedDict):
 
 
 class Counted(TypedDict):
-    """What the list of contributors covers.
+    """The extent of the list of contributors.
 
     `text`: in words. `round`: last counted round; null if the samples are what each worker of this machine states about
     itself. `peers`, `samples`: of all contributors, listed or not. `complete`: whether all peers of the run count,
