@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack
 
@@ -32,13 +34,28 @@ examples
   outerloop invite runs/mine                               valid for 7 days
   outerloop invite runs/mine --name lab-2 --expires 12h
   outerloop invite runs/mine --rounds 500                  the machine takes part in 500 rounds at most
-  outerloop invite runs/mine --list                        the peers that were invited to the run
+  outerloop invite runs/mine --list                        the peers that were invited to the run, and unused tokens
 
 An invited machine cannot invite others. outerloop expel RUN_DIR ID removes it."""
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MAX_EXPIRES_S = 90 * UNITS["d"]
 """Longest time for which a token can be valid."""
+
+
+@dataclass(frozen=True)
+class IssuedToken:
+    """A token that a worker has issued: digest and name of the invite, and the Unix time at which it expires."""
+
+    digest: bytes
+    expires_s: int
+    name: str
+
+    @staticmethod
+    def of(digest: bytes, value: Any) -> IssuedToken:
+        """Parse the value for a digest in the file ISSUED: [expires_s, name], or expires_s in an older file."""
+        expires_s, name = value if isinstance(value, list) else (value, "")
+        return IssuedToken(digest, expires_s, name)
 
 
 def parser() -> Parser:
@@ -48,7 +65,7 @@ def parser() -> Parser:
     out.add_argument("--name", default="", help="name of the machine, for lists and logs")
     out.add_argument("--rounds", type=int, default=0, help="rounds in which it may take part (default: 0, no limit)")
     out.add_argument("--expires", default="7d", help="how long the token can be used: 30m, 12h or 7d (default: 7d)")
-    out.add_argument("--list", action="store_true", help="list the invited peers instead")
+    out.add_argument("--list", action="store_true", help="list the invited peers and the unused tokens instead")
     return out
 
 
@@ -68,7 +85,9 @@ def main(arguments: Sequence[str]) -> int:
     expires_s = int(time.time()) + seconds(options.expires)
     run = listed_run(options.run_dir, command="invite")
     if options.list:
-        print("\n".join(lines(peers_of(run.workers[0]))) or "no peer was invited")
+        peers = peers_of(run.workers[0])
+        tokens = [token_line(token) for token in unused(run.workers[0], peers, now_s=time.time())]
+        print("\n".join([*(lines(peers) or ["no peer was invited"]), *tokens]))
         return 0
     if not run.config.exchange.get("invites", False):
         raise UserError(
@@ -98,24 +117,32 @@ def how_to_join(known: Sequence[str], token: str) -> list[str]:
 def issue(run: ListedRun, *, name: str, expires_s: int, rounds: int) -> str:
     """Return a new token, signed by the first listed worker, and record it. Raises UserError if there are too many."""
     worker = run.workers[0]
-    issued, peers = unused(worker, now_s=time.time()), peers_of(worker)
-    unused_yet = {digest: until_s for digest, until_s in issued.items() if digest not in peers.admissions}
-    if len(unused_yet) + peers.number_by(worker.signatures.peer_id) >= MAX_PER_ISSUER:
+    peers = peers_of(worker)
+    open_tokens = unused(worker, peers, now_s=time.time())
+    if len(open_tokens) + peers.number_by(worker.signatures.peer_id) >= MAX_PER_ISSUER:
         raise UserError(
             f"invite: this machine has invited {MAX_PER_ISSUER} peers, with the tokens that can still be used: wait"
             " until some have expired, or invite from another listed machine"
         )
     token = Token.new(worker.signatures, run=run.run, listed=run.allow, name=name, expires_s=expires_s, rounds=rounds)
-    asyncio.run(worker.access.write(ISSUED, msgpack.packb({**unused_yet, token.invite.digest: expires_s})))
+    issued = [*open_tokens, IssuedToken(token.invite.digest, expires_s, name)]
+    asyncio.run(worker.access.write(ISSUED, msgpack.packb({one.digest: [one.expires_s, one.name] for one in issued})))
     return token.to_text()
 
 
-def unused(worker: ListedWorker, *, now_s: float) -> Mapping[bytes, int]:
-    """Return digest -> expiry of the tokens of a worker that have not expired."""
+def unused(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> list[IssuedToken]:
+    """Return the tokens of a worker that can still be used: not expired at `now_s`, and used by none of `peers`."""
     if ISSUED not in worker.access.names():
-        return {}
-    issued: dict[bytes, int] = msgpack.unpackb(bytes(worker.access.read(ISSUED)))
-    return {digest: until_s for digest, until_s in issued.items() if until_s > now_s}
+        return []
+    issued: dict[bytes, Any] = msgpack.unpackb(bytes(worker.access.read(ISSUED)))
+    tokens = [IssuedToken.of(digest, value) for digest, value in issued.items()]
+    return [token for token in tokens if token.expires_s > now_s and token.digest not in peers.admissions]
+
+
+def token_line(token: IssuedToken) -> str:
+    """Return a description of an unused token."""
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.expires_s))
+    return f"unused token {token.digest[:4].hex()} {token.name or '-'}, can be used before {until}"
 
 
 def peers_of(worker: ListedWorker) -> InvitedPeers:

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.run_directory import identity_file
-from outerloop.core.contributor_rows import ContributorRow, contributors
+from outerloop.core.contributor_rows import Contributions, contributors
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.access.signatures import Signatures
@@ -45,21 +44,6 @@ COMPARED = 16
 """Maximum number of other peers whose counts are compared with those of the observed peer."""
 RECOUNT_S = 10.0
 """Minimum number of seconds between two requests for the contributions."""
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """The contributions of all peers to a run, as one peer states them.
-
-    round: the last round that is counted, counted from 1.
-    rows: one row for each contributor (contributor_rows.py).
-    asked, equal: number of other peers that stated their counts as of this round, and how many of them are equal.
-    """
-
-    round: int
-    rows: list[ContributorRow]
-    asked: int = 0
-    equal: int = 0
 
 
 class LatestAnswer(Generic[T]):

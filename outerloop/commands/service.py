@@ -18,6 +18,8 @@ RESTART_S = 30
 """Seconds until a command that failed is started again, for example because the network was not up yet."""
 CORPUS_IN_VOLUME = "/work/runs/corpus"
 """Folder of the training data that a container downloads from peers, in its volume, so that it is downloaded once."""
+MAX_RUN = 40
+"""Maximum number of characters of a run's id in the name of a unit."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 """Arguments that systemd reads as they are."""
 
@@ -59,9 +61,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--docker", action="store_true", help="print a docker command that does the same, and exit")
 
 
-def is_requested(options: argparse.Namespace) -> bool:
-    """Return whether the user asked for a unit or a docker command."""
+def is_requested(options: argparse.Namespace, arguments: Sequence[str]) -> bool:
+    """Return whether the user asked for a unit or a docker command.
+
+    Raises UserError if the arguments name a folder of results that the container would lose.
+    """
+    if options.docker and any(argument.startswith(("run_dir=", "--run-dir")) for argument in arguments):
+        raise UserError("--docker keeps all results in the volume outerloop-runs: leave out the run folder")
     return bool(options.systemd or options.docker)
+
+
+def service_name(command: str, run: object) -> str:
+    """Return the name of the unit or the container of a command that belongs to a run.
+
+    `run`: id of the run, which other machines chose. Characters that are not allowed in file names become "-".
+    """
+    return f"outerloop-{command}-" + re.sub(r"[^A-Za-z0-9_.-]", "-", str(run)[:MAX_RUN])
 
 
 def service_text(options: argparse.Namespace, arguments: Sequence[str], *, name: str, user: str) -> str:
@@ -69,13 +84,9 @@ def service_text(options: argparse.Namespace, arguments: Sequence[str], *, name:
 
     The arguments are those of this command, without FLAGS. `name`: name of the unit or the container. `user`: the
     account that runs the unit.
-
-    Raises UserError for a folder of results that the container would lose.
     """
     arguments = [argument for argument in arguments if argument not in FLAGS]
     if options.docker:
-        if any(argument.startswith(("run_dir=", "--run-dir")) for argument in arguments):
-            raise UserError("--docker keeps all results in the volume outerloop-runs: leave out the run folder")
         if arguments[0] == "join" and not any(argument.startswith("corpus.folder=") for argument in arguments):
             arguments.append(f"corpus.folder={CORPUS_IN_VOLUME}")
         return DOCKER.format(name=name, stop_s=STOP_S, command=shlex.join(arguments))

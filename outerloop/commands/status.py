@@ -15,10 +15,12 @@ from rich.text import Text
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import make_table
-from outerloop.commands.observe import Contributions, RunObservation, SeenPeers, observe_run
+from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
+from outerloop.core.contributor_rows import Contributions
 from outerloop.report.contributors import COLUMNS, contributor_cells, total_of
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence
+from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p.daemon import check_addresses
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console() if terminal else Console(width=PIPE_WIDTH)
     with observe_run(options.address, run=options.run, run_dir=options.run_dir) as observation:
         if terminal and not options.once:
-            watch(observation, options.run, console)
+            watch(observation, options.run, console, asked=peer_of(options.address))
         else:
             console.print(
                 page(
@@ -80,16 +82,17 @@ def main(arguments: Sequence[str]) -> int:
                     require_peers(observation.seen(), options.run),
                     observation.expelled(wait_s=2 * HISTORY_S),
                     observation.contributions(wait_s=2 * HISTORY_S),
+                    asked=peer_of(options.address),
                 )
             )
     return 0
 
 
-def watch(observation: RunObservation, run: str, console: Console) -> None:
-    """Show the live table until Ctrl-C. Raises Terminated on SIGTERM."""
+def watch(observation: RunObservation, run: str, console: Console, *, asked: str) -> None:
+    """Show the live table until Ctrl-C. `asked`: id of the observed peer. Raises Terminated on SIGTERM."""
 
     def current_page() -> Group:
-        return page(run, observation.seen(), observation.expelled(), observation.contributions())
+        return page(run, observation.seen(), observation.expelled(), observation.contributions(), asked=asked)
 
     try:
         with Live(current_page(), console=console, auto_refresh=False) as live:
@@ -114,17 +117,25 @@ def page(
     seen: SeenPeers,
     expelled: Sequence[Evidence] | None = (),
     contributions: Contributions | None = None,
+    *,
+    asked: str = "",
 ) -> Group:
     """Return a headline, the table of all peers, that of all contributors, and one line for each expelled peer.
 
-    `expelled`, `contributions`: None if they are not known.
+    `expelled`, `contributions`: None if they are not known. `asked`: id of the peer that was asked for them.
     """
     lines = [Text(f"expelled: {short_name(evidence.peer)} {evidence.why}") for evidence in expelled or ()]
-    lines += (
-        [Text("expelled: not known, because the peer at this address has not answered")] if expelled is None else []
-    )
+    if expelled is None:
+        lines.append(Text(f"expelled: not known, because {why_unknown(asked, seen)}"))
     counted = contributors_part(contributions, {record.peer_id for record, _ in seen}) if contributions else []
     return Group(Text(headline(run, seen)), table(seen), *counted, *lines)
+
+
+def why_unknown(asked: str, seen: SeenPeers) -> str:
+    """Return why the peer `asked` (id) does not state which peers are expelled: relays do not know it."""
+    if seen and asked not in {record.peer_id for record, _ in seen}:
+        return "the peer at this address does not take part in the run, like a relay: use the address of one that does"
+    return "the peer at this address has not answered"
 
 
 def contributors_part(contributions: Contributions, present: Collection[str]) -> list[Text | Table]:

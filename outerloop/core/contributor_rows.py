@@ -27,6 +27,21 @@ class ContributorRow:
     last_round: int
 
 
+@dataclass(frozen=True)
+class Contributions:
+    """The contributions of all peers to a run, as one peer states them.
+
+    round: the last round that is counted, counted from 1.
+    rows: one row for each contributor.
+    asked, equal: number of other peers that stated their counts as of this round, and how many of them are equal.
+    """
+
+    round: int
+    rows: list[ContributorRow]
+    asked: int = 0
+    equal: int = 0
+
+
 def contributors(counts: Iterable[Contributor], names: Mapping[str, str]) -> list[ContributorRow]:
     """Return a row for each peer, the one with the most samples first; peers that are counted together come last.
 

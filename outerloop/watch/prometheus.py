@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from outerloop.report.contributors import OTHERS
 from outerloop.watch.model.page import Page, Peer
 
 GONE = ("silent", "left", "died", "expelled")
@@ -45,6 +46,15 @@ PEER = {
 UP = ("outerloop_peer_up", "gauge", "Whether this peer takes part: 0 if it is silent, has left, died or is expelled.")
 WATCH_UP = ("outerloop_watch_up", "gauge", "Whether the source of this page could be read.")
 INFO = ("outerloop_run_info", "gauge", "The run: its name, recipe and state are labels.")
+PEER_INFO = ("outerloop_peer_info", "gauge", "A peer with a public name: its peer id and this name are labels.")
+CONTRIBUTOR = {
+    "samples": ("outerloop_contributor_samples_total", "counter", "Samples credited to this contributor."),
+    "rounds": ("outerloop_contributor_rounds_total", "counter", "Rounds that counted this contributor."),
+}
+"""Field of a contributor -> name, type and help text of its metric, which has the label `peer`: its peer id."""
+CONTRIBUTOR_INFO = ("outerloop_contributor_info", "gauge", "A contributor: its peer id and public name are labels.")
+MAX_NAMES = 100
+"""Maximum number of peers in each metric about names or contributors: any number of identities may contribute."""
 SWEEP_LOSS = ("outerloop_sweep_val_loss_nats", "gauge", "Mean final validation loss of a group of runs.")
 SWEEP_BYTES = ("outerloop_sweep_sent_bytes", "gauge", "Mean payload bytes that a worker of a group of runs sent.")
 SWEEP_RUNS = ("outerloop_sweep_runs", "gauge", "Finished runs of a group.")
@@ -78,6 +88,20 @@ def run_lines(page: Page) -> Iterator[str]:
     for field, metric in PEER.items():
         yield from family(metric, [Sample({"peer": peer["name"]}, value_of(peer, field)) for peer in peers])
     yield from family(UP, [Sample({"peer": peer["name"]}, int(peer["state"] not in GONE)) for peer in peers])
+    yield from name_lines(page)
+
+
+def name_lines(page: Page) -> Iterator[str]:
+    """Yield the lines about public names and about the first MAX_NAMES contributors."""
+    named = [peer for peer in page["peers"] if peer["public_name"]][:MAX_NAMES]
+    labels = [{"peer": peer["name"], "id": peer["id"], "name": peer["public_name"]} for peer in named]
+    yield from family(PEER_INFO, [Sample(names, 1) for names in labels])
+    first = page["contributors"][:MAX_NAMES]
+    for field, metric in CONTRIBUTOR.items():
+        values: list[Mapping[str, object]] = [{**entry} for entry in first]
+        yield from family(metric, [Sample({"peer": str(entry["peer"]) or OTHERS}, entry[field]) for entry in values])
+    infos = [{"peer": entry["peer"] or OTHERS, "name": entry["name"]} for entry in first]
+    yield from family(CONTRIBUTOR_INFO, [Sample(names, 1) for names in infos])
 
 
 def value_of(peer: Peer, field: str) -> object:

@@ -10,6 +10,7 @@ from outerloop.watch.model.page import Page
 from outerloop.watch.model.swarm_state import SwarmState
 
 if TYPE_CHECKING:
+    from outerloop.core.contributor_rows import Contributions
     from outerloop.swarm.accountability.evidence import Evidence
     from outerloop.swarm.membership.roster import Record
 
@@ -23,6 +24,10 @@ class Observation(Protocol):
 
     def expelled(self) -> Sequence[Evidence] | None:
         """Return the evidence against each expelled peer, or None if it is not known."""
+        ...
+
+    def contributions(self) -> Contributions | None:
+        """Return what each peer has contributed, or None if it is not known."""
         ...
 
 
@@ -45,7 +50,7 @@ class Swarm:
         """Read the records of all peers, and return the page."""
         seen = self.observation.seen()
         expelled = {evidence.peer: evidence.why for evidence in self.observation.expelled() or ()}
-        self.state.add(time.time(), seen, expelled)
+        self.state.add(time.time(), seen, expelled, self.observation.contributions())
         return self.state.page()
 
     def close(self) -> None:

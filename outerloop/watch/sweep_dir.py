@@ -92,6 +92,7 @@ def sweep_page(name: str, runs: Sequence[Run], *, state: RunPhase, updated_s: fl
         "curves": [],
         "events": [],
         "contributors": [],
+        "counted": None,
         "sweep": {
             "tables": [table_text(content) for content in tables],
             "pareto": [pareto_point(group, comparison) for group in comparison.finished],

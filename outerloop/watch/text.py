@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
+from outerloop.report.contributors import COLUMNS as CONTRIBUTOR_COLUMNS
+from outerloop.report.contributors import share, short_id
 from outerloop.report.units import si_scale
-from outerloop.watch.model.page import Header, Number, Page, Peer, TableText
+from outerloop.watch.model.page import Contributor, Header, Number, Page, Peer, TableText
 
-COLUMNS = ("peer", "state", "round", "step", "loss", "tokens/s", "samples", "sent", "received", "refused", "late")
+COLUMNS = (
+    "peer",
+    "name",
+    "state",
+    "round",
+    "step",
+    "loss",
+    "tokens/s",
+    "samples",
+    "sent",
+    "received",
+    "refused",
+    "late",
+)
 EVENTS = 10
 """Number of events that are shown, the last ones."""
+CONTRIBUTORS = 20
+"""Number of contributors that are shown, the first ones."""
 DASH = "–"
+ROUNDS: tuple[Literal["rounds", "first_round", "last_round"], ...] = ("rounds", "first_round", "last_round")
+"""Fields of a contributor that are numbers of rounds."""
 NAME = re.compile(r"\b\d{3}-\w{20,128}", re.ASCII)
 """The name of a peer of a swarm, inside a line."""
 
@@ -32,10 +52,11 @@ def run_lines(page: Page) -> Iterator[str]:
     if page["phase"] is not None:
         yield f"now        round {page['phase']['round']}: {with_short_names(page['phase']['text'])}"
     yield ""
-    yield from aligned([list(COLUMNS), *(peer_cells(peer) for peer in page["peers"])], words=2)
+    yield from aligned([list(COLUMNS), *(peer_cells(peer) for peer in page["peers"])], words=3)
     for peer in page["peers"]:
         if peer["reason"]:
             yield f"{short(peer['name'])}: {with_short_names(peer['reason'])}"
+    yield from contributor_lines(page)
     yield ""
     for entry in page["events"][-EVENTS:]:
         what = f"{short(entry['peer'])} {with_short_names(entry['text'])}"
@@ -62,6 +83,7 @@ def peer_cells(peer: Peer) -> list[str]:
     """Return the cells of one peer."""
     return [
         short(peer["name"]),
+        peer["public_name"],
         peer["state"],
         str(peer["round"]),
         DASH if peer["step"] is None else str(peer["step"]),
@@ -73,6 +95,27 @@ def peer_cells(peer: Peer) -> list[str]:
         amount(peer["refused"]),
         duration(peer["late_s"]),
     ]
+
+
+def contributor_lines(page: Page) -> Iterator[str]:
+    """Yield the table of the first CONTRIBUTORS contributors, or nothing if there is none."""
+    counted, entries = page["counted"], page["contributors"]
+    if counted is None:
+        return
+    yield ""
+    yield f"contributors ({counted['text']})"
+    rows = [contributor_cells(entry, counted["samples"]) for entry in entries[:CONTRIBUTORS]]
+    yield from aligned([[*CONTRIBUTOR_COLUMNS, "online"], *rows], words=2)
+    if counted["peers"] > len(rows):
+        yield f"and {counted['peers'] - len(rows)} more"
+
+
+def contributor_cells(entry: Contributor, total: int) -> list[str]:
+    """Return the cells of one contributor. `total`: samples of all contributors."""
+    rounds = [DASH if (number := entry[name]) is None else str(number) for name in ROUNDS]
+    samples = [f"{entry['samples']:,}", share(entry["samples"], total)]
+    online = {True: "yes", False: "no", None: DASH}[entry["online"]]
+    return [entry["name"], short_id(entry["peer"]), *samples, *rounds, online]
 
 
 def sweep_lines(page: Page) -> Iterator[str]:

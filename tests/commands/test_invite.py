@@ -17,7 +17,7 @@ from outerloop.config.run_directory import identity_file, may_precede_run
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.invites import Token, digest_of_list
-from outerloop.swarm.access.register_files import ADDRESS, FOLDER, REMOVAL, folder_of, write_statements
+from outerloop.swarm.access.register_files import ADDRESS, FOLDER, ISSUED, REMOVAL, folder_of, write_statements
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -184,6 +184,32 @@ def test_the_invited_peers_are_listed(run_dir: Path, command: Command) -> None:
     assert f"{INVITED} lab invited by {own(run_dir).peer_id}, joined 2023-11-1" in text
     command("expel", run_dir, INVITED)
     assert command("invite", run_dir, "--list")[1].count("removed from the run") == 1
+
+
+def test_unused_tokens_are_listed_by_id_name_and_expiry(
+    run_dir: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is used by a peer, one is unused, and one has expired a week later."""
+    used = Token.from_text(command("invite", run_dir, "--name", "lab-1")[1].split()[-1])
+    left = Token.from_text(command("invite", run_dir, "--name", "lab-2", "--expires", "30d")[1].split()[-1])
+    command("invite", run_dir, "--expires", "12h")
+    admission = Admission.new(used.binding(INVITED), own(run_dir), at_s=1_700_000_000, number=0)
+    asyncio.run(write_statements(access(run_dir), [admission]))
+    later = time.time() + 6 * 86_400
+    monkeypatch.setattr(invite.time, "time", lambda: later)
+    code, text = command("invite", run_dir, "--list")
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(left.invite.expires_s))
+    unused = f"unused token {left.invite.digest.hex()[:8]} lab-2, can be used before {until}"
+    assert code == 0 and text.splitlines()[1:] == [unused] and text.startswith(f"{INVITED} lab-1 invited by")
+    assert left.to_text() not in text, "a list is no secret"
+
+
+def test_tokens_without_names_of_earlier_versions_are_listed(run_dir: Path, command: Command) -> None:
+    asyncio.run(access(run_dir).write(ISSUED, msgpack.packb({b"d" * 32: 2_000_000_000})))
+    text = command("invite", run_dir, "--list")[1]
+    assert text.startswith("no peer was invited\nunused token 64646464 -, can be used before 2033-05-1")
+    assert command("invite", run_dir)[0] == 0
+    assert command("invite", run_dir, "--list")[1].count("unused token") == 2
 
 
 def waiting(run_dir: Path) -> list[Removal]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from outerloop.commands import relay
 from outerloop.commands.join.offer import Offer
 from outerloop.commands.relay import serving
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.manifest.manifest_relay import ManifestRelay
+from outerloop.swarm.manifest.manifest_relay import ManifestRelay, read_copy
 from outerloop.swarm.manifest.run_manifest import SignedManifest, signed
 from outerloop.swarm.membership.known_addresses import addresses_file, read_addresses
 from outerloop.swarm.membership.roster import Record, peer_name
@@ -86,7 +90,7 @@ def test_a_relay_joins_again_only_after_several_empty_reads(
     roster, answering = iter([present if one == "1" else [] for one in found]), iter(answers)
     monkeypatch.setattr(serving, "roster_from_dht", lambda node, run: lambda: next(roster))
     monkeypatch.setattr(serving.time, "sleep", slept.append)
-    serving.serve_until_alone(
+    newest = serving.serve_until_alone(
         cast(ObserverNode, QuietNode()),
         OF_HOST,
         source=id_of(1),
@@ -94,6 +98,64 @@ def test_a_relay_joins_again_only_after_several_empty_reads(
         report=said.append,
         others_answer=lambda: next(answering),
     )
+    assert newest == OF_HOST
     assert slept == [ROSTER_REFRESH_S] * (reads - 1) and not list(roster) and not list(answering)
     assert said[0] == "0 peers in run summer" and ("1 peer in run summer" in said) == ("1" in found)
     assert read_addresses(addresses_file(identity)) == ([ADDRESS] if "1" in found else [])
+
+
+def test_a_relay_that_joins_again_forwards_the_newest_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run was extended while the relay ran: its next node begins with the new manifest, and keeps it on disk."""
+    changed = SignedManifest(**signed(trust(1).signatures, run="summer", content=b"extended"))
+    given: list[SignedManifest] = []
+
+    class Stopped(Exception):
+        pass
+
+    def serve(node: object, manifest: SignedManifest, **_: object) -> SignedManifest:
+        given.append(manifest)
+        if len(given) == 2:
+            raise Stopped
+        return changed
+
+    monkeypatch.setattr(relay, "manifest_of", lambda *_: (OF_HOST, ""))
+    monkeypatch.setattr(relay, "answering_peers", lambda *_, **__: [ADDRESS])
+    monkeypatch.setattr(relay, "visit", lambda **_: nullcontext(SimpleNamespace(addresses=[ADDRESS])))
+    monkeypatch.setattr(relay, "serve_until_alone", serve)
+    options = relay.parser().parse_args([ADDRESS, "--run-dir", str(tmp_path)])
+    with pytest.raises(Stopped):
+        relay.run_relay(options)
+    assert given == [OF_HOST, changed]
+
+
+def test_the_newest_manifest_is_the_one_that_the_peer_sent_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = SignedManifest(**signed(trust(1).signatures, run="summer", content=b"extended"))
+    identity, reads = ensure_identity(tmp_path / "identity.key"), iter([["peer"], [], [], []])
+
+    async def refresh(self: ManifestRelay) -> None:
+        self._forward(changed)
+
+    class Node(QuietNode):
+        def call(self, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
+            asyncio.run(work)
+
+    async def serve(self: ManifestRelay) -> None:
+        pass
+
+    record = Record(peer_name(0, id_of(1)), [ADDRESS], "", 0.0)
+    monkeypatch.setattr(ManifestRelay, "refresh", refresh)
+    monkeypatch.setattr(ManifestRelay, "serve", serve)
+    monkeypatch.setattr(serving, "roster_from_dht", lambda node, run: lambda: [(record, 0.0) for _ in next(reads)])
+    monkeypatch.setattr(serving.time, "sleep", lambda _: None)
+    newest = serving.serve_until_alone(
+        cast(ObserverNode, Node()),
+        OF_HOST,
+        source=id_of(1),
+        identity=identity,
+        report=lambda _: None,
+        others_answer=lambda: True,
+    )
+    assert newest == changed
+    assert read_copy(tmp_path, id_of(1), trust(2).signatures) == changed

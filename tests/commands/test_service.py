@@ -6,12 +6,15 @@ import configparser
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from outerloop.commands import host, join, relay
 from outerloop.commands.service import STOP_S, quoted
 from outerloop.launcher.supervisor import ANSWER_S, SAVE_S
+from outerloop.swarm.access.invites import Token
+from tests.support.swarm.dht_scene import trust
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 
@@ -35,6 +38,26 @@ def test_the_unit_runs_this_very_command(capsys: pytest.CaptureFixture[str]) -> 
     assert unit(text)["Install"]["WantedBy"] == "multi-user.target"
     assert "/etc/systemd/system/outerloop-summer.service" in text
     assert int(service["TimeoutStopSec"]) == STOP_S > ANSWER_S + SAVE_S
+
+
+@pytest.fixture(autouse=True)
+def answering_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer whose run has a name that is no file name."""
+    offer = SimpleNamespace(manifest=SimpleNamespace(run="../a summer;" + "x" * 100))
+    monkeypatch.setattr(join, "ask_peer", lambda address: offer)
+    monkeypatch.setattr(relay, "ask_peer", lambda address: offer)
+
+
+def test_a_unit_is_named_after_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    named = "..-a-summer-" + "x" * 28
+    for command, name in ((join, "join"), (relay, "relay")):
+        assert command.main([ADDRESS, "--systemd"]) == 0
+        assert f"/etc/systemd/system/outerloop-{name}-{named}.service\n" in capsys.readouterr().out
+        assert command.main([ADDRESS, "--docker"]) == 0
+        assert f"--name outerloop-{name}-{named} " in capsys.readouterr().out
+    token = Token.new(trust(1).signatures, run="autumn", listed=[], name="", expires_s=2_000_000_000, rounds=0)
+    assert join.main([ADDRESS, "--systemd", "--invite", token.to_text()]) == 0
+    assert "/outerloop-join-autumn.service" in capsys.readouterr().out
 
 
 def test_a_volunteer_joins_after_a_reboot_without_being_asked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console, Group
 
 from outerloop.commands import main, status
-from outerloop.commands.observe import Contributions, RunObservation, contributions_of
+from outerloop.commands.observe import RunObservation, contributions_of
+from outerloop.core.contributor_rows import Contributions
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.access.public_names import KnownNames, PublicName
 from outerloop.swarm.accountability.contributors import Totals
@@ -110,10 +111,10 @@ def test_stopped_while_it_looks_for_peers(sent: signal.Signals, code: int, monke
 def test_the_live_table_ends_with_ctrl_c(sent: signal.Signals, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {}, contributions=lambda: None)
     monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(sent))
-    monkeypatch.setattr(status, "page", lambda *_: Group())
+    monkeypatch.setattr(status, "page", lambda *_, **__: Group())
     with restored_signals(), expected:
         signal.signal(signal.SIGTERM, raise_terminated)
-        status.watch(cast(RunObservation, observation), "r", Console())
+        status.watch(cast(RunObservation, observation), "r", Console(), asked=IDS[0])
 
 
 def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:
@@ -174,6 +175,16 @@ def test_that_nobody_answers_is_not_shown_as_nobody_expelled() -> None:
         console.print(status.page("r", [], None))
     assert capture.get().splitlines()[-1] == "expelled: not known, because the peer at this address has not answered"
     assert "expelled" not in "".join(printed([]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"), [(IDS[0], "has not answered"), (IDS[1], "does not take part in the run, like a relay")]
+)
+def test_through_a_relay_it_is_said_why_expelled_peers_are_not_known(asked: str, why: str) -> None:
+    console = Console(width=180)
+    with console.capture() as capture:
+        console.print(status.page("r", [(record(0, None), 1.0)], None, asked=asked))
+    assert f"expelled: not known, because the peer at this address {why}" in capture.get()
 
 
 @pytest.mark.parametrize(

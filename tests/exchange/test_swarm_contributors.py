@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.commands.observe import Contributions, RunObservation, observe_run
+from outerloop.commands.observe import RunObservation, observe_run
 from outerloop.config.run_directory import identity_file
+from outerloop.core.contributor_rows import Contributions
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.exchange_protocols import public_names, report_contributors
 from outerloop.swarm.access.identity import ensure_identity

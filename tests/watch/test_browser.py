@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from outerloop.core.contributor_rows import ContributorRow, to_maps
+from outerloop.watch.model.run_state import Surroundings
 from outerloop.watch.run_dir import RunDirectory
 from outerloop.watch.sweep_dir import SweepDirectory
 from tests.support.watch_browser import TIMEOUT_MS, browser_path, launched, served
-from tests.support.watch_rows import HOSTILE, many_peers, page_of, run_rows, status, write_run
+from tests.support.watch_rows import HOSTILE, SETTINGS, many_peers, page_of, run_rows, state_of, status, write_run
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytestmark = [
@@ -95,6 +97,27 @@ def test_names_of_peers_are_text(browser):
         visit.wait(f"{ROWS} === 2")
         assert visit.page.title() == "mine: running" and "<script>" in visit.text("#events-list")
         assert visit.page.evaluate("document.querySelectorAll('img, main script').length") == 0
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth") <= 390
+        visit.close()
+
+
+def test_contributors_are_listed_and_their_names_are_text(browser):
+    listed = to_maps(
+        [ContributorRow("b" * 52, "<b>Ada</b>" + "n" * 54, 3, 1500, 1, 3), ContributorRow("", "", 2, 500, 1, 2)]
+    )
+    rows = [*run_rows(3), {"event": "contributors", "worker": 0, "step": 12, "contributors": listed}]
+    state = state_of(rows, SETTINGS | {"exchange.public_name": "<b>Eve</b>"})
+    with served(state.page(Surroundings(name="mine", now_s=100.0))) as (url, _):
+        visit = Visit(browser, url, viewport={"width": 390, "height": 800})
+        visit.wait("document.querySelectorAll('#contributors-table tbody tr').length === 2")
+        cells = visit.page.locator("#contributors-table tbody tr:first-child td").all_inner_texts()
+        assert cells[0].startswith("<b>Ada</b>nnn")
+        assert cells[1:] == ["…bbbbbbbb", "1,500", "75.0 %", "3", "1", "3", "–"]
+        assert visit.text("#contributors-table tbody tr:last-child td:nth-child(2)") == "all others"
+        assert visit.text("#contributors-text") == "rounds up to 3, of all peers of the run"
+        assert visit.text("#peers-table tbody tr:first-child td.name") == "<b>Eve</b>"
+        assert visit.text("#peers-table tbody tr:first-child .pill") == "training"
+        assert visit.page.evaluate("document.querySelectorAll('main td b').length") == 0
         assert visit.page.evaluate("document.scrollingElement.scrollWidth") <= 390
         visit.close()
 

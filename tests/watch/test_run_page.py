@@ -236,11 +236,6 @@ def test_the_log_keeps_the_last_events_with_their_numbers():
     assert len(events) == 300 and (events[0]["number"], events[-1]["text"]) == (701, "line 999")
 
 
-def test_contributors_are_ranked_by_samples():
-    rows = [*run_rows(1), *steps(1, 2, loss=1.0)]
-    assert page_of(rows)["contributors"] == [{"peer": "001-b", "samples": 16}, {"peer": "000-a", "samples": 8}]
-
-
 def test_a_schedule_without_a_fixed_h_has_no_countdown():
     settings = SETTINGS | {"schedule.sync_max": 9}
     state = state_of([*run_rows(1), *steps(0, 2, loss=1.0)], settings)

@@ -13,6 +13,7 @@ import pytest
 from outerloop.commands import main
 from outerloop.commands.watch.sources import folder_source, settings_of
 from outerloop.config.manifest.content import RunManifest
+from outerloop.core.contributor_rows import Contributions, ContributorRow
 from outerloop.watch import rows
 from outerloop.watch.model.schema import json_schema
 from outerloop.watch.rows import RowFile
@@ -131,7 +132,7 @@ def test_a_sweep_shows_the_tables_of_the_report_and_runs_that_died(tmp_path):
 def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     source = SweepDirectory(sweep(tmp_path))
     source.read()
-    read = []
+    read: list[object] = []
     monkeypatch.setattr("outerloop.watch.sweep_dir.read", read.append)
     source.read()
     assert read == []
@@ -159,9 +160,11 @@ def test_a_diverged_run_of_a_sweep_is_shown_as_nan(tmp_path):
 
 def test_a_swarm_source_takes_what_the_visitor_sees():
     evidence = SimpleNamespace(peer="000-x", why="two votes")
-    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: [evidence])
+    counts = Contributions(3, [ContributorRow("x", "Ada", 3, 60, 1, 3)])
+    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: [evidence], contributions=lambda: counts)
     page = Swarm(observation, run="mine", settings={}).read()
     assert (page["kind"], page["run"]["name"]) == ("swarm", "mine")
+    assert [(one["peer"], one["name"], one["online"]) for one in page["contributors"]] == [("x", "Ada", False)]
 
 
 def test_a_folder_is_a_run_or_contains_runs(tmp_path):

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     config = load.load(overrides)
     refuse_closed(config)
     join_line = JoinLine(options.name, qr=options.qr, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
-    if service.is_requested(options):
+    if service.is_requested(options, arguments):
         name = f"outerloop-{options.name}"
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
         return 0

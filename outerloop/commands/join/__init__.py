@@ -80,14 +80,15 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = parser().parse_intermixed_args(arguments)
     options.options += public_name_overrides(options.public_name)
-    options.yes = options.yes or service.is_requested(options)
+    options.yes = options.yes or service.is_requested(options, arguments)
     check(options)
-    if service.is_requested(options):
-        unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
-        print(service.service_text(options, unasked, name="outerloop-join", user=getpass.getuser()), end="")
-        return 0
     signal.signal(signal.SIGTERM, raise_terminated)
     invitation = Invitation.read(options.invite, options.options, address=options.address) if options.invite else None
+    if service.is_requested(options, arguments):
+        unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
+        name = service.service_name("join", invitation.run if invitation else ask_peer(options.address).manifest.run)
+        print(service.service_text(options, unasked, name=name, user=getpass.getuser()), end="")
+        return 0
     offer = invitation.ask_peer() if invitation else ask_peer(options.address)
     overrides = chosen_overrides(
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port

@@ -74,6 +74,11 @@ class Invitation:
         return Invitation(token, address, identity_file(run_dir, 0))
 
     @property
+    def run(self) -> str:
+        """The id of the run, as the issuer signed it."""
+        return self._token.invite.run
+
+    @property
     def overrides(self) -> list[str]:
         """The options of a member of this run."""
         return to_overrides({"exchange.allow": list(self.listed)})

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
+from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import answering_peers
 from outerloop.commands.relay.serving import manifest_of, serve_until_alone
@@ -65,10 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     check_addresses("relay", [options.address], must_name="p2p")
     check_addresses("--announce", options.announce, must_name="tcp")
     check_listen_address(options.host, options.port)
-    if service.is_requested(options):
-        print(
-            service.service_text(options, ["relay", *arguments], name="outerloop-relay", user=getpass.getuser()), end=""
-        )
+    if service.is_requested(options, arguments):
+        name = service.service_name("relay", ask_peer(options.address).manifest.run)
+        print(service.service_text(options, ["relay", *arguments], name=name, user=getpass.getuser()), end="")
         return 0
     signal.signal(signal.SIGTERM, raise_terminated)
     run_relay(options)
@@ -95,7 +95,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
             open_internet=not is_loopback(options.host),
         ) as node:
             join_line.show(node.addresses)
-            serve_until_alone(
+            manifest = serve_until_alone(
                 node,
                 manifest,
                 source=peer_of(options.address),

@@ -45,11 +45,11 @@ def serve_until_alone(
     identity: Path,
     report: Callable[[str], None],
     others_answer: Callable[[], bool],
-) -> None:
+) -> SignedManifest:
     """Forward the manifest, and report the number of peers whenever it changes.
 
-    Return once ALONE_READS roster reads in a row have found no peer, although `others_answer`: then the node has to
-    join again.
+    Return the newest manifest once ALONE_READS roster reads in a row have found no peer, although `others_answer`: then
+    the node has to join again.
     """
     relay = ManifestRelay(node, manifest, source=source, folder=identity.parent)
     node.call(relay.serve(), timeout_s=DHT_S)
@@ -62,6 +62,6 @@ def serve_until_alone(
         remember(addresses_file(identity), records)
         alone = 0 if records else alone + 1
         if alone >= ALONE_READS and others_answer():
-            return
+            return relay.manifest
         node.call(relay.refresh(), timeout_s=2 * OPEN_S)
         time.sleep(ROSTER_REFRESH_S)

@@ -1,16 +1,75 @@
-"""Rank the peers of a run by the samples that they have trained on.
+"""List what each peer has contributed to a run, the peer with the most samples first.
 
-The numbers are those that each peer reports about itself. A total that peers have signed replaces them here.
+The counts are those that all peers of the run share (core/contributions.py), as a peer or the run directory states
+them (run_counts.py). Without them, the samples are those that each worker of this machine states about itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from outerloop.watch.model.page import Contributor, Peer
+from outerloop.core.contributor_rows import Contributions, ContributorRow
+from outerloop.watch.model.page import Contributor, Counted, Peer
+from outerloop.watch.model.values import count, text
+
+MAX_CONTRIBUTORS = 1000
+"""Maximum number of contributors on a page."""
+AWAY = ("silent", "finished", "left", "died", "expelled")
+"""States of a peer that is not online."""
 
 
-def contributors(peers: Iterable[Peer]) -> list[Contributor]:
-    """Return the peers with a number of samples, most samples first."""
-    known: list[Contributor] = [{"peer": peer["name"], "samples": peer["samples"]} for peer in peers if peer["samples"]]
-    return sorted(known, key=lambda entry: (-entry["samples"], entry["peer"]))
+def listed(rows: Sequence[ContributorRow], peers: Sequence[Peer], *, others_online: bool | None) -> list[Contributor]:
+    """Return the first MAX_CONTRIBUTORS contributors.
+
+    `peers`: state whether they are online. `others_online`: whether contributors that are not among them are online, or
+    None if this is not known.
+    """
+    online = {peer["id"]: peer["state"] not in AWAY for peer in peers}
+    return [
+        {
+            "peer": text(row.peer),
+            "name": text(row.name),
+            "samples": count(row.samples),
+            "rounds": count(row.rounds),
+            "first_round": count(row.first_round) or None,
+            "last_round": count(row.last_round) or None,
+            "online": online.get(row.peer, others_online) if row.peer else None,
+        }
+        for row in rows[:MAX_CONTRIBUTORS]
+    ]
+
+
+def stated_by_a_peer(contributions: Contributions) -> Counted:
+    """Return what the counts cover that a peer of a swarm states."""
+    line = f"rounds 1 to {contributions.round}"
+    if contributions.asked:
+        line += f"; {contributions.equal} of {contributions.asked} other peers state the same counts"
+    return {
+        **covered(line, contributions.rows, last_round=contributions.round, complete=True),
+        "asked": contributions.asked,
+        "equal": contributions.equal,
+    }
+
+
+def covered(line: str, rows: Sequence[ContributorRow], *, last_round: int | None, complete: bool) -> Counted:
+    """Return what the counts in `rows` cover. `line`: the same in words."""
+    return {
+        "text": line,
+        "round": last_round,
+        "peers": len(rows),
+        "samples": count(sum(count(row.samples) for row in rows)),
+        "complete": complete,
+        "asked": 0,
+        "equal": 0,
+    }
+
+
+def self_reported(peers: Sequence[Peer]) -> tuple[list[Contributor], Counted | None]:
+    """Return the samples that each worker of this machine states about itself; ([], None) if none states any."""
+    rows = [
+        ContributorRow(peer["id"], peer["public_name"], 0, peer["samples"], 0, 0) for peer in peers if peer["samples"]
+    ]
+    rows.sort(key=lambda row: (-row.samples, row.peer))
+    entries: list[Contributor] = [{**entry, "rounds": None} for entry in listed(rows, peers, others_online=None)]
+    line = "samples that the workers of this machine have trained on, by their own count"
+    return entries, covered(line, rows, last_round=None, complete=False) if rows else None

@@ -17,7 +17,19 @@ PeerPhase = Literal[
     "starting", "training", "waiting", "catching up", "failed", "silent", "finished", "left", "died", "expelled"
 ]
 EventKind = Literal[
-    "joined", "left", "killed", "diverged", "refused", "caught up", "failed", "waiting", "saved", "finished", "note"
+    "joined",
+    "left",
+    "killed",
+    "diverged",
+    "refused",
+    "accused",
+    "audited",
+    "caught up",
+    "failed",
+    "waiting",
+    "saved",
+    "finished",
+    "note",
 ]
 Cell = float | Literal["failed", "absent"] | None
 """Lateness in seconds of one peer in one round, "failed", "absent" (others decided without it), or None: not known."""
@@ -78,10 +90,11 @@ class Strip(TypedDict):
 
 
 class Peer(TypedDict):
-    """One peer, as described by its own records."""
+    """One peer, as described by its own records. `public_name`: the name that it chose, which others may have too."""
 
     name: str
     id: str
+    public_name: str
     state: PeerPhase
     reason: str
     cure: str
@@ -131,10 +144,37 @@ class LogEntry(TypedDict):
 
 
 class Contributor(TypedDict):
-    """The samples that one peer has trained on."""
+    """The contribution of one peer.
+
+    `peer`: peer id; "" for all peers that are counted together. `name`: the public name that it chose. `rounds`: rounds
+    that counted it, from `first_round` to `last_round`, counted from 1. `online`: whether it takes part now.
+    """
 
     peer: str
+    name: str
     samples: int
+    rounds: int | None
+    first_round: int | None
+    last_round: int | None
+    online: bool | None
+
+
+class Counted(TypedDict):
+    """The extent of the list of contributors.
+
+    `text`: in words. `round`: last counted round; null if the samples are what each worker of this machine states about
+    itself. `peers`, `samples`: of all contributors, listed or not. `complete`: whether all peers of the run count,
+    or only workers of this machine. `asked`, `equal`: other peers of a swarm that stated their counts as of this round,
+    and how many of them are equal.
+    """
+
+    text: str
+    round: int | None
+    peers: int
+    samples: int
+    complete: bool
+    asked: int
+    equal: int
 
 
 class TableText(TypedDict):
@@ -176,4 +216,5 @@ class Page(TypedDict):
     curves: list[CurveTable]
     events: list[LogEntry]
     contributors: list[Contributor]
+    counted: Counted | None
     sweep: Sweep | None

@@ -17,8 +17,11 @@ KINDS: list[tuple[re.Pattern[str], EventKind]] = [
     (re.compile(r"has weights that differ from those of most peers"), "diverged"),
     (re.compile(r"^out of step with the other peers"), "diverged"),
     (re.compile(r"^waiting: "), "waiting"),
+    (re.compile(r"^audit of round "), "audited"),
 ]
 """Pattern of a status line -> kind of its event. The first match counts; other lines are notes."""
+ACCUSED = re.compile(r"^\S+ is accused: it ")
+"""A status line that repeats a row `accusation`."""
 
 
 def add_event(log: EventLog, row: Row, worker: Worker | None) -> None:
@@ -35,6 +38,10 @@ def event_of(row: Row) -> tuple[EventKind, str] | None:
     match row["event"]:
         case "ready":
             return "joined", f"joined at inner step {count(row.get('step'))}"
+        case "accusation":
+            return "accused", f"{row.get('peer')} {row.get('why')}, by the scores of round {count(row.get('round'))}"
+        case "status" if ACCUSED.match(str(row.get("text"))):
+            return None
         case "status":
             return status_kind(line := text(row.get("text", ""))), line
         case "state":

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.watch.model.charts import Charts
-from outerloop.watch.model.contributors import contributors
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.header import SILENT_S, RunFacts, header
 from outerloop.watch.model.page import VERSION, Link, Page, Strip
 from outerloop.watch.model.phase import strip
+from outerloop.watch.model.run_counts import RunCounts
 from outerloop.watch.model.run_events import add_event
 from outerloop.watch.model.timeline import Timeline, last_late_s
-from outerloop.watch.model.values import count, finite, setting
+from outerloop.watch.model.values import count, finite, setting, text
 from outerloop.watch.model.worker import Worker
 
 Row = Mapping[str, Any]
@@ -57,12 +57,15 @@ class RunState:
 
     def __post_init__(self) -> None:
         self.charts = Charts(count(setting(self.settings, "workers", 1)))
+        self.public_name = text(setting(self.settings, "exchange.public_name", ""))
+        self.counts = RunCounts(self.public_name)
 
     def add(self, row: Row) -> None:
         """Update the state from one row."""
         worker = self.worker(count(row["worker"])) if "worker" in row else None
         if worker is not None:
             worker.add(row)
+            self.counts.add(row, worker.name)
         if worker is not None and row["event"] == "round":
             self.add_round(worker, row)
         self.facts.add(row)
@@ -90,9 +93,10 @@ class RunState:
         silent = around.results is None and around.age_s > SILENT_S
         timeline = self.timeline.page([worker.name for worker in workers])
         peers = [
-            worker.page(seq_len=seq_len, late_s=last_late_s(cells))
+            worker.page(public_name=self.public_name, seq_len=seq_len, late_s=last_late_s(cells))
             for worker, cells in zip(workers, timeline["cells"], strict=True)
         ]
+        contributors, counted = self.counts.page(peers)
         return {
             "version": VERSION,
             "kind": "run",
@@ -102,7 +106,8 @@ class RunState:
             "timeline": timeline,
             "curves": self.charts.page(),
             "events": list(self.events.entries),
-            "contributors": contributors(peers),
+            "contributors": contributors,
+            "counted": counted,
             "sweep": None,
         }
 

@@ -69,6 +69,7 @@ class SwarmPeer:
         return {
             "name": text(self.record.name),
             "id": peer_id(text(self.record.name)),
+            "public_name": text(self.record.title),
             "state": state,
             "reason": reason,
             "cure": cure_of_peer(state),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outerloop.watch.model.contributors import contributors
+from outerloop.watch.model.contributors import listed, stated_by_a_peer
 from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.event_log import EventLog
@@ -19,6 +19,7 @@ from outerloop.watch.model.timeline import Timeline, last_late_s
 from outerloop.watch.model.values import count, finite, setting, shown, text
 
 if TYPE_CHECKING:
+    from outerloop.core.contributor_rows import Contributions
     from outerloop.swarm.membership.roster import Record
 
 MAX_PEERS = 1024
@@ -43,19 +44,28 @@ class SwarmState:
     landings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_LANDINGS))
     began_s: float | None = None
     now_s: float = 0.0
+    contributions: Contributions | None = None
 
     def __post_init__(self) -> None:
         self.lockstep = "gossip" not in str(setting(self.settings, "exchange._target_", self.settings.get("exchange")))
         self.loss, self.present = Curve("loss", "training loss"), Curve("peers seen", "peers present")
 
-    def add(self, now_s: float, seen: Sequence[tuple[Record, float]], expelled: Mapping[str, str]) -> None:
+    def add(
+        self,
+        now_s: float,
+        seen: Sequence[tuple[Record, float]],
+        expelled: Mapping[str, str],
+        contributions: Contributions | None = None,
+    ) -> None:
         """Update the state from one read of the roster.
 
         Args:
             now_s: time of the read, in seconds since 1970.
             seen: record of each peer present, with its age in seconds.
             expelled: name of each expelled peer -> why.
+            contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
         """
+        self.contributions = contributions or self.contributions
         first = self.began_s is None
         self.began_s, self.now_s = self.began_s or now_s, now_s
         for record, age_s in seen[:MAX_PEERS]:
@@ -160,6 +170,7 @@ class SwarmState:
             self.peers[name].page(self.now_s, step=self.step(self.peers[name].round), late_s=last_late_s(cells))
             for name, cells in zip(names, timeline["cells"], strict=True)
         ]
+        known = self.contributions
         return {
             "version": VERSION,
             "kind": "swarm",
@@ -169,7 +180,8 @@ class SwarmState:
             "timeline": timeline,
             "curves": [curve.page() for curve in (self.loss, self.present) if curve.points],
             "events": list(self.events.entries),
-            "contributors": contributors(peers),
+            "contributors": listed(known.rows, peers, others_online=False) if known else [],
+            "counted": stated_by_a_peer(known) if known else None,
             "sweep": None,
         }
 

@@ -117,11 +117,12 @@ class Worker:
 
     on_error = on_died
 
-    def page(self, *, seq_len: int | None, late_s: float | None) -> Peer:
+    def page(self, *, public_name: str, seq_len: int | None, late_s: float | None) -> Peer:
         """Return the row of the table of peers. `seq_len`: tokens per sample."""
         return {
             "name": self.name,
             "id": peer_id(self.name),
+            "public_name": public_name,
             "state": self.state,
             "reason": self.reason,
             "cure": cure_of_peer(self.state),

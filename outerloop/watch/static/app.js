@@ -1,6 +1,6 @@
 // Receive the parts of the page that have changed, and pass each to the module that shows it.
 
-import { showContributors } from "./contributors.js";
+import { showContributors, showCounted } from "./contributors.js";
 import { showCurves } from "./curves.js";
 import { byId, setText, show } from "./dom.js";
 import { showEvents } from "./events.js";
@@ -19,6 +19,7 @@ const VIEWS = {
   curves: showCurves,
   events: showEvents,
   contributors: showContributors,
+  counted: showCounted,
   sweep: showSweep,
   problem: showProblem,
 };

@@ -48,6 +48,11 @@ export function shortName(name) {
   return name.length <= 16 ? name : `${name.slice(0, 3)}-…${name.slice(-8)}`;
 }
 
+// The end of a peer id.
+export function shortId(peer) {
+  return peer.length <= 8 ? peer : `…${peer.slice(-8)}`;
+}
+
 // Shorten every name of a peer in a sentence.
 export function withShortNames(text) {
   return text.replace(/\b\d{3}-\w{20,128}/g, shortName);
@@ -56,7 +61,7 @@ export function withShortNames(text) {
 const MOODS = {
   running: "good", training: "good", finished: "good", joined: "good", "caught up": "good", saved: "good",
   starting: "warn", waiting: "warn", "catching up": "warn", silent: "warn", failed: "warn", left: "warn",
-  stopped: "warn", refused: "warn", died: "bad", killed: "bad", diverged: "bad", expelled: "bad",
+  stopped: "warn", refused: "warn", accused: "warn", audited: "warn", died: "bad", killed: "bad", diverged: "bad", expelled: "bad",
 };
 
 export const mood = (state) => MOODS[state] ?? "";

@@ -6,6 +6,7 @@ import { age, amount, decimal, duration, integer, mood, shortName, withShortName
 const ROWS_AT_ONCE = 40;
 const COLUMNS = [
   { name: "peer", word: true, value: (peer) => peer.name },
+  { name: "name", word: true, value: (peer) => peer.public_name },
   { name: "state", word: true, value: (peer) => peer.state },
   { name: "reason and cure", word: true, value: (peer) => withShortNames([peer.reason, peer.cure].filter(Boolean).join(" → ")) },
   { name: "round", value: (peer) => peer.round, text: integer },
@@ -21,6 +22,7 @@ const COLUMNS = [
   { name: "address", word: true, value: (peer) => peer.address },
   { name: "updated", value: (peer) => peer.age_s, text: age },
 ];
+const STATE = COLUMNS.findIndex((column) => column.name === "state");
 const path = (peer) => (peer.relayed === null ? "" : peer.relayed ? "relayed" : "direct");
 const isEmpty = (value) => value === null || value === "";
 
@@ -110,12 +112,13 @@ function headCell(column, index) {
 function makeRow(peer) {
   const row = element("tr");
   row.append(...COLUMNS.map((column) => element("td", "", column.word ? "word" : "")));
-  const [name, state, reason] = row.cells;
+  const [name, chosen, state, reason] = row.cells;
   const code = element("code", shortName(peer.name));
   code.title = peer.name;
   name.append(code, copyButton(peer.id, `the id of ${shortName(peer.name)}`));
   state.append(element("span", "", "pill"));
   reason.classList.add("reason");
+  chosen.classList.add("name");
   return row;
 }
 
@@ -125,8 +128,8 @@ function change(row, peer, known) {
     if (cell.hidden === known[i]) cell.hidden = !known[i];
     if (i === 0 || !known[i]) return;
     const value = column.value(peer);
-    if (i === 1) setClass(cell.firstChild, `pill ${mood(value)}`);
-    setText(i === 1 ? cell.firstChild : cell, column.text ? column.text(value) : value);
+    if (i === STATE) setClass(cell.firstChild, `pill ${mood(value)}`);
+    setText(i === STATE ? cell.firstChild : cell, column.text ? column.text(value) : value);
   });
 }
 
