@@ -20,10 +20,8 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
 from outerloop.protocols import OuterMethod, Schedule
 from outerloop.replica.island import trainable_parameters
-from outerloop.types import UserError
+from outerloop.types import Capabilities, UserError
 
-SCORED_EXCHANGES = ("outerloop.exchange.swarm_gather.SwarmGather", "outerloop.exchange.inprocess.InProcess")
-"""Exchanges with whose peer names the assigned windows of every peer can be computed."""
 MAX_LANES = 64
 """Maximum number of shards of an island in one payload. The size limit includes one tensor table per shard."""
 
@@ -44,7 +42,7 @@ def check_parts(config: DictConfig) -> Module:
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
-    check_scores(config, method=parts["method"], schedule=parts["schedule"])
+    check_scores(config, method=parts["method"], schedule=parts["schedule"], exchange=exchange)
     if config.inner.optimizer:
         make_optimizer_factory(config)
     autocast_context(config.inner.precision, pick_device(config.inner.device, 0))
@@ -59,11 +57,11 @@ def check_parts(config: DictConfig) -> Module:
     return model
 
 
-def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule) -> None:
+def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule, exchange: Capabilities) -> None:
     """Check that payloads can be scored, if any are. Raises UserError, naming the option to change, if they cannot."""
     needed = {
         "assignment=by_round": config.assignment == "by_round",
-        "exchange=swarm_gather or exchange=inprocess": config.exchange._target_ in SCORED_EXCHANGES,
+        "exchange=swarm_gather or exchange=inprocess": exchange.agrees,
         "island=single": config.island.kind == "single",
         "schedule.delay=0": schedule.delay == 0,
         "schedule=every_h": schedule.fragments == 1,
