@@ -55,6 +55,7 @@ STALLED_S = 0.5
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk", "corpus", "corpus/bulk"),
+    *("contributors", "audit", "audit/bulk"),
 )
 PROTOCOLS = [
     "outerloop/1/probe",
@@ -62,7 +63,7 @@ PROTOCOLS = [
     "outerloop/1/invites",
     *(f"outerloop/1/default/{part}" for part in PARTS),
 ]
-"""All protocols that a peer serves in a run with the default name whose peers share their data."""
+"""All protocols that a peer serves in a run with the default name whose peers share their data and audit each other."""
 
 
 class Stranger:

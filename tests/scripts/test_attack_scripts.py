@@ -125,7 +125,7 @@ def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, mon
     identity = ensure_identity(tmp_path / "identity")
     allow = [Signatures.of(identity).peer_id]
     corpus = str(corpus_scene.empty(tmp_path).path)
-    options = {"allow": allow, "invites": True, "corpus": corpus}
+    options = {"allow": allow, "invites": True, "corpus": corpus, "audit": 0.05}
     SwarmGather(run="default", peers=1, identity_path=str(identity), **options).abort()
     assert set(attack_stranger.PROTOCOLS) == served
 
