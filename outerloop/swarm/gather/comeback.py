@@ -82,7 +82,7 @@ class Comeback:
         elif self.settled:
             needs = "start more peers of its last roster, or restart this peer, which may then believe the others"
         else:
-            needs = f"it downloads the state of the run if its last roster does not return within {RETURN_S:g} s"
+            needs = f"it downloads the state of the run once most peers that answer agree on it for {RETURN_S:g} s"
         return f"other peers report commit {self._reported}: the run has continued without this peer; {needs}"
 
     @property
