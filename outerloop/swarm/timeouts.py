@@ -45,6 +45,8 @@ HISTORY_S = 30.0  # time limit for fetching missed commits, or evidence, from on
 HEDGE_S = 0.5  # if a peer has not answered within this time, other peers are asked as well
 LEAD_S = 5.0  # timeout for a leader that could propose but does not; doubled in each of the next three views
 REPORTS_S = 1.0  # how long a leader waits for the locks of others with exchange.trust=nobody; longer in each later view
+RETURN_S = 60.0  # in an open run, a returning peer waits this long for its last roster before it believes other peers
+RETURN_POLL_S = 10.0  # pause between two requests of a returning peer for the commits of all peers that it knows
 ASK_S = 5.0  # interval at which a peer outside the roster asks to join
 HASHED_S = 2.0  # a payload waits this long for the hash of a newly copied state; enough for about 3 GB
 CERTIFY_S = 30.0  # a joiner still waiting for certification logs it after this time, then after 2x, 4x, ...

@@ -24,6 +24,9 @@ If fewer than half of the voters lie, they
 
 The same rule decides which list of members a peer believes (formation.py).
 
+A peer that returns to a run without an allow-list, and whose last roster does not return, falls back to the rule for a
+late joiner, with more conditions (newest_commit_past, gather/comeback.py).
+
 In a run without an allow-list, a late joiner can only count the peers that answer, and any machine can create many
 identities. So more than half of the peers that answer can present any history. If only one peer answers, the highest
 commit in its log is the anchor.
@@ -32,6 +35,7 @@ commit in its log is the anchor.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.statements import AcceptSigner
@@ -72,6 +76,24 @@ def newest_provable_commit(
     while head is not None and (after := _after(head, logs, signer)):
         head = after
     return head
+
+
+def newest_commit_past(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:
+    """Return the newest commit after `head` that the peers that answer hold, or None. It rests on no known roster.
+
+    The voters are the peers whose log does not end before `head`. More than half of them must hold a common later
+    commit. In one of their logs, each commit up to that one must be signed by the roster that the commit before it
+    names. A log on another chain than `head` is not counted, but its peer is a voter.
+    """
+    current = {peer: log for peer, log in logs.items() if log and log[-1].commit.number >= head.number}
+    same_chain = {peer: log for peer, log in current.items() if not _contradicts(log, head)}
+    voters = [frozenset(current)]
+    anchor = majority_anchor(same_chain, voters)
+    if anchor is None or anchor.number <= head.number:
+        return None
+    if not any(_certifies(log, anchor, signer) for log in same_chain.values()):
+        return None
+    return newest_provable_commit(same_chain, signer, voters=voters)
 
 
 def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
@@ -124,6 +146,20 @@ def majority_anchor(logs: Logs, voters: Voters) -> Commit | None:
             holders[decided.commit.digest].add(peer)
     common = [commit for commit in commits if has_majority(holders[commit.digest], voters)]
     return max(common, key=lambda commit: commit.number, default=None)
+
+
+def _contradicts(log: Sequence[CommitCertificate], head: Commit) -> bool:
+    """Return whether a log reaches back to the number of `head`, but does not contain it."""
+    contains = any(head.digest in (decided.commit.digest, decided.commit.parent) for decided in log)
+    return log[0].commit.number <= head.number + 1 and not contains
+
+
+def _certifies(log: Sequence[CommitCertificate], commit: Commit, signer: AcceptSigner) -> bool:
+    """Return whether a log contains `commit`, and each commit up to it is proven by the one before it in the log."""
+    until = [decided for decided in log if decided.commit.number <= commit.number]
+    if not until or until[-1].commit != commit:
+        return False
+    return not any(proof_error(before.commit, decided, signer) for before, decided in pairwise(until))
 
 
 def _after(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:

@@ -3,6 +3,8 @@
 a peer is ahead                        ->   fetch the commits after the local head, from it or another peer (log_rpc.py)
 most peers are ahead, and no log
 reaches back to the local head         ->   this peer has to download the state (proof.py)
+an open run continued with others
+than this peer's last roster           ->   the same, if this process has just returned (comeback.py)
 this peer is not in the roster         ->   ask to join, repeatedly, until it is in the roster
 a peer is on another chain             ->   fetch its log and compare it with the local one (forks.py)
 
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.proof import has_majority, peers_ahead, voters_of
+from outerloop.swarm.gather.comeback import Comeback
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogAnswer, LogRpc
 from outerloop.swarm.gather.round_context import RoundContext
@@ -35,7 +38,8 @@ class CatchUpTask:
     """Fetches the commits that keep one peer up to date with the others.
 
     `rpc` fetches logs. `outcomes` is notified if they do not reach back to this peer's last commit. `awaiting_state` is
-    True while the trainer lacks the state with which the local chain begins.
+    True while the trainer lacks the state with which the local chain begins. `comeback` decides whether a returning
+    peer believes other peers than its roster.
     """
 
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
@@ -45,6 +49,7 @@ class CatchUpTask:
         self._joining = BackgroundTasks()
         self._free_s = 0.0
         self.awaiting_state = False
+        self.comeback = Comeback(context, rpc, outcomes)
 
     def begin_round(self, number: int) -> None:
         """Start asking to join the roster if this peer does not vote in this round."""
@@ -123,6 +128,7 @@ class CatchUpTask:
         hard_state, own, trust = chain.hard_state, id_of(chain.hard_state.peer), self._context.trust
         voters = voters_of(own, hard_state.roster, trust.allow.listed)
         logs = {id_of(peer): log for peer, log in response.later.items()}
+        self.comeback.note(logs)
         past = peers_ahead(hard_state.head.number, logs, chain.signer, voters=voters)
         level = set(map(id_of, response.level))
         if has_majority(past, voters) and not has_majority(level, voters_of(own, hard_state.roster, ())):

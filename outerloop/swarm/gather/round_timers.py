@@ -58,16 +58,23 @@ class ReachabilityProbe:
             answers = await asyncio.gather(*map(self._answers, asked))
             self._answered = dict(zip(asked, answers, strict=True))
 
-    def lacks_quorum(self, roster: tuple[str, ...], quorum: Quorum) -> str:
-        """Return a one-line message if too few of the roster's peers are reachable to decide a round, else ""."""
+    def lacks_quorum(self, roster: tuple[str, ...], quorum: Quorum, *, ahead: str) -> str:
+        """Return a one-line message if too few of the roster's peers are reachable to decide a round, else "".
+
+        `ahead`: what this peer does because other peers report later commits (comeback.py), or "" if none do. Giving up
+        the absent peers would then fork the run.
+        """
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         reachable, needed = len(roster) - len(silent), quorum.of(roster)
         if reachable >= needed:
             return ""
+        remedy = ahead or (
+            "start them again, or, if they are lost for good, restart all others with"
+            f" exchange.reform=true exchange.peers={reachable}"
+        )
         return (
             f"{reachable} of {len(roster)} peers are reachable, but {quorum.name} is {needed};"
-            f" no answer from {names(silent)}; start them again, or, if they are lost for good, restart all others with"
-            f" exchange.reform=true exchange.peers={reachable}"
+            f" no answer from {names(silent)}; {remedy}"
         )
 
     async def _answers(self, peer: str) -> bool:

@@ -69,9 +69,8 @@ class GatherRunner:
         limiter: limits the rate at which payloads are sent; None: unlimited.
         incarnations: decides which process of a peer is accepted; None: every process is accepted.
 
-    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches commits from other peers. The caller reports
-    unusable payloads to `requests`. `roots` holds the states that a majority has certified. `hard_state_file` keeps
-    this peer's votes on disk.
+    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches commits. The caller reports unusable payloads to
+    `requests`. `roots` holds the states that a majority has certified. `hard_state_file` keeps this peer's votes.
     """
 
     def __init__(
@@ -101,6 +100,7 @@ class GatherRunner:
         self.downloads = PayloadDownloads(context, self.bulk, self._store, max_bytes=self._max_bytes)
         self.outcomes = CommittedRounds(self._store, self.downloads, own=own)
         self._catch_up = CatchUpTask(context, self.log_rpc, self.outcomes)
+        self.comeback = self._catch_up.comeback
         self.requests = PayloadRequests(context, self._payload_rpc, self.downloads, self._catch_up)
         self._probe = ReachabilityProbe(self.look_at)
         self.witness = StatementWitness(
@@ -217,6 +217,7 @@ class GatherRunner:
         self._loop.look()
         self._voting.start(self._loop.run())
         self._tasks.start(self.witness.accusations.ask_around())
+        self._tasks.start(self.comeback.watch())
 
     async def resign(self) -> None:
         """Leave the roster, so that the other peers need not wait for this one (consensus/resignation.py).
@@ -272,10 +273,7 @@ class GatherRunner:
         return self.outcomes.landed(number)
 
     def decided(self, number: int) -> bool:
-        """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know.
-
-        It does not wait for the network thread, so the trainer's thread may call it.
-        """
+        """Return whether a round is decided. Raises LogTruncated if this peer is behind. Any thread may call this."""
         return self.outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
@@ -292,9 +290,10 @@ class GatherRunner:
     def waits_for(self, number: int) -> str:
         """Return a one-line explanation of why a round has no outcome yet."""
         decided, lacking = self.outcomes.lacks(number), self.lacks_quorum()
-        return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self.context.chain))
+        waiting = [waiting_for(self.context.chain), self.comeback.advice()]
+        return decided or (f"round {number}: {lacking}" if lacking else "; ".join(filter(None, waiting)))
 
     def lacks_quorum(self) -> str:
         """Return a one-line message if too few peers are reachable to decide the current round, else ""."""
-        remaining = self.context.chain.hard_state.remaining
-        return self._probe.lacks_quorum(remaining, PROTOCOLS[self._settings.trust].quorum)
+        remaining, quorum = self.context.chain.hard_state.remaining, PROTOCOLS[self._settings.trust].quorum
+        return self._probe.lacks_quorum(remaining, quorum, ahead=self.comeback.advice())

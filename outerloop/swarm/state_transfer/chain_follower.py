@@ -42,7 +42,8 @@ class ChainFollower:
         """Wait for the newest proven commit (proof.py), and return it. Log peers whose commits contradict it.
 
         If neither the roster nor an allow-list is known, the voters are unknown. Then more than half of the peers asked
-        must hold the commit or, if there is no such majority, more than half of the peers that answer.
+        must hold the commit or, if there is no such majority, more than half of the peers that answer. The same holds
+        for a peer that returns to an open run after its roster has been replaced (gather/comeback.py).
         """
         while True:
             others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
@@ -65,6 +66,14 @@ class ChainFollower:
                     "newest proven commit: %d; more than half of %s hold it or an earlier commit of its chain",
                     head.number,
                     rests_on,
+                )
+                return head
+            if known is not None and (head := self._rounds.comeback.believed(logs)):
+                logger.warning(
+                    "most peers of this peer's last roster are absent, and the run continued without them: believing"
+                    " the %d peers that answer, whose newest commit is %d (exchange.allow is not set)",
+                    len(logs),
+                    head.number,
                 )
                 return head
             if logs:
