@@ -137,7 +137,7 @@ def test_bytes_have_their_tokenizer_and_another_must_have_the_same_vocabulary(tm
 
 
 def test_a_token_id_beyond_the_vocabulary_is_refused_before_anything_is_published(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.vocab_size=100"):
+    with pytest.raises(UserError, match=r"vocabulary size of 100; set data\.vocab_size=N"):
         publish(token_files(tmp_path, val=False, vocab_size=100), name="books", folder=str(tmp_path / "cache"))
     assert not (tmp_path / "cache").exists()
 
