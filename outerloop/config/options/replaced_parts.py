@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from outerloop.config.added_options import takes
 from outerloop.config.options.compose import SEARCH_PATH, compose_config, groups, parse_overrides
+from outerloop.config.options.search_path import config_dir
 from outerloop.types import UserError
 
 
@@ -15,7 +16,8 @@ def drop_unused(config: DictConfig, overrides: Sequence[str]) -> None:
     """Delete the recipe's options of replaced parts from `config`, in place, unless the new part takes them.
 
     For example, recipe=outerloop_v1 sets feedback.beta, which feedback=none does not take. Options in the new part's
-    own yaml file are kept. Raises UserError if an override sets an option that would be deleted.
+    own yaml file are kept. Parts with the user's own code are left as they are, because their code is not imported to
+    load a configuration. Raises UserError if an override sets an option that would be deleted.
     """
     parsed, choices = parse_overrides(overrides), groups(overrides)
     typed = [override.key_or_group for override in parsed if not (override.is_add() or override.is_force_add())]
@@ -23,6 +25,8 @@ def drop_unused(config: DictConfig, overrides: Sequence[str]) -> None:
         group = override.key_or_group
         node = OmegaConf.select(config, group) if group in choices else None
         if not isinstance(node, DictConfig) or not isinstance(target := node.get("_target_"), str):
+            continue
+        if f"{group}._target_" in typed or not (config_dir() / group / f"{override.value()}.yaml").exists():
             continue
         unused = [str(name) for name in node if not takes(target, str(name))]
         if not unused:

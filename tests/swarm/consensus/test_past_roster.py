@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from outerloop.swarm.consensus.paxos_chain import CommitChain
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis
+from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proof import newest_commit_past
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
