@@ -26,7 +26,7 @@ from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.corpus.folder import CorpusFolder
 from outerloop.types import UserError
 from tests.support.swarm.daemons import make, started
-from tests.support.swarm.loopback import Make
+from tests.support.swarm.loopback import Make, eventually
 
 __all__ = ["make", "started"]
 RUN = ["recipe=sparseloco", "model=nano", "workers=1", "exchange.peers=1", "exchange.run=r"]
@@ -114,8 +114,18 @@ def test_a_listed_machine_downloads_from_peers_whose_addresses_it_does_not_know(
     (partial / CorpusFolder.open(published).index.shards[0].hex()).unlink()
     peers = [make(peers=2, allow=allow, corpus=str(folder)) for folder in (partial, published)]
     joining.exchange.allow, joining.exchange.initial_peers = allow, peers[0].address[:1]
-    prepare(joining, ignore)
+    assert eventually(lambda: is_downloaded(joining), limit_s=60), (
+        "the first peer must learn of the second before it can name it"
+    )
     assert not CorpusFolder.open(tmp_path / "third" / published.name).missing()
+
+
+def is_downloaded(joining: DictConfig) -> bool:
+    try:
+        prepare(joining, ignore)
+    except UserError:
+        return False
+    return True
 
 
 def test_a_large_corpus_is_refused_before_it_is_downloaded(organizer: DictConfig, tmp_path: Path) -> None:
