@@ -41,7 +41,7 @@ spaces() { ip netns list | awk '{print $1}' | grep -xE "$prefix(hub|[0-9]+)" || 
 down() {
   local one
   for one in $(spaces); do
-    ip netns pids "$one" | xargs -r kill -KILL
+    ip netns pids "$one" | xargs -r kill -KILL 2>/dev/null || true  # a process may have ended meanwhile
     ip netns delete "$one"
   done
 }
