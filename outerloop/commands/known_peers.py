@@ -20,9 +20,10 @@ from outerloop.swarm.timeouts import OPEN_S
 def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> list[str]:
     """Return the overrides, with exchange.initial_peers set to the remembered peers of the run that answer.
 
-    The overrides are unchanged if initial peers are set, if the exchange has none, or if no remembered peer answers.
+    The overrides are unchanged if initial peers are set, if the exchange has none, if the run is new and has no folder
+    yet, or if no remembered peer answers.
     """
-    if "initial_peers" not in config.exchange or initial_peers(config):
+    if "initial_peers" not in config.exchange or initial_peers(config) or not config.run_dir:
         return list(overrides)
     peers = answering_peers(identity_file(Path(config.run_dir), 0))
     return [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
