@@ -91,7 +91,11 @@ class Auditor:
         await self.rpc.serve()
 
     def landing(self, number: int, contents: Contents) -> list[tuple[str, bytes | memoryview]]:
-        """Return the wire messages in the payloads of a decided round, and begin the audits that its commit demands."""
+        """Return the wire messages in the payloads of a decided round, and begin the audits that its commit demands.
+
+        A payload without a valid header yields an empty message, which cannot be decoded: otherwise, a peer could omit
+        the header to avoid audits.
+        """
         parts = [(peer, *split(content)) for peer, content in contents]
         headers = {peer: header for peer, header, _ in parts if header}
         commit, parent = self._rounds.head_of(number), self._rounds.commit_before(number)
@@ -103,7 +107,10 @@ class Auditor:
                 self._begin(pick)
             self._news.set()
             self._news = asyncio.Event()
-        return [(peer, message) for peer, _, message in parts]
+        for peer, header, _ in parts:
+            if header is None:
+                logger.warning("round %d: the payload of %s has no audit header: it is left out", number, peer)
+        return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
         """Return whether two verdicts are those of the two auditors that a commit known to this peer picked."""
