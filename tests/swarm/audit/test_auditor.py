@@ -142,6 +142,20 @@ async def test_a_payload_without_a_header_is_left_out_so_that_no_peer_avoids_aud
         assert "003-d" not in swarm[node].auditor.picks[2]
 
 
+@virtual
+async def test_an_auditor_that_cannot_audit_gives_no_verdict(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abc", tmp_path).start()
+    forgetful, slow = swarm["a"], swarm["b"]
+    forgetful.desk.announce = lambda record: None  # type: ignore[method-assign]
+    slow.replaying.cancel()
+    await settled(swarm, 12)
+    about_others = [row for node in (forgetful, slow) for row in node.verdicts if row["peer"] != forgetful.name]
+    assert about_others == [] and not slow.orders
+    slow.replaying = asyncio.create_task(slow.replay())
+    await settled(swarm, 16)
+    assert slow.orders and {row["outcome"] for row in slow.verdicts if row["peer"] == "002-c"} == {"match"}
+
+
 def silent(node: AuditedNode) -> None:
     """A peer that keeps no record of what it committed to."""
     node.desk.record = lambda number: None  # type: ignore[method-assign]
