@@ -1,16 +1,17 @@
 """Serve what each peer has contributed to the run, and remember the public names of these peers.
 
     {}            ->   <- {round, rows}   in one frame; rows: [[peer id, rounds, samples, first, last, statement], ...]
-                       <- {}              before the first round that lands in this process
-    {of: round}   ->   <- {digest}        of the rows as of this round, if it is one of the last KEPT; else {}
+                       <- {}              if no round has landed in this process yet
+    {of: round}   ->   <- {digest}        the digest of the rows as of this round
+                       <- {}              if this round is not one of the last KEPT rounds that landed in this process
 
 `round`, `first` and `last` count from 0. `statement` is the peer's signed public name (public_names.py), or empty if it
 is not known; the digest is the sha256 of the msgpack of [round, rows without statements]. The contributions themselves
 are part of the state that all replicas share (core/contributions.py), so peers that landed the same rounds give equal
 digests. One answer alone is a claim of the answering peer.
 
-Peers that are present state their names in the roster. This service remembers the names of all contributors in a file,
-and asks one other peer, once, for the names of those that are away.
+Peers that are present state their names in the roster. This service stores the names of all contributors in a file, and
+asks one other peer, once, for the names of contributors that are absent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from outerloop.types import Contributor
 
 logger = logging.getLogger(__name__)
 KEPT = 8
-"""Number of rounds whose digests a peer states."""
+"""Number of rounds whose digests a peer serves."""
 ROW_BYTES = 256 + NAME_BYTES
 ANSWER_BYTES = ROW_BYTES * (MAX_CONTRIBUTORS + 1)
 """Maximum size of an answer, 3 MiB. Usually a row takes about 200 bytes."""
@@ -182,7 +183,7 @@ class ContributorService(RpcService):
             await asyncio.sleep(ROSTER_REFRESH_S)
 
     async def _ask(self, peer: str, contributors: set[str]) -> None:
-        """Learn from a peer the names of contributors that are away."""
+        """Request the names of contributors that are absent from a peer that is present."""
         try:
             totals = await fetch(self._transport, self._run, peer)
         except (BrokenStream, Unreachable, TimeoutError) as error:
@@ -231,7 +232,7 @@ async def fetch(transport: Transport, run: str, peer: str) -> Totals | None:
 
 
 async def fetch_digest(transport: Transport, run: str, peer: str, number: int) -> bytes | None:
-    """Fetch the digest of the contributions as of a round. Return None if the peer does not have it or not answer."""
+    """Fetch the digest of the contributions as of a round. Return None if the peer lacks it or does not answer."""
     try:
         async with limit(VIEW_S), transport.open_stream(peer, protocol_name(run, CONTRIBUTORS)) as stream:
             await stream.send_object({"of": number})

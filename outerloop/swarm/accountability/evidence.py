@@ -9,7 +9,7 @@
     commit, commit     for two different commits after the same head in the same view
     commit, prepare    after the same head: the peer voted to commit in view v, so it was locked, and in a later view it
                        voted for a proposal whose justification is of a view before v
-    resign, any vote   after the same head: the peer resigned (resignation.py) and voted or promised in that round
+    resign, any vote   after the same head: the peer resigned (resignation.py), and voted or promised in that round
     payload, payload   two payloads for the same round
     verdict, verdict   not the accused peer's own statements: the two auditors that a commit picked replayed a window
                        of its inner steps, and both found the same differing leaf (audit/verdict.py)
@@ -223,7 +223,10 @@ OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
     (VERDICT, VERDICT): _two_verdicts,
     **{(vote, RESIGN): _voted_after_all for vote in (ACCEPT, COMMIT, PREPARE, PROMISE)},
 }
-"""Kinds of two statements, in alphabetical order -> the function that returns the offence, or "" if there is none."""
+"""The kinds of two statements, in alphabetical order -> a function that returns the offence that the pair proves.
+
+The function returns "" if the two statements do not contradict each other.
+"""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:

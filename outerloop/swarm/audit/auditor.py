@@ -5,7 +5,8 @@
     both differ in the same leaf -> evidence -> every peer that knows the picks expels the audited peer
 
 All verdicts are written to a file, one JSON line each. A peer that does not send what its root commits to gets the
-verdict "refused", which has no other effect: a slow link or a restart looks the same.
+verdict "refused", which has no other effect: a slow link or a restart looks the same. An auditor that is itself unable
+to audit, because it has no states after a restart or because its earlier audits took too long, gives no verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.swarm.accountability.evidence import Evidence
-from outerloop.swarm.audit.desk import AuditDesk, Order
+from outerloop.swarm.audit.desk import ROUNDS_KEPT, AuditDesk, Order
 from outerloop.swarm.audit.leaves import NO_ROOT, Header, split
 from outerloop.swarm.audit.picks import Pick, picks
 from outerloop.swarm.audit.service import AuditRpc
@@ -91,7 +92,11 @@ class Auditor:
         await self.rpc.serve()
 
     def landing(self, number: int, contents: Contents) -> list[tuple[str, bytes | memoryview]]:
-        """Return the wire messages in the payloads of a decided round, and begin the audits that its commit demands."""
+        """Return the wire messages in the payloads of a decided round, and begin the audits that its commit demands.
+
+        A payload without a valid header yields an empty message, which cannot be decoded: otherwise, a peer could omit
+        the header to avoid audits.
+        """
         parts = [(peer, *split(content)) for peer, content in contents]
         headers = {peer: header for peer, header, _ in parts if header}
         commit, parent = self._rounds.head_of(number), self._rounds.commit_before(number)
@@ -103,7 +108,10 @@ class Auditor:
                 self._begin(pick)
             self._news.set()
             self._news = asyncio.Event()
-        return [(peer, message) for peer, _, message in parts]
+        for peer, header, _ in parts:
+            if header is None:
+                logger.warning("round %d: the payload of %s has no audit header: it is left out", number, peer)
+        return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
         """Return whether two verdicts are those of the two auditors that a commit known to this peer picked."""
@@ -148,17 +156,28 @@ class Auditor:
 
         Return the leaf of the verdict, or None without a verdict.
         """
+        if why := self._cannot_audit(pick):
+            logger.info("round %d: %s is not audited: %s", pick.number, pick.peer, why)
+            return None
         if not pick.header.leaves:
             return REFUSED
-        earlier = self._headers.get(pick.number - 1, {}).get(pick.peer)
+        earlier, parent = self._headers.get(pick.number - 1, {}).get(pick.peer), self._parents[pick.number]
         try:
             leaves, before, state = await self.rpc.fetch(pick, (pick.number - 1, earlier.root if earlier else NO_ROOT))
         except FAILURES as error:
             logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, error or "too late")
             return REFUSED
-        order = Order(pick, self._parents[pick.number], leaves, before, state)
+        order = Order(pick, parent, leaves, before, state)
         self.desk.put(order)
         return await asyncio.wrap_future(order.leaf)
+
+    def _cannot_audit(self, pick: Pick) -> str:
+        """Return why this peer cannot carry out an audit now, through no fault of the audited peer, or "" if it can."""
+        if not self.desk.state_bytes:
+            return "this peer has not recorded a state since its start, so it does not know the size of a valid one"
+        if max(self.picks) >= pick.number + ROUNDS_KEPT:
+            return "earlier audits took so long that the audited peer may have deleted the state"
+        return ""
 
     async def _notify(self, pick: Pick, verdict: Verdict) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from outerloop.swarm.storage import Buffer
 
 
 class StateStore:
-    """Files of one process, named by their hash. The trainer's thread writes, and the network thread reads.
+    """Files of one process, named by their hash. The trainer's thread writes and removes; any thread may call `get`.
 
     Files of an earlier process are removed. `folder` is created.
     """
@@ -28,24 +27,20 @@ class StateStore:
         for file in folder.iterdir():
             file.unlink()
         self._rounds: dict[int, set[str]] = {}
-        self._lock = threading.Lock()
 
     def put(self, number: int, parts: Iterable[bytes]) -> None:
         """Keep the parts of a state of round `number`. Raises OSError if the disk is full."""
         for part in parts:
             name = hashlib.sha256(part).hexdigest()
-            with self._lock:
-                held = any(name in names for names in self._rounds.values())
-                self._rounds.setdefault(number, set()).add(name)
-            if not held:
+            if not any(name in names for names in self._rounds.values()):
                 self._write(name, part)
+            self._rounds.setdefault(number, set()).add(name)
 
     def forget_before(self, number: int) -> None:
         """Remove the states of earlier rounds that no later round shares. Uploads in progress still finish."""
-        with self._lock:
-            old = [self._rounds.pop(known) for known in list(self._rounds) if known < number]
-            for name in set().union(*old).difference(*self._rounds.values()):
-                (self._folder / name).unlink(missing_ok=True)
+        old = [self._rounds.pop(known) for known in list(self._rounds) if known < number]
+        for name in set().union(*old).difference(*self._rounds.values()):
+            (self._folder / name).unlink(missing_ok=True)
 
     def get(self, sha: bytes) -> Buffer | None:
         """Return the part with this SHA-256, or None if it is not kept."""

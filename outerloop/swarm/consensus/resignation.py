@@ -59,6 +59,11 @@ class Resignation(NamedTuple):
     signature: bytes
 
     @property
+    def place(self) -> tuple[str, int, bytes]:
+        """Return what the signature covers: two resignations with the same place differ only in their signatures."""
+        return self.peer, self.number, self.head
+
+    @property
     def statement(self) -> Statement:
         return statements.resign(self.number, self.head)
 

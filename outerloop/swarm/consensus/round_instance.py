@@ -18,6 +18,7 @@ from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
 from outerloop.swarm.consensus.votes import CommitCertificate
+from outerloop.swarm.validation import MAX_PEERS
 
 
 @dataclass(frozen=True)
@@ -161,13 +162,25 @@ class RoundInstance(Pacemaker):
             self._receive_wishes(self.hard_state.peer, ())
 
     def _record_resignations(self, sender: str, resignations: Resignations) -> None:
-        """Record the valid resignations of roster peers, and of `sender`, for rounds close to this one."""
-        peers, known = {*self.hard_state.roster, sender}, set(self.hard_state.resignations)
+        """Record the valid resignations of roster peers, and of `sender`, for rounds close to this one.
+
+        Those for this round are always recorded, because a decided commit may depend on them. Of the others, one per
+        peer and round is kept, and none once MAX_PEERS resignations are stored, so that liars cannot fill the disk.
+        """
+        peers = {*self.hard_state.roster, sender}
         for resignation in resignations:
             close = self.number - 1 <= resignation.number <= self.number + ROUNDS_KEPT
-            if resignation in known or resignation.peer not in peers or not close:
+            if resignation.peer not in peers or not close or not self._has_room(resignation):
                 continue
             if not self.signer.verify(resignation.peer, resignation.statement, resignation.signature):
                 self._reject(sender, f"sent a resignation of {resignation.peer} without a valid signature")
                 return
             self.hard_state = self.hard_state.with_resignations([resignation])
+
+    def _has_room(self, resignation: Resignation) -> bool:
+        """Return whether a resignation is new and may be stored in addition to the known ones."""
+        known = self.hard_state.resignations
+        if resignation.peer in self.hard_state.roster and resignation.covers(self.hard_state.head):
+            return all(resignation.place != one.place for one in known)
+        taken = any((resignation.peer, resignation.number) == (one.peer, one.number) for one in known)
+        return not taken and len(known) < MAX_PEERS

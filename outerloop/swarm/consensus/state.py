@@ -15,7 +15,7 @@ import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, genesis, leader
 from outerloop.swarm.consensus.hotstuff.votes import Lock, Proposal
-from outerloop.swarm.consensus.resignation import Resignation, Resignations, parse_resignations, remaining_peers
+from outerloop.swarm.consensus.resignation import Resignation, Resignations, remaining_peers
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, digests
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -25,6 +25,7 @@ from outerloop.swarm.validation import (
     fields,
     items,
     peer_id,
+    quote,
     row,
     unpacked,
     view_number,
@@ -165,9 +166,9 @@ class HardState:
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def with_resignations(self, resignations: Iterable[Resignation]) -> HardState:
-        """Return the state with more resignations. Of one peer and round, the first one is kept."""
-        known = {(one.peer, one.number) for one in self.resignations}
-        new = {(one.peer, one.number): one for one in resignations if (one.peer, one.number) not in known}
+        """Return the state with more resignations. Of one peer, round and head, the first one is kept."""
+        known = {one.place for one in self.resignations}
+        new = {one.place: one for one in resignations if one.place not in known}
         return replace(self, resignations=tuple(sorted((*self.resignations, *new.values())))) if new else self
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
@@ -213,7 +214,7 @@ class HardState:
             )
         promised = view_number(found["promised"], "the promised view")
         lock = None if found["lock"] is None else Lock.from_map(found["lock"])
-        resignations = () if older else parse_resignations(found["resignations"])
+        resignations = () if older else _resignations(found["resignations"])
         return HardState(
             run,
             peer,
@@ -240,6 +241,13 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
             raise MalformedMessage(f"commit {decided.commit.number} does not follow the previous commit in the log")
         log.append(decided)
     return tuple(log)
+
+
+def _resignations(value: Any) -> Resignations:
+    """Parse the stored resignations. There may be more than a message may contain, from several rounds and chains."""
+    if type(value) is not list:
+        raise MalformedMessage(f"the stored resignations must be a list; got {quote(value)}")
+    return tuple(map(Resignation.from_list, value))
 
 
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:

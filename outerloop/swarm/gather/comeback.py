@@ -6,7 +6,7 @@ that answer, like a late joiner, and downloads the state of the run. All of thes
 
     open run         there is no allow-list, whose peers would vote
     not settled      since this process started, at most half of the other peers of its roster have shown a log that
-                     joins its own. A process that has been in touch with its roster never falls back
+                     connects to its own. A process that has been in touch with its roster never falls back
     others ahead     the peers that answer prove a later commit by their own rosters (proof.newest_commit_past)
 
 No vote is cast twice. The peer keeps its saved state and its identity, and its votes are for the round after its last
@@ -17,12 +17,10 @@ commit only together with the certificate of the commit after it (forks.py), so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
 
 from outerloop.swarm.consensus.commit import GENESIS, Commit
 from outerloop.swarm.consensus.proof import Logs, Voters, has_majority, newest_commit_past, voters_of
-from outerloop.swarm.consensus.votes import CommitCertificate, digests
+from outerloop.swarm.consensus.votes import digests
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.round_context import RoundContext
@@ -33,7 +31,7 @@ from outerloop.swarm.validation import id_of
 class Comeback:
     """Decides whether a returning peer believes the peers that answer. `outcomes` is notified if it does.
 
-    `settled`: whether more than half of the other peers of its roster have shown a log that joins this peer's log.
+    `settled`: whether more than half of the other peers of its roster have shown a log that connects to its own.
     """
 
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
@@ -87,31 +85,26 @@ class Comeback:
 
     @property
     def _roster(self) -> Voters:
-        """The other peers (ids) of this peer's roster, as a group of voters; empty if there are none."""
+        """One group of voters with the ids of the other peers of this peer's roster; no group if it is alone in it."""
         return voters_of(id_of(self._context.own), self._context.chain.hard_state.roster, ())
 
     def _shows_roster(self, logs: Logs) -> bool:
-        """Return whether the logs of more than half of the other peers of the roster join this peer's log.
+        """Return whether the logs of more than half of the other peers of the roster connect to this peer's log.
 
-        A log joins it if they share a commit, or if it begins with the commit after this peer's last one. Before the
-        first commit, all logs are empty.
+        Two logs connect if they share a commit, or if the other one begins with the commit after this peer's last one.
+        Before the first commit, all logs are empty, and connect. A peer that is alone in its roster needs no log.
         """
         own = self._context.chain.hard_state.log
         known, begun = set(digests(own).values()), bool(own[-1].accepts)
-        joining = {
+        connected = {
             peer
             for peer, log in logs.items()
-            if (not log and not begun) or any(known & {one.commit.digest, one.commit.parent} for one in log)
+            if (not log and not begun) or any(known & {decided.commit.digest, decided.commit.parent} for decided in log)
         }
-        return not self._roster or has_majority(joining, self._roster)
+        return not self._roster or has_majority(connected, self._roster)
 
-    async def _logs(self) -> dict[str, Sequence[CommitCertificate]]:
+    async def _logs(self) -> Logs:
         """Return peer id -> log of each known peer that answers."""
-        context, logs = self._context, dict[str, Sequence[CommitCertificate]]()
+        context = self._context
         others = [name for peer, name in context.names().items() if name != context.own and peer in context.trust.allow]
-        answers = self._rpc.answers(others, None, enough=lambda: has_majority(logs, self._roster))
-        async with aclosing(answers):
-            async for peer, log in answers:
-                if log is not None:
-                    logs[id_of(peer)] = log
-        return logs
+        return await self._rpc.logs(others, enough=lambda logs: has_majority(logs, self._roster))

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.proof import proof_error
+from outerloop.swarm.consensus.proof import Logs, proof_error
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import CommitCertificate
@@ -109,6 +109,18 @@ class LogRpc(RpcService):
                 if answer.proven:
                     break
         return answer
+
+    async def logs(self, peers: Sequence[str], *, enough: Callable[[Logs], bool]) -> Logs:
+        """Return peer id -> whole log of each of these peers (names) that answers; the log may be empty.
+
+        Return soon after `enough`, given the logs so far, returns True.
+        """
+        logs = dict[str, Sequence[CommitCertificate]]()
+        async with aclosing(self.answers(peers, None, enough=lambda: enough(logs))) as answers:
+            async for peer, log in answers:
+                if log is not None:
+                    logs[id_of(peer)] = log
+        return logs
 
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0

@@ -6,13 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
 from itertools import count
 
 from outerloop.swarm.access.access_control import AccessControl
 from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.commit import GENESIS, Commit
-from outerloop.swarm.consensus.proof import Voters, contradictions, majority_anchor, newest_provable_commit, voters_of
+from outerloop.swarm.consensus.proof import (
+    Logs,
+    Voters,
+    contradictions,
+    majority_anchor,
+    newest_provable_commit,
+    voters_of,
+)
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.p2p.framing import BrokenStream
@@ -84,18 +90,13 @@ class ChainFollower:
                 )
             await asyncio.sleep(RETRY_S[1])
 
-    async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return a mapping from peer id to log of commits.
+    async def _logs(self, peers: Sequence[str], voters: Voters) -> Logs:
+        """Return peer id -> log of each of these peers (names) that has a commit.
 
         Stop soon after a majority of the voters has shown the same commit.
         """
-        logs: dict[str, Sequence[CommitCertificate]] = {}
-        answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
-        async with aclosing(answers):
-            async for peer, log in answers:
-                if log:
-                    logs[id_of(peer)] = log
-        return logs
+        logs = await self._rounds.log_rpc.logs(peers, enough=lambda logs: majority_anchor(logs, voters) is not None)
+        return {peer: log for peer, log in logs.items() if log}
 
     async def certified_root(
         self, number: int, head: Commit, donors: Sequence[str], signer: KeySigner, session: str

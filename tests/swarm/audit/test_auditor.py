@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outerloop.swarm.accountability.evidence import Evidence, guilty
-from outerloop.swarm.audit.leaves import Header
+from outerloop.swarm.audit.leaves import HEADER, Header
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.service import AuditRpc
 from outerloop.swarm.audit.verdict import MATCH, REFUSED, Verdict
@@ -128,6 +128,32 @@ async def test_two_verdicts_count_only_from_the_picked_auditors_and_for_the_pick
     forged = evidence(one, two).to_map()
     forged["first"][1] = bytes(64)
     assert not guilty(Evidence.from_map(forged), trust_of("z").signatures)
+
+
+@virtual
+async def test_a_payload_without_a_header_is_left_out_so_that_no_peer_avoids_audits(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    payload = swarm["d"].payload
+    swarm["d"].payload = lambda number: payload(number)[HEADER.size :]  # type: ignore[method-assign]
+    await settled(swarm, 3)
+    for node in "abcd":
+        landed = {peer: bytes(message) for peer, message in swarm[node].landed[2]}
+        assert landed["003-d"] == b"" and landed["000-a"].startswith(b"000-a 2 1")
+        assert "003-d" not in swarm[node].auditor.picks[2]
+
+
+@virtual
+async def test_an_auditor_that_cannot_audit_gives_no_verdict(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abc", tmp_path).start()
+    forgetful, slow = swarm["a"], swarm["b"]
+    forgetful.desk.announce = lambda record: None  # type: ignore[method-assign]
+    slow.replaying.cancel()
+    await settled(swarm, 12)
+    about_others = [row for node in (forgetful, slow) for row in node.verdicts if row["peer"] != forgetful.name]
+    assert about_others == [] and not slow.orders
+    slow.replaying = asyncio.create_task(slow.replay())
+    await settled(swarm, 16)
+    assert slow.orders and {row["outcome"] for row in slow.verdicts if row["peer"] == "002-c"} == {"match"}
 
 
 def silent(node: AuditedNode) -> None:

@@ -42,10 +42,13 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
         self.touch()
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
-    with pytest.raises(OSError, match="no space"):
-        store.put(1, [b"weights"])
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", fail)
+        with pytest.raises(OSError, match="no space"):
+            store.put(1, [b"weights"])
     assert list(tmp_path.iterdir()) == []
+    store.put(2, [b"weights"])
+    assert held(store, b"weights"), "it is written once there is space"
 
 
 def test_the_desk_serves_three_rounds(tmp_path: Path) -> None:

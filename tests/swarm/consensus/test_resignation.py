@@ -20,7 +20,7 @@ from outerloop.swarm.consensus.resignation import Resignation
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import resign
 from outerloop.swarm.consensus.validity import certificate_error
-from outerloop.swarm.validation import MalformedMessage
+from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.toy_signatures import ToySigner, toy_signature
 
@@ -355,3 +355,38 @@ def test_memory_of_the_version_before_is_read() -> None:
     assert HardState.from_bytes(msgpack.packb({**stored, "version": 6}), run=RUN, peer="a") == hard_state
     with pytest.raises(MalformedMessage, match="the hard state must be a map with the keys"):
         HardState.from_bytes(msgpack.packb(stored), run=RUN, peer="a")
+
+
+def test_a_peer_that_resigned_after_another_commit_before_cannot_stop_those_who_know_it() -> None:
+    world = world_of("abcd")
+    head = world["a"].hard_state.head.digest
+    other = Resignation("d", 0, bytes(32), toy_signature("d", resign(0, bytes(32))))
+    world["a"].receive("d", Resigned(0, head, (other,)))
+    leave(world, "d")
+    play(world, "a", "b", "c")
+    assert all(world[peer].number == 1 and world[peer].hard_state.roster == ("a", "b", "c") for peer in "abc")
+
+
+def test_a_peer_that_leaves_and_changes_to_another_chain_resigns_there_as_well() -> None:
+    world = world_of("ab")
+    machine = world["b"]
+    other = Resignation("b", 0, bytes(32), toy_signature("b", resign(0, bytes(32))))
+    machine.hard_state = machine.hard_state.with_resignations([other])
+    [sent] = resignations(machine.resign())
+    assert sent.head == machine.hard_state.head.digest and not machine.votes
+
+
+def test_resignations_of_strangers_are_bounded_and_memory_with_many_of_them_is_read() -> None:
+    world = world_of("ab")
+    machine = world["a"]
+    head = machine.hard_state.head.digest
+    for stranger in (f"stranger{index}" for index in range(MAX_PEERS // 8)):
+        many = [
+            Resignation(stranger, number, head, toy_signature(stranger, resign(number, head))) for number in range(9)
+        ]
+        machine.receive(stranger, Resigned(0, head, tuple(many)))
+    assert len(machine.hard_state.resignations) == MAX_PEERS
+    own = Resignation("b", 0, head, toy_signature("b", resign(0, head)))
+    machine.receive("b", Resigned(0, head, (own,)))
+    assert machine.hard_state.remaining == ("a",) and len(machine.hard_state.resignations) == MAX_PEERS + 1
+    assert HardState.from_bytes(machine.hard_state.to_bytes(), run=RUN, peer="a") == machine.hard_state

@@ -1,4 +1,4 @@
-"""Choose the leader's proposal: a commit that a majority may already have accepted, or else a commit of its own.
+"""Choose what the leader proposes: a commit that a majority may already have accepted, otherwise a new commit.
 
 Of the commits that the promises of a majority report, only the one accepted in the highest view can have been accepted
 by a majority. The leader is free to choose the majority whose promises it uses. So a peer that has accepted a commit
@@ -6,8 +6,8 @@ with unavailable payloads does not block the round: the leader can use the promi
 majority. The leader sends the promises that it used with the proposal, and each acceptor checks them
 (justification.py).
 
-If they report no commit, the choice is free, and the leader proposes a commit of its own once the gather of the round
-closes (../proposer.py).
+If they report no commit, the choice is free, and the leader composes a new commit once the gather of the round closes
+(../proposer.py).
 """
 
 from __future__ import annotations
