@@ -16,10 +16,9 @@ from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
 from outerloop.swarm.audit.desk import AuditDesk, Order
-from outerloop.swarm.audit.leaves import Leaf
+from outerloop.swarm.audit.leaves import MATCH, Leaf
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
-from outerloop.swarm.audit.verdict import MATCH
 from outerloop.types import Round
 from tests.support.small_trainer import trainer_of
 
