@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from outerloop.aggregate import exact_norms
 from outerloop.aggregate.exact_norms import sum_of_products, sum_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
@@ -67,6 +68,15 @@ def test_a_sum_of_products_is_right_and_the_same_in_any_order(count, scale):
     assert found == sum_of_products(x[order], y[order], of=count) == sum_of_products(y, x, of=count)
     norms = float(x.double().norm()) * float(y.double().norm())
     assert found == pytest.approx(float((x.double() * y.double()).sum()), abs=1e-6 * norms)
+
+
+def test_sums_have_the_same_bits_for_every_number_of_values_at_a_time(monkeypatch):
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(1000, generator=draw), torch.randn(1000, generator=draw) * 1e-3
+    expected = sum_of_products(x, y, of=1000), sum_of_squares(x, of=1000)
+    for size in (1, 7, 999):
+        monkeypatch.setattr(exact_norms, "BLOCK", size)
+        assert (sum_of_products(x, y, of=1000), sum_of_squares(x, of=1000)) == expected
 
 
 def test_sums_of_products_at_the_edges():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from outerloop.core.outer_loop import OuterLoop
@@ -26,8 +25,7 @@ from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.data.windows import TokenArray
 from outerloop.inner.trainer import Trainer
 from outerloop.swarm.audit.desk import AuditDesk, Order, Record
-from outerloop.swarm.audit.leaves import Leaf
-from outerloop.swarm.audit.verdict import MATCH
+from outerloop.swarm.audit.leaves import MATCH, Leaf
 from outerloop.swarm.validation import id_of
 
 logger = logging.getLogger(__name__)
@@ -139,7 +137,8 @@ class AuditObserver:
     def examine(self, order: Order) -> int | None:
         """Check and replay the window of an order.
 
-        Return the first differing leaf, or MATCH, or None if the memory does not suffice for a copy of the model.
+        Return the first differing leaf, or MATCH, or None if this machine cannot replay it, for example for lack of
+        memory.
         """
         window, every, claimed = order.pick.window, self.desk.every, order.leaves
         if len(claimed) != 1 + -(-self.steps // every) or not self.follows(order):
@@ -155,10 +154,10 @@ class AuditObserver:
         before = order.pick.number * self.steps + first
         try:
             [found] = replay(self.trainer, order.state, steps, inner_step=before, every=every)
-        except ValueError:  # the committed state does not fit the model
+        except (ValueError, ArithmeticError):  # the state does not fit the model, or no optimizer can continue from it
             return window
-        except torch.OutOfMemoryError:
-            logger.warning("round %d: too little memory to audit %s", order.pick.number, order.pick.peer)
+        except RuntimeError as error:  # torch's own errors; on a CPU, also those of lacking memory
+            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, error)
             return None
         return MATCH if found == claimed[window + 1] else window + 1
 

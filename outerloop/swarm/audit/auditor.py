@@ -20,10 +20,10 @@ from typing import Any
 
 from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.audit.desk import ROUNDS_KEPT, AuditDesk, Order
-from outerloop.swarm.audit.leaves import NO_ROOT, Header, split
+from outerloop.swarm.audit.leaves import NO_ROOT, REFUSED, Header, split
 from outerloop.swarm.audit.picks import Pick, picks
 from outerloop.swarm.audit.service import AuditRpc
-from outerloop.swarm.audit.verdict import REFUSED, Verdict
+from outerloop.swarm.audit.verdict import Verdict
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.network_thread import BackgroundTasks

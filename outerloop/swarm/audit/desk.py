@@ -32,7 +32,7 @@ class Order:
     leaves    the leaves of the audited round, which match the root in the payload's header
     before    the leaves of the peer's previous round, if its header of that round has any
     state     weights, optimizer and rest of the state before the window; their hashes are those of the leaf
-    leaf      the result: the first differing leaf, or verdict.MATCH, or None if this machine cannot replay the window
+    leaf      the result: the first differing leaf, or MATCH, or None if this machine cannot replay the window
     """
 
     pick: Pick
@@ -83,7 +83,7 @@ class AuditDesk:
         self._orders.put(order)
 
     def take(self) -> Order | None:
-        """Return the next order that has not been cancelled, or None if there is none."""
+        """Return the next order that has not been cancelled, or None if no such order waits."""
         while not self._orders.empty():
             order = self._orders.get()
             if order.leaf.set_running_or_notify_cancel():

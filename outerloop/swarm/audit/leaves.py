@@ -31,6 +31,8 @@ LEAF_BYTES = 3 * HASH_BYTES
 MAX_LEAVES = 4096
 """Maximum number of leaves of a round."""
 NO_ROOT = bytes(HASH_BYTES)
+MATCH, REFUSED = -1, -2
+"""Results of an audit without a differing leaf: all replayed leaves are equal, or the peer did not send its state."""
 
 
 @dataclass(frozen=True)

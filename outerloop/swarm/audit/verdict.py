@@ -15,10 +15,9 @@ from typing import Any
 
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.accountability.evidence import MAX_LEAF, VERDICT, Signed
+from outerloop.swarm.audit.leaves import MATCH, REFUSED
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.validation import MalformedMessage, checked_int, id_of, quote, signature
-
-MATCH, REFUSED = -1, -2
 
 
 @dataclass(frozen=True)

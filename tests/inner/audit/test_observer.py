@@ -16,10 +16,9 @@ from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
 from outerloop.swarm.audit.desk import AuditDesk, Order
-from outerloop.swarm.audit.leaves import Leaf
+from outerloop.swarm.audit.leaves import MATCH, Leaf
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
-from outerloop.swarm.audit.verdict import MATCH
 from outerloop.types import Round
 from tests.support.small_trainer import trainer_of
 
@@ -106,6 +105,35 @@ def test_a_differing_leaf_is_named(tmp_path: Path) -> None:
     state = order_for(observer, 1, 1).state
     empty = (canonical.pack({}), state[1], state[2])
     assert observer.examine(order_for(observer, 1, 1, state=empty)) == 1, "a state that fits no model"
+
+
+def with_step_counts(tree: Any, count: float) -> Any:
+    """A tree whose optimizer has counted this many steps."""
+    if isinstance(tree, dict):
+        return {key: torch.tensor(count) if key == "step" else with_step_counts(x, count) for key, x in tree.items()}
+    return tree
+
+
+@pytest.mark.parametrize("count", [-1.0, -1e30])
+def test_a_state_from_which_no_optimizer_can_continue_is_the_first_differing_leaf(tmp_path: Path, count: float) -> None:
+    trainer, observer = observed(tmp_path, trainer_of(*SETTINGS, "inner.optimizer.fused=false"))
+    train(trainer, 2 * STEPS + 1)
+    state = order_for(observer, 1, 1).state
+    tree = canonical.unpack(state[1])
+    forged = (state[0], canonical.pack(with_step_counts(tree, count)), state[2])
+    assert forged != state
+    assert observer.examine(order_for(observer, 1, 1, state=forged)) == 1
+
+
+def test_an_auditor_that_fails_to_replay_names_no_leaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, observer = observed(tmp_path)
+    train(trainer, 2 * STEPS + 1)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("can't allocate memory")  # what torch raises on a CPU
+
+    monkeypatch.setattr("outerloop.inner.audit.observer.replay", fail)
+    assert observer.examine(order_for(observer, 1, 1)) is None
 
 
 def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from outerloop.swarm.audit.auditor import Auditor
 from outerloop.swarm.audit.desk import AuditDesk, Order, Record
+from outerloop.swarm.audit.leaves import MATCH
 from outerloop.swarm.audit.states import StateStore
-from outerloop.swarm.audit.verdict import MATCH
 from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.audit_states import WINDOWS, leaf_of, state_of
 from tests.support.swarm.gather_scene import RUN, Node, Swarm

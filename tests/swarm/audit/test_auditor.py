@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from outerloop.swarm.accountability.evidence import Evidence, guilty
-from outerloop.swarm.audit.leaves import HEADER, Header
+from outerloop.swarm.audit.leaves import HEADER, MATCH, REFUSED, Header
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.service import AuditRpc
-from outerloop.swarm.audit.verdict import MATCH, REFUSED, Verdict
+from outerloop.swarm.audit.verdict import Verdict
 from outerloop.swarm.p2p.transport import protocol_name
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MalformedMessage
