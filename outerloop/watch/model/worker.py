@@ -14,6 +14,8 @@ from outerloop.watch.model.values import count, finite, peer_id, shown, text
 Row = Mapping[str, Any]
 CIRCUIT = "/p2p-circuit"
 """Part of the address of a peer that is reached through a relay."""
+ENDED = ("finished", "left", "died")
+"""States of a worker that no longer trains."""
 
 
 @dataclass
@@ -40,6 +42,11 @@ class Worker:
     waiting: str = ""
     spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
     last_round: Row = field(default_factory=dict)
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether the worker still trains."""
+        return self.state not in ENDED
 
     @property
     def refused(self) -> int:
