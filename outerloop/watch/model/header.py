@@ -162,7 +162,7 @@ def bits_per_param(workers: Sequence[Worker], params: int | None) -> tuple[Numbe
 
 def mean_loss(workers: Sequence[Worker]) -> Number:
     """Return the mean training loss of the workers. If one is NaN, so is the mean, as it is in a diverged run."""
-    losses = [float(worker.loss) for worker in workers if shown(worker.loss) is not None]
+    losses = [float(loss) for worker in workers if (loss := shown(worker.loss)) is not None]
     return shown(sum(losses) / len(losses)) if losses else None
 
 

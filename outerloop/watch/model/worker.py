@@ -62,7 +62,8 @@ class Worker:
 
     def on_ready(self, row: Row) -> None:
         """Note that the worker has joined the others."""
-        self.name, self.state = text(row.get("peer") or self.name), "training"
+        self.name = text(row.get("peer") or self.name)
+        self.on_state(row)
 
     def on_address(self, row: Row) -> None:
         """Note the first address, which is the one that most machines can reach."""
@@ -101,10 +102,10 @@ class Worker:
             self.state, self.waiting = "waiting", line.removeprefix("waiting: ")
             self.reason = f"waits: {self.waiting}"
         elif line.startswith(("out of step", "state of the run: ")):
-            self.state, self.reason = "catching up", line
+            self.state, self.reason, self.waiting = "catching up", line, ""
 
     def on_state(self, row: Row) -> None:
-        """Note that the worker has downloaded the state of the run."""
+        """Note that the worker trains again: it has downloaded the state of the run."""
         self.state, self.reason, self.waiting = "training", "", ""
 
     def on_done(self, row: Row) -> None:
