@@ -12,7 +12,7 @@ from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.header import WINDOW, model_name, seconds_left
-from outerloop.watch.model.page import VERSION, Header, Page, Strip
+from outerloop.watch.model.page import VERSION, EventKind, Header, Page, Strip
 from outerloop.watch.model.run_state import fixed_h
 from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
 from outerloop.watch.model.timeline import Timeline, last_late_s
@@ -54,7 +54,7 @@ class SwarmState:
         self,
         now_s: float,
         seen: Sequence[tuple[Record, float]],
-        expelled: Mapping[str, str],
+        expelled: Mapping[str, str] | None,
         contributions: Contributions | None = None,
     ) -> None:
         """Update the state from one read of the roster.
@@ -62,7 +62,7 @@ class SwarmState:
         Args:
             now_s: time of the read, in seconds since 1970.
             seen: record of each peer present, with its age in seconds.
-            expelled: name of each expelled peer -> why.
+            expelled: name of each expelled peer -> why, or None if it is not known now; the last ones stay.
             contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
         """
         self.contributions = contributions or self.contributions
@@ -75,7 +75,8 @@ class SwarmState:
             if peer.present and name not in names:
                 peer.present = False
                 self.log("left", "left, or has been silent for a minute", name)
-        self.add_expelled(expelled)
+        if expelled is not None:
+            self.add_expelled(expelled)
         self.find_late_peers()
         self.forget()
         self.add_points()
@@ -111,12 +112,13 @@ class SwarmState:
                 self.log("caught up", f"reached round {peer.round}", peer.record.name)
 
     def add_expelled(self, expelled: Mapping[str, str]) -> None:
-        """Mark expelled peers."""
-        for name, why in expelled.items():
-            peer = self.peers.get(name)
-            if peer is not None and not peer.expelled:
-                peer.expelled = why
-                self.log("refused", f"expelled: {why}", name)
+        """Mark the peers that are expelled, and no others."""
+        for name, peer in self.peers.items():
+            before, peer.expelled = peer.expelled, expelled.get(name, "")
+            if peer.expelled and not before:
+                self.log("refused", f"expelled: {peer.expelled}", name)
+            elif before and not peer.expelled:
+                self.log("note", "is no longer expelled", name)
 
     def forget(self) -> None:
         """Drop the peers that left longest ago, so that at most MAX_LEFT of them are kept."""
@@ -128,7 +130,7 @@ class SwarmState:
         """Return when a peer wrote its newest record."""
         return self.peers[name].written_s
 
-    def log(self, kind: Any, what: str, name: str) -> None:
+    def log(self, kind: EventKind, what: str, name: str) -> None:
         """Append an event."""
         self.events.add(self.now_s - (self.began_s or self.now_s), kind, what, peer=name)
 
