@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 MAX_PEERS = 1024
 """Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
 MAX_LANDINGS = 500
-"""Number of rounds for which the time is kept at which the first peer reached them."""
+"""Number of rounds for which the time is kept at which half of the peers had reached them."""
+MAX_AHEAD = 20
+"""Rounds by which a peer may be ahead of half of the others and still have a column in the timeline."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
 NAMED = 5
@@ -66,10 +68,9 @@ class SwarmState:
             contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
         """
         self.contributions = contributions or self.contributions
-        first = self.began_s is None
+        seen, first = seen[:MAX_PEERS], self.began_s is None
         self.began_s, self.now_s = self.began_s or now_s, now_s
-        for record, age_s in seen[:MAX_PEERS]:
-            self.add_record(record, now_s - age_s, first=first)
+        reached = [record.name for record, age_s in seen if self.add_record(record, now_s - age_s, first=first)]
         names = {record.name for record, _ in seen}
         for name, peer in self.peers.items():
             if peer.present and name not in names:
@@ -77,37 +78,44 @@ class SwarmState:
                 self.log("left", "left, or has been silent for a minute", name)
         if expelled is not None:
             self.add_expelled(expelled)
+        self.add_landing()
+        self.add_rounds(reached)
         self.find_late_peers()
         self.forget()
         self.add_points()
 
-    def add_record(self, record: Record, written_s: float, *, first: bool) -> None:
-        """Update one peer from its record."""
+    def add_record(self, record: Record, written_s: float, *, first: bool) -> bool:
+        """Update one peer from its record. Return whether it has reached a new round."""
         peer = self.peers.get(record.name)
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
         before = peer.round if peer else 0
         expelled, behind = (peer.expelled, peer.behind) if peer else ("", 0)
         peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled, behind=behind)
-        if peer.status and peer.round > before:
-            self.add_round(peer)
+        return peer.round > before
 
-    def add_round(self, peer: SwarmPeer) -> None:
-        """Record that a peer has reached a new round."""
-        assert peer.status is not None
-        failed, name = not peer.status.peers, peer.record.name
-        self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
-        if failed:
-            self.log("failed", f"round {peer.round} did not complete at this peer", name)
-        if not self.landings or peer.round > self.landings[-1][0]:
-            self.landings.append((peer.round, peer.written_s))
+    def add_rounds(self, names: Sequence[str]) -> None:
+        """Record that these peers have reached a new round."""
+        newest = self.newest
+        for name, peer in ((name, self.peers[name]) for name in names):
+            failed = peer.status is not None and not peer.status.peers
+            if not self.lockstep or peer.round <= newest + MAX_AHEAD:
+                self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
+            if failed:
+                self.log("failed", f"round {peer.round} did not complete at this peer", name)
+
+    def add_landing(self) -> None:
+        """Record when the newest round was reached."""
+        front = self.front
+        if front is not None and (not self.landings or front.round > self.landings[-1][0]):
+            self.landings.append((front.round, front.written_s))
 
     def find_late_peers(self) -> None:
-        """Mark the peers that lack a round which another peer reached more than BEHIND_S ago; none with gossip."""
+        """Mark the peers that lack a round which half of them reached more than BEHIND_S ago; none with gossip."""
         newest = self.newest
         for peer in self.here if self.lockstep else ():
             passed_s = next((reached_s for number, reached_s in self.landings if number > peer.round), self.now_s)
-            before, peer.behind = peer.behind, newest - peer.round if self.now_s - passed_s > BEHIND_S else 0
+            before, peer.behind = peer.behind, max(0, newest - peer.round) if self.now_s - passed_s > BEHIND_S else 0
             if before and not peer.behind:
                 self.log("caught up", f"reached round {peer.round}", peer.record.name)
 
@@ -140,9 +148,19 @@ class SwarmState:
         return [peer for peer in self.peers.values() if peer.present]
 
     @property
+    def front(self) -> SwarmPeer | None:
+        """Return the peer that reached the newest round which half of the peers report, those without a round aside.
+
+        The largest reported round would be the choice of a single peer: a record is a claim.
+        """
+        known = [peer for peer in self.here if peer.round and not peer.expelled]
+        return sorted(known, key=lambda peer: (-peer.round, peer.written_s))[(len(known) - 1) // 2] if known else None
+
+    @property
     def newest(self) -> int:
-        """Return the newest round that any peer has reached."""
-        return max((peer.round for peer in self.here), default=0)
+        """Return the newest round that half of the peers have reached, or 0."""
+        front = self.front
+        return front.round if front else 0
 
     def add_points(self) -> None:
         """Add the mean loss and the number of peers to the curves, if the swarm has reached a new round."""
