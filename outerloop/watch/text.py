@@ -177,5 +177,5 @@ def duration(value: Number) -> str:
         return value or DASH
     if value < 60:
         return f"{value:.1f}s"
-    minutes, hours = divmod(int(value) // 60, 60)[1], int(value) // 3600
+    hours, minutes = divmod(int(value) // 60, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{int(value) % 60:02}s"
