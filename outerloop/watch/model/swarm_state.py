@@ -16,7 +16,7 @@ from outerloop.watch.model.page import VERSION, EventKind, Header, Page, Strip
 from outerloop.watch.model.run_state import fixed_h
 from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
 from outerloop.watch.model.timeline import Timeline, last_late_s
-from outerloop.watch.model.values import count, finite, setting, shown, text
+from outerloop.watch.model.values import count, finite, setting, short_name, shown, text
 
 if TYPE_CHECKING:
     from outerloop.core.contributor_rows import Contributions
@@ -241,7 +241,7 @@ class SwarmState:
 def short_list(names: Sequence[str]) -> str:
     """Return up to NAMED of the names as text, followed by the number of the remaining ones."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(f"{name[:3]}-…{name[-8:]}" for name in names[:NAMED]) + more
+    return ", ".join(map(short_name, names[:NAMED])) + more
 
 
 def shown_time(seconds: float | None) -> float | None:
