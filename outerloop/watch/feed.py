@@ -14,9 +14,9 @@ from outerloop.watch.model.page import Page
 
 logger = logging.getLogger(__name__)
 PAUSE_PER_READ = 50.0
-"""Pause between two reads, in units of the CPU time of a read: reading takes at most 2 % of a core."""
+"""Pause between two reads, in units of the CPU time of a read: reading takes at most 2 % of a core (MAX_PAUSE_S)."""
 MAX_PAUSE_S = 30.0
-"""Longest pause between two reads."""
+"""Longest pause between two reads. Reads that need more than 0.6 s of CPU time take a larger share of a core."""
 KEEP_ALIVE_S = 15.0
 """Seconds after which a line is sent to a browser if nothing has changed, so that proxies keep the connection."""
 
@@ -97,8 +97,12 @@ class Feed:
 
     def since(self, update: int) -> str:
         """Return the parts that have changed after an update, as a JSON object, or "" if there are none."""
-        changed = [f'"{name}":{text}' for name, (number, text) in self.parts.items() if number > update]
-        return "{" + ",".join(changed) + "}" if changed else ""
+        changed = {name: text for name, (number, text) in self.parts.items() if number > update}
+        return joined(changed) if changed else ""
+
+    def page_json(self) -> str:
+        """Return the newest page as a JSON object, from the JSON of its parts."""
+        return joined({name: self.parts[name][1] for name in self.page or ()})
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield server-sent events: first the whole page, then the parts that change, until `close` is called."""
@@ -119,6 +123,11 @@ class Feed:
         """End all streams and the reading of the source."""
         self.closed = True
         self.wake()
+
+
+def joined(parts: Mapping[str, str]) -> str:
+    """Return a JSON object. `parts`: name -> JSON."""
+    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
 def compact(part: object) -> str:

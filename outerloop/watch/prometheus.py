@@ -5,12 +5,14 @@ Base units only: seconds, bytes, nats. Names of charts become names of metrics: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from outerloop.report.contributors import OTHERS
-from outerloop.watch.model.page import Page, Peer
+from outerloop.watch.model.page import Page
 
+Metric = tuple[str, str, str]
+"""Name, type and help text."""
 GONE = ("silent", "left", "died", "expelled")
 """States of a peer for which outerloop_peer_up is 0."""
 HEADER = {
@@ -26,7 +28,7 @@ HEADER = {
     "val_loss": ("outerloop_val_loss_nats", "gauge", "Validation loss of the global model, nats per token."),
     "utilization": ("outerloop_outer_utilization_ratio", "gauge", "Share of time spent in inner steps, 0 to 1."),
     "bytes_sent": ("outerloop_outer_sent_bytes_total", "counter", "Payload bytes sent, every copy counted."),
-    "bits_per_param_per_round": ("outerloop_payload_bits", "gauge", "Payload bits per parameter and round."),
+    "payload_bytes": ("outerloop_payload_bytes", "gauge", "Size of the payload of one worker and round."),
     "elapsed_s": ("outerloop_elapsed_seconds", "gauge", "Duration of the run so far."),
     "eta_s": ("outerloop_eta_seconds", "gauge", "Predicted time until the last round lands."),
     "updated_s": ("outerloop_updated_timestamp_seconds", "gauge", "Time of the newest record, since 1970."),
@@ -82,13 +84,16 @@ def run_lines(page: Page) -> Iterator[str]:
     run, peers = page["run"], page["peers"]
     info = {"run": run["name"], "recipe": run["recipe"], "state": run["state"]}
     yield from family(INFO, [Sample(info, 1)])
-    values: Mapping[str, object] = {**run}
-    for field, metric in HEADER.items():
-        yield from family(metric, [Sample({}, values[field])])
-    for field, metric in PEER.items():
-        yield from family(metric, [Sample({"peer": peer["name"]}, value_of(peer, field)) for peer in peers])
+    yield from families(HEADER, [({}, {**run, "payload_bytes": payload_bytes(page)})])
+    yield from families(PEER, [({"peer": peer["name"]}, peer) for peer in peers])
     yield from family(UP, [Sample({"peer": peer["name"]}, int(peer["state"] not in GONE)) for peer in peers])
     yield from name_lines(page)
+
+
+def payload_bytes(page: Page) -> float | None:
+    """Return the size of the payload of one worker and round in bytes, or None if it is not known."""
+    bits, params = page["run"]["bits_per_param_per_round"], page["run"]["params"]
+    return bits * params / 8 if isinstance(bits, (int, float)) and isinstance(params, int) else None
 
 
 def name_lines(page: Page) -> Iterator[str]:
@@ -96,18 +101,9 @@ def name_lines(page: Page) -> Iterator[str]:
     named = [peer for peer in page["peers"] if peer["public_name"]][:MAX_NAMES]
     labels = [{"peer": peer["name"], "id": peer["id"], "name": peer["public_name"]} for peer in named]
     yield from family(PEER_INFO, [Sample(names, 1) for names in labels])
-    first = page["contributors"][:MAX_NAMES]
-    for field, metric in CONTRIBUTOR.items():
-        values: list[Mapping[str, object]] = [{**entry} for entry in first]
-        yield from family(metric, [Sample({"peer": str(entry["peer"]) or OTHERS}, entry[field]) for entry in values])
-    infos = [{"peer": entry["peer"] or OTHERS, "name": entry["name"]} for entry in first]
-    yield from family(CONTRIBUTOR_INFO, [Sample(names, 1) for names in infos])
-
-
-def value_of(peer: Peer, field: str) -> object:
-    """Return one field of a peer."""
-    values: Mapping[str, object] = {**peer}
-    return values[field]
+    first = [({"peer": entry["peer"] or OTHERS}, entry) for entry in page["contributors"][:MAX_NAMES]]
+    yield from families(CONTRIBUTOR, first)
+    yield from family(CONTRIBUTOR_INFO, [Sample({**label, "name": entry["name"]}, 1) for label, entry in first])
 
 
 def sweep_lines(page: Page) -> Iterator[str]:
@@ -118,7 +114,15 @@ def sweep_lines(page: Page) -> Iterator[str]:
     yield from family(SWEEP_RUNS, [Sample({"group": point["label"]}, point["runs"]) for point in points])
 
 
-def family(metric: tuple[str, str, str], samples: list[Sample]) -> Iterator[str]:
+def families(
+    metrics: Mapping[str, Metric], entries: Sequence[tuple[Mapping[str, str], Mapping[str, object]]]
+) -> Iterator[str]:
+    """Yield the lines of several metrics. `metrics`: field -> metric. `entries`: labels and fields of each sample."""
+    for field, metric in metrics.items():
+        yield from family(metric, [Sample(labels, values[field]) for labels, values in entries])
+
+
+def family(metric: Metric, samples: list[Sample]) -> Iterator[str]:
     """Yield the help, type and samples of one metric, or nothing if no sample has a value."""
     name, kind, meaning = metric
     known = [sample for sample in samples if sample.value is not None]

@@ -30,7 +30,7 @@ class RunDirectory:
 
     def read(self) -> Page:
         """Read what has been added to the directory since the last call, and return the page."""
-        if not self.state.settings:
+        if not self.state.settings and read_settings(self.path):
             self.rows.restart()
         for batch in self.rows.read():
             if batch.restarted:

@@ -123,7 +123,7 @@ class Pages:
         """Return the state of the page (docs/reference/watch.md)."""
         if self.feed.page is None:
             return PlainTextResponse("nothing has been read yet: ask again in a few seconds\n", 503)
-        return Response(compact(self.feed.page), media_type="application/json")
+        return Response(self.feed.page_json(), media_type="application/json")
 
     async def schema(self, request: Request) -> Response:
         """Return the JSON schema of /status.json."""

@@ -48,8 +48,8 @@ class Swarm:
 
     def read(self) -> Page:
         """Read the records of all peers, and return the page."""
-        seen = self.observation.seen()
-        expelled = {evidence.peer: evidence.why for evidence in self.observation.expelled() or ()}
+        seen, evidence = self.observation.seen(), self.observation.expelled()
+        expelled = None if evidence is None else {found.peer: found.why for found in evidence}
         self.state.add(time.time(), seen, expelled, self.observation.contributions())
         return self.state.page()
 

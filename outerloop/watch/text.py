@@ -10,6 +10,7 @@ from outerloop.report.contributors import COLUMNS as CONTRIBUTOR_COLUMNS
 from outerloop.report.contributors import share, short_id
 from outerloop.report.units import si_scale
 from outerloop.watch.model.page import Contributor, Header, Number, Page, Peer, TableText
+from outerloop.watch.model.values import short_name
 
 COLUMNS = (
     "peer",
@@ -55,11 +56,11 @@ def run_lines(page: Page) -> Iterator[str]:
     yield from aligned([list(COLUMNS), *(peer_cells(peer) for peer in page["peers"])], words=3)
     for peer in page["peers"]:
         if peer["reason"]:
-            yield f"{short(peer['name'])}: {with_short_names(peer['reason'])}"
+            yield f"{short_name(peer['name'])}: {with_short_names(peer['reason'])}"
     yield from contributor_lines(page)
     yield ""
     for entry in page["events"][-EVENTS:]:
-        what = f"{short(entry['peer'])} {with_short_names(entry['text'])}"
+        what = f"{short_name(entry['peer'])} {with_short_names(entry['text'])}"
         yield f"{duration(entry['time_s']):>9}  {entry['kind']:9}  {what}"
 
 
@@ -82,7 +83,7 @@ def header_lines(run: Header) -> Iterator[str]:
 def peer_cells(peer: Peer) -> list[str]:
     """Return the cells of one peer."""
     return [
-        short(peer["name"]),
+        short_name(peer["name"]),
         peer["public_name"],
         peer["state"],
         str(peer["round"]),
@@ -146,14 +147,9 @@ def aligned(rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def short(name: str) -> str:
-    """Shorten a peer name to its worker index and the end of its peer id."""
-    return name if len(name) <= 16 else f"{name[:3]}-…{name[-8:]}"
-
-
 def with_short_names(line: str) -> str:
     """Shorten every name of a peer in a line."""
-    return NAME.sub(lambda name: short(name[0]), line)
+    return NAME.sub(lambda name: short_name(name[0]), line)
 
 
 def decimal(value: Number, digits: int = 3) -> str:
@@ -177,5 +173,5 @@ def duration(value: Number) -> str:
         return value or DASH
     if value < 60:
         return f"{value:.1f}s"
-    minutes, hours = divmod(int(value) // 60, 60)[1], int(value) // 3600
+    hours, minutes = divmod(int(value) // 60, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{int(value) % 60:02}s"

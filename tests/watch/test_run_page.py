@@ -107,6 +107,16 @@ def test_a_peer_that_waited_trains_again_after_the_round():
     assert page_of(rows)["peers"][0]["state"] == "training"
 
 
+def test_a_peer_that_returned_has_no_reason_of_its_last_session():
+    rows = [*run_rows(3), {"event": "left", "worker": 0, "step": 12}, ready(0, "000-a")]
+    assert (page_of(rows)["peers"][0]["state"], page_of(rows)["peers"][0]["reason"]) == ("training", "")
+
+
+def test_a_peer_that_downloads_the_state_waits_for_no_round():
+    rows = [*run_rows(3), status(0, "waiting: round 4, view 0: ..."), status(0, "out of step: downloading the state")]
+    assert stage_of(rows) == ("", "out of step: downloading the state")
+
+
 def stage_of(rows) -> tuple[str, str]:
     phase = page_of(rows)["phase"]
     return next((stage["name"] for stage in phase["stages"] if stage["active"]), ""), phase["text"]

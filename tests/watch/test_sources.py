@@ -91,6 +91,15 @@ def test_a_run_that_has_not_written_anything_yet_is_starting(tmp_path):
     assert source.read()["run"]["rounds"] == 10, "its settings are read once they are there"
 
 
+def test_a_run_without_settings_reads_each_row_once(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", run_rows(2))
+    (folder / "config.yaml").unlink()
+    source = RunDirectory(folder)
+    assert source.read()["run"]["round"] == 2
+    monkeypatch.setattr(source.rows, "restart", lambda: pytest.fail("the rows are read again"))
+    assert source.read()["run"]["round"] == 2
+
+
 def test_results_on_disk_are_named_relative_to_the_run(tmp_path):
     folder = write_run(tmp_path / "run", run_rows(3), finished=True)
     for step in (4, 12, 8):

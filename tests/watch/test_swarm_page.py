@@ -113,6 +113,31 @@ def test_an_expelled_peer_says_why():
     assert swarm.page()["events"][-1]["text"] == "expelled: signed two commits of round 3"
 
 
+def test_a_peer_is_expelled_until_it_is_lifted():
+    seen, name = [(record(0, 3), 1.0)], f"000-{IDS[0]}"
+    swarm = state(seen)
+    swarm.add(START_S + 1, seen, {name: "signed two commits of round 3"})
+    swarm.add(START_S + 2, seen, None)
+    assert swarm.page()["peers"][0]["state"] == "expelled", "the observed peer has not answered"
+    swarm.add(START_S + 3, seen, {})
+    assert swarm.page()["peers"][0]["state"] == "training"
+    assert [entry["text"] for entry in swarm.page()["events"]][-1] == "is no longer expelled"
+
+
+def test_one_peer_that_claims_a_far_round_changes_nothing_for_the_others():
+    names = ("a", "b", "c", "liar")
+
+    def seen(round_number: int, claimed: int) -> list[tuple[Record, float]]:
+        rounds = [round_number, round_number, round_number, claimed]
+        return [(Record(f"{i:03d}-{names[i]}", [], "f", 1.0, Status(round=rounds[i], peers=4)), 0.0) for i in range(4)]
+
+    swarm = state(*(seen(i + 1, (1 << 40) - 100 + i) for i in range(70)))
+    page = swarm.page()
+    assert page["run"]["round"] == 70 and page["timeline"]["rounds"] == list(range(21, 71))
+    assert [peer["state"] for peer in page["peers"]] == ["training"] * 4
+    assert page["phase"] is not None and page["phase"]["text"] == "4 of 4 peers report round 70"
+
+
 def test_a_flood_of_identities_is_bounded():
     def flood(number: int) -> list[tuple[Record, float]]:
         return [(Record(f"{i % 1000:03d}-{number}x{i}", [], "f", 1.0, Status()), 0.0) for i in range(2 * MAX_PEERS)]

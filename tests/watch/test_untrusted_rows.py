@@ -31,6 +31,7 @@ def hostile_rows() -> list[dict[str, Any]]:
             "tokens": 1 << 80,
             "tokens_per_s": math.inf,
         },
+        {"event": "step", "worker": 3, "step": 9, "loss": 10**400},
         {"event": "step", "worker": 1, "step": 9, "loss": -math.inf, "tokens": None, "tokens_per_s": "fast"},
         {
             "event": "round",

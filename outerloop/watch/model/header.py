@@ -105,7 +105,7 @@ def header(
         "steps": steps,
         "tokens": sum(worker.tokens for worker in workers),
         "tokens_total": total_tokens(workers, steps),
-        "tokens_per_s": shown(sum(finite(worker.tokens_per_s) or 0.0 for worker in workers if is_active(worker))),
+        "tokens_per_s": shown(sum(finite(worker.tokens_per_s) or 0.0 for worker in workers if worker.is_active)),
         "elapsed_s": shown(facts.wall_s),
         "eta_s": shown(seconds_left(facts.landings, rounds)) if state == "running" else None,
         "loss": mean_loss(workers),
@@ -127,17 +127,12 @@ def run_phase(
         return "died", text(around.died or facts.error)
     if around.results is not None:
         return "finished", ""
-    if workers and all(worker.state in ("left", "died", "finished") for worker in workers):
+    if workers and not any(worker.is_active for worker in workers):
         return "stopped", "all workers of this machine have left, and there is no summary.json"
     if silent:
         return "silent", "no new record for more than two minutes"
     training = any(worker.state != "starting" for worker in workers)
     return ("running", "") if training else ("starting", "")
-
-
-def is_active(worker: Worker) -> bool:
-    """Return whether a worker still trains."""
-    return worker.state not in ("finished", "left", "died")
 
 
 def total_steps(settings: Mapping[str, Any], workers: Sequence[Worker]) -> int | None:
@@ -167,7 +162,7 @@ def bits_per_param(workers: Sequence[Worker], params: int | None) -> tuple[Numbe
 
 def mean_loss(workers: Sequence[Worker]) -> Number:
     """Return the mean training loss of the workers. If one is NaN, so is the mean, as it is in a diverged run."""
-    losses = [float(worker.loss) for worker in workers if shown(worker.loss) is not None]
+    losses = [float(loss) for worker in workers if (loss := shown(worker.loss)) is not None]
     return shown(sum(losses) / len(losses)) if losses else None
 
 

@@ -34,7 +34,7 @@ def strip(worker: Worker, *, sync_every: int | None, delay: int, waiting: int = 
     if waiting and not worker.waiting:
         words = f"{waiting} peer{'s wait' if waiting > 1 else ' waits'} for {worker.name}: {words}"
     return {
-        "round": worker.round + (worker.state not in ("finished", "left", "died")),
+        "round": worker.round + worker.is_active,
         "stages": [stage(name, column, worker.last_round, active) for name, column in STAGES.items()],
         "text": words,
     }
@@ -47,8 +47,10 @@ def stage(name: str, column: str, last_round: Any, active: str) -> Stage:
 
 def current_stage(worker: Worker, *, sync_every: int | None, delay: int) -> tuple[str, str]:
     """Return the name of the current stage, or "" if there is none, and a line that describes it."""
-    if worker.state in ("finished", "left", "died", "starting"):
-        return "", {"starting": "waits for its workers to start"}.get(worker.state, f"{worker.name}: {worker.state}")
+    if not worker.is_active:
+        return "", f"{worker.name}: {worker.state}"
+    if worker.state == "starting":
+        return "", "waits for its workers to start"
     if worker.waiting:
         name = "commit" if any(part in worker.waiting for part in COMMIT_WORDS) else "gather"
         return name, f"waits: {worker.waiting}"

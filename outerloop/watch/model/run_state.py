@@ -113,7 +113,7 @@ class RunState:
 
     def strip(self, workers: Sequence[Worker]) -> Strip | None:
         """Return the stage of the worker that is furthest behind among those that still train."""
-        training = [worker for worker in workers if worker.state not in ("finished", "left", "died")]
+        training = [worker for worker in workers if worker.is_active]
         if not training:
             return None
         last = min(training, key=lambda worker: (worker.round, worker.step, worker.index))

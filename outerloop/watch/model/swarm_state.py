@@ -12,11 +12,11 @@ from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.header import WINDOW, model_name, seconds_left
-from outerloop.watch.model.page import VERSION, Header, Page, Strip
+from outerloop.watch.model.page import VERSION, EventKind, Header, Page, Strip
 from outerloop.watch.model.run_state import fixed_h
 from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
 from outerloop.watch.model.timeline import Timeline, last_late_s
-from outerloop.watch.model.values import count, finite, setting, shown, text
+from outerloop.watch.model.values import count, finite, setting, short_name, shown, text
 
 if TYPE_CHECKING:
     from outerloop.core.contributor_rows import Contributions
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 MAX_PEERS = 1024
 """Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
 MAX_LANDINGS = 500
-"""Number of rounds for which the time is kept at which the first peer reached them."""
+"""Number of rounds for which the time is kept at which half of the peers had reached them."""
+MAX_AHEAD = 20
+"""Rounds by which a peer may be ahead of half of the others and still have a column in the timeline."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
 NAMED = 5
@@ -54,7 +56,7 @@ class SwarmState:
         self,
         now_s: float,
         seen: Sequence[tuple[Record, float]],
-        expelled: Mapping[str, str],
+        expelled: Mapping[str, str] | None,
         contributions: Contributions | None = None,
     ) -> None:
         """Update the state from one read of the roster.
@@ -62,61 +64,69 @@ class SwarmState:
         Args:
             now_s: time of the read, in seconds since 1970.
             seen: record of each peer present, with its age in seconds.
-            expelled: name of each expelled peer -> why.
+            expelled: name of each expelled peer -> why, or None if it is not known now; the last ones stay.
             contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
         """
         self.contributions = contributions or self.contributions
-        first = self.began_s is None
+        seen, first = seen[:MAX_PEERS], self.began_s is None
         self.began_s, self.now_s = self.began_s or now_s, now_s
-        for record, age_s in seen[:MAX_PEERS]:
-            self.add_record(record, now_s - age_s, first=first)
+        reached = [record.name for record, age_s in seen if self.add_record(record, now_s - age_s, first=first)]
         names = {record.name for record, _ in seen}
         for name, peer in self.peers.items():
             if peer.present and name not in names:
                 peer.present = False
                 self.log("left", "left, or has been silent for a minute", name)
-        self.add_expelled(expelled)
+        if expelled is not None:
+            self.add_expelled(expelled)
+        self.add_landing()
+        self.add_rounds(reached)
         self.find_late_peers()
         self.forget()
         self.add_points()
 
-    def add_record(self, record: Record, written_s: float, *, first: bool) -> None:
-        """Update one peer from its record."""
+    def add_record(self, record: Record, written_s: float, *, first: bool) -> bool:
+        """Update one peer from its record. Return whether it has reached a new round."""
         peer = self.peers.get(record.name)
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
         before = peer.round if peer else 0
         expelled, behind = (peer.expelled, peer.behind) if peer else ("", 0)
         peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled, behind=behind)
-        if peer.status and peer.round > before:
-            self.add_round(peer)
+        return peer.round > before
 
-    def add_round(self, peer: SwarmPeer) -> None:
-        """Record that a peer has reached a new round."""
-        assert peer.status is not None
-        failed, name = not peer.status.peers, peer.record.name
-        self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
-        if failed:
-            self.log("failed", f"round {peer.round} did not complete at this peer", name)
-        if not self.landings or peer.round > self.landings[-1][0]:
-            self.landings.append((peer.round, peer.written_s))
+    def add_rounds(self, names: Sequence[str]) -> None:
+        """Record that these peers have reached a new round."""
+        newest = self.newest
+        for name, peer in ((name, self.peers[name]) for name in names):
+            failed = peer.status is not None and not peer.status.peers
+            if not self.lockstep or peer.round <= newest + MAX_AHEAD:
+                self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
+            if failed:
+                self.log("failed", f"round {peer.round} did not complete at this peer", name)
+
+    def add_landing(self) -> None:
+        """Record when the newest round was reached."""
+        front = self.front
+        if front is not None and (not self.landings or front.round > self.landings[-1][0]):
+            self.landings.append((front.round, front.written_s))
 
     def find_late_peers(self) -> None:
-        """Mark the peers that lack a round which another peer reached more than BEHIND_S ago; none with gossip."""
+        """Mark the peers that lack a round which half of them reached more than BEHIND_S ago; none with gossip."""
         newest = self.newest
         for peer in self.here if self.lockstep else ():
             passed_s = next((reached_s for number, reached_s in self.landings if number > peer.round), self.now_s)
-            before, peer.behind = peer.behind, newest - peer.round if self.now_s - passed_s > BEHIND_S else 0
+            before, peer.behind = peer.behind, max(0, newest - peer.round) if self.now_s - passed_s > BEHIND_S else 0
             if before and not peer.behind:
                 self.log("caught up", f"reached round {peer.round}", peer.record.name)
 
     def add_expelled(self, expelled: Mapping[str, str]) -> None:
-        """Mark expelled peers."""
-        for name, why in expelled.items():
-            peer = self.peers.get(name)
-            if peer is not None and not peer.expelled:
-                peer.expelled = why
-                self.log("refused", f"expelled: {why}", name)
+        """Mark the peers that are expelled, and no others."""
+        for name, peer in self.peers.items():
+            before, peer.expelled = peer.expelled, expelled.get(name, "")
+            if peer.expelled and not before:
+                self.log("refused", f"expelled: {peer.expelled}", name)
+            elif before and not peer.expelled:
+                self.log("note", "is no longer expelled", name)
 
     def forget(self) -> None:
         """Drop the peers that left longest ago, so that at most MAX_LEFT of them are kept."""
@@ -128,7 +138,7 @@ class SwarmState:
         """Return when a peer wrote its newest record."""
         return self.peers[name].written_s
 
-    def log(self, kind: Any, what: str, name: str) -> None:
+    def log(self, kind: EventKind, what: str, name: str) -> None:
         """Append an event."""
         self.events.add(self.now_s - (self.began_s or self.now_s), kind, what, peer=name)
 
@@ -138,9 +148,19 @@ class SwarmState:
         return [peer for peer in self.peers.values() if peer.present]
 
     @property
+    def front(self) -> SwarmPeer | None:
+        """Return the peer that reached the newest round which half of the peers report, those without a round aside.
+
+        The largest reported round would be the choice of a single peer: a record is a claim.
+        """
+        known = [peer for peer in self.here if peer.round and not peer.expelled]
+        return sorted(known, key=lambda peer: (-peer.round, peer.written_s))[(len(known) - 1) // 2] if known else None
+
+    @property
     def newest(self) -> int:
-        """Return the newest round that any peer has reached."""
-        return max((peer.round for peer in self.here), default=0)
+        """Return the newest round that half of the peers have reached, or 0."""
+        front = self.front
+        return front.round if front else 0
 
     def add_points(self) -> None:
         """Add the mean loss and the number of peers to the curves, if the swarm has reached a new round."""
@@ -221,7 +241,7 @@ class SwarmState:
 def short_list(names: Sequence[str]) -> str:
     """Return up to NAMED of the names as text, followed by the number of the remaining ones."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(f"{name[:3]}-…{name[-8:]}" for name in names[:NAMED]) + more
+    return ", ".join(map(short_name, names[:NAMED])) + more
 
 
 def shown_time(seconds: float | None) -> float | None:

@@ -48,6 +48,11 @@ def peer_id(name: str) -> str:
     return name.partition("-")[2] or name
 
 
+def short_name(name: str) -> str:
+    """Shorten a peer name to its worker index and the end of its peer id: all peer ids begin with the same letters."""
+    return name if len(name) <= 16 else f"{name[:3]}-…{name[-8:]}"
+
+
 def setting(settings: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return one setting, or `default` if it is missing or null."""
     value = settings.get(key)

@@ -14,6 +14,8 @@ from outerloop.watch.model.values import count, finite, peer_id, shown, text
 Row = Mapping[str, Any]
 CIRCUIT = "/p2p-circuit"
 """Part of the address of a peer that is reached through a relay."""
+ENDED = ("finished", "left", "died")
+"""States of a worker that no longer trains."""
 
 
 @dataclass
@@ -42,6 +44,11 @@ class Worker:
     last_round: Row = field(default_factory=dict)
 
     @property
+    def is_active(self) -> bool:
+        """Return whether the worker still trains."""
+        return self.state not in ENDED
+
+    @property
     def refused(self) -> int:
         """Return the messages that this worker has refused, or its refused payloads if it counts no messages."""
         return self.refused_payloads if self.refused_messages is None else self.refused_messages
@@ -55,7 +62,8 @@ class Worker:
 
     def on_ready(self, row: Row) -> None:
         """Note that the worker has joined the others."""
-        self.name, self.state = text(row.get("peer") or self.name), "training"
+        self.name = text(row.get("peer") or self.name)
+        self.on_state(row)
 
     def on_address(self, row: Row) -> None:
         """Note the first address, which is the one that most machines can reach."""
@@ -94,10 +102,10 @@ class Worker:
             self.state, self.waiting = "waiting", line.removeprefix("waiting: ")
             self.reason = f"waits: {self.waiting}"
         elif line.startswith(("out of step", "state of the run: ")):
-            self.state, self.reason = "catching up", line
+            self.state, self.reason, self.waiting = "catching up", line, ""
 
     def on_state(self, row: Row) -> None:
-        """Note that the worker has downloaded the state of the run."""
+        """Note that the worker trains again: it has downloaded the state of the run."""
         self.state, self.reason, self.waiting = "training", "", ""
 
     def on_done(self, row: Row) -> None:

@@ -2,7 +2,7 @@
 
 import { showContributors, showCounted } from "./contributors.js";
 import { showCurves } from "./curves.js";
-import { byId, setText, show } from "./dom.js";
+import { show } from "./dom.js";
 import { showEvents } from "./events.js";
 import { showPeers } from "./peers.js";
 import { showPhase } from "./phase.js";
@@ -50,5 +50,7 @@ function receive(event) {
 
 const stream = new EventSource("/events");
 stream.addEventListener("message", receive);
-stream.addEventListener("open", () => setText(byId("problem"), ""));
-stream.addEventListener("error", () => showProblem("no connection to outerloop watch: trying again"));
+stream.addEventListener("open", () => showProblem(""));
+stream.addEventListener("error", () => showProblem(stream.readyState === EventSource.CLOSED
+  ? "outerloop watch refuses the connection, for example because too many pages are open: reload this page later"
+  : "no connection to outerloop watch: trying again"));

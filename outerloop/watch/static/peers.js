@@ -41,8 +41,7 @@ export function showPeers(newest) {
 function update() {
   const head = byId("peers-table").tHead.rows[0];
   if (!head.childElementCount) head.append(...COLUMNS.map(headCell));
-  const used = COLUMNS.map((column) => column.word === undefined || peers.some((peer) => !isEmpty(column.value(peer))));
-  const known = COLUMNS.map((column, i) => used[i] && peers.some((peer) => !isEmpty(column.value(peer))));
+  const known = COLUMNS.map((column) => peers.some((peer) => !isEmpty(column.value(peer))));
   [...head.children].forEach((cell, i) => {
     cell.hidden = !known[i];
     cell.ariaSort = i !== sorted.column ? "none" : sorted.descending ? "descending" : "ascending";
