@@ -13,6 +13,7 @@ from outerloop.commands import host, known_peers, train
 from outerloop.commands.host.settings import host_overrides, refuse_closed
 from outerloop.commands.join_line import JoinLine, join_command, qr_code
 from outerloop.config import load
+from outerloop.config.part_checks import check_parts
 from outerloop.types import UserError
 from tests.support.run_command import error_of
 
@@ -51,6 +52,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> None:
     assert overrides() == [
         "exchange=swarm_gather",
+        "aggregate=median_cosine",
         "workers=1",
         "run_dir='runs/summer'",
         "exchange.run='summer'",
@@ -65,6 +67,18 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
     assert not any(text.startswith(("rounds=", "run_dir='")) for text in typed)
     assert load.load(typed).exchange.peers == 2
     assert "exchange.open_internet=false" in overrides(listen="127.0.0.1")
+
+
+@pytest.mark.parametrize("recipe", ["sparseloco", "outerloop", "outerloop_v1", "diloco", "streaming_diloco", "muloco"])
+def test_an_open_run_weakens_payloads_whose_direction_differs(recipe: str) -> None:
+    config = load.load(overrides(f"recipe={recipe}"))
+    refuse_closed(config)
+    check_parts(config)
+    assert config.aggregate._target_.endswith("MedianCosine")
+
+
+def test_the_aggregate_that_the_user_typed_is_kept() -> None:
+    assert load.load(overrides("aggregate=senders")).aggregate._target_.endswith("Senders")
 
 
 def test_a_gossip_recipe_is_hosted_with_a_fixed_number_of_peers() -> None:

@@ -21,8 +21,9 @@ join, on a terminal also as a QR code. The same command in the same folder conti
 volunteers have kept the run going meanwhile, this machine joins them. Ctrl-C saves and leaves.
 
 It is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, exchange.host
-and exchange.port from --host and --port, and exchange.open_internet=true, so that this machine relays connections for
-volunteers behind routers. Options that follow replace them."""
+and exchange.port from --host and --port, exchange.open_internet=true, so that this machine relays connections for
+volunteers behind routers, and aggregate=median_cosine, which weakens payloads whose direction differs from that of most
+others. Options that follow replace them."""
 
 EXAMPLES = """\
 examples

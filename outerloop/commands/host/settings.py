@@ -23,6 +23,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 ROUNDS = 100_000
 """Number of rounds unless the user sets it: an open run lasts until it is stopped."""
 GATHER, GOSSIP = EXCHANGES
+AGGREGATE = "median_cosine"
+"""Aggregate unless the user sets it: the best measured one against liars (scripts/results/attacks/COMMAND.md)."""
 
 
 def check_name(name: str) -> None:
@@ -51,14 +53,27 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
         "exchange.open_internet": not is_loopback(host),
     }
     own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
-    exchange = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]
-    return [*exchange, *to_overrides({key: value for key, value in own.items() if key not in keys}), *typed]
+    groups = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]
+    groups += [] if any(key.startswith("aggregate") for key in keys) else default_aggregate(typed)
+    return [*groups, *to_overrides({key: value for key, value in own.items() if key not in keys}), *typed]
 
 
 def default_exchange(typed: Sequence[str]) -> str:
     """Return the exchange of an open run: gossip if the recipe that the user typed gossips, otherwise gather."""
-    recipe = [text for text in typed if parse_overrides([text])[0].key_or_group == "recipe"]
-    return GATHER if capabilities(load.load(recipe)).agrees else GOSSIP
+    return GATHER if capabilities(load.load(recipe_overrides(typed))).agrees else GOSSIP
+
+
+def default_aggregate(typed: Sequence[str]) -> list[str]:
+    """Return the override of the aggregate of an open run, or none if the recipe that the user typed gossips.
+
+    The default of the recipes does not check the direction of a payload (docs/explanation/threat-model.md).
+    """
+    return [f"aggregate={AGGREGATE}"] if default_exchange(typed) == GATHER else []
+
+
+def recipe_overrides(typed: Sequence[str]) -> list[str]:
+    """Return those of the user's overrides that choose the recipe."""
+    return [text for text in typed if parse_overrides([text])[0].key_or_group == "recipe"]
 
 
 def refuse_closed(config: DictConfig) -> None:

@@ -7,8 +7,8 @@
     view v > 0   a peer enters view v when a majority wants it (view_change.py), and sends a promise for v to leader(v).
                  With the promises of a majority, the leader proposes the commit that they report as accepted in the
                  highest view. If they report none, it composes a new commit. Before the leader sends the proposal, it
-                 must hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal, and
-                 every peer checks them (justification.py); they also prove that the view may be entered
+                 must hold the payloads, and it accepts the proposal itself. The promises are sent with the proposal,
+                 and every peer checks them (justification.py); they also prove that the view may be entered
 
 A leader proposes once per view: its own accept is on disk before any peer receives the proposal, and survives a crash.
 For this reason, and because no view precedes view 0, view 0 needs no promises.
