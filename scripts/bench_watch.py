@@ -1,10 +1,11 @@
 """Measure the page of `outerloop watch`: first paint, bytes, delay of an update, long tasks, memory and CPU.
 
-    python scripts/bench_watch.py [--peers 8 500] [--seconds 30]
+    python scripts/bench_watch.py [--peers 8 500] [--seconds 30] [--json FILE]
 
 Needs a chromium (Debian: apt-get install chromium) and playwright. A run directory with as many workers is written to a
-temporary folder, and grows by one step of each worker a second while the page is open. Memory and CPU are those of the
-server process; the browser's are not counted.
+temporary folder, and grows by one step of each worker a second while the page is open. Peer ids, losses and speeds are
+random, so that they compress no better than those of a real run. Memory and CPU are those of the server process; the
+browser's are not counted. Bytes are those on the wire, headers and compression included.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from typing import Any
 import yaml
 
 H, ROUND_S, TOKENS = 10, 5.0, 256
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 READY = "document.querySelectorAll('#peers-table tbody tr').length"
 OBSERVE = """
 window.longest = 0;
@@ -38,12 +41,13 @@ class GrowingRun:
 
     def __init__(self, folder: Path, peers: int) -> None:
         self.folder, self.peers, self.step, self.round = folder, peers, 0, 0
+        self.random = random.Random(peers)
         folder.mkdir()
         settings = {"recipe": "sparseloco", "workers": peers, "rounds": 1000, "schedule": {"sync_every": H}}
         (folder / "config.yaml").write_text(yaml.safe_dump({**settings, "inner": {"seq_len": 128}}))
         self.file = (folder / "metrics.jsonl").open("a", buffering=1)
         for worker in range(peers):
-            name = f"{worker:03d}-12D3KooW{worker:044d}"
+            name = f"{worker:03d}-12D3KooW{''.join(self.random.choices(BASE58, k=44))}"
             self.write(worker, "ready", params=1_000_000, size=peers, peer=name)
         for _ in range(50):
             self.step += H - 1
@@ -61,8 +65,8 @@ class GrowingRun:
         """Append an inner step of every worker."""
         self.step += 1
         for worker in range(self.peers):
-            loss = 6.0 - self.step / 1000 + 0.01 * (worker % 10)
-            self.write(worker, "step", loss=loss, lr=1e-3, tokens=TOKENS * self.step, tokens_per_s=1000.0)
+            loss, rate = self.random.gauss(5.0, 0.2), self.random.uniform(1000.0, 1100.0)
+            self.write(worker, "step", loss=loss, lr=1e-3, tokens=TOKENS * self.step, tokens_per_s=rate)
 
     def add_round(self) -> None:
         """Append a round of every worker, and a validation."""
@@ -70,7 +74,7 @@ class GrowingRun:
         spent = {"compute_s": 4.0, "communication_s": 0.5, "others_s": 0.5, "launch_s": 0.1, "land_s": 0.2}
         seen = {"peers": self.peers, "alive": self.peers, "expected": self.peers, "took_part": True, "refused": 0}
         for worker in range(self.peers):
-            wait_s = 1.0 - (worker * 7919 % 10) / 10
+            wait_s = self.random.uniform(0.0, 1.0)
             size = {"payload_bytes": 10_000, "bytes_sent": 30_000 * self.round}
             self.write(worker, "round", round=self.round, fragment=0, failed="", wait_s=wait_s, **spent, **seen, **size)
         self.write(0, "validation", round=self.round, val_loss=5.0, tokens=TOKENS * self.step * self.peers)
@@ -86,6 +90,21 @@ def memory_mb(pid: int) -> float:
     """Return the largest resident memory of a process so far, in MB (1e6 bytes)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
+
+
+class Received:
+    """Counts the bytes that a page has received."""
+
+    def __init__(self, page: Any) -> None:
+        self.total = 0
+        tools = page.context.new_cdp_session(page)
+        tools.on("Network.responseReceived", lambda event: self.add(event["response"]))
+        tools.on("Network.dataReceived", self.add)
+        tools.send("Network.enable")
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add the bytes of the headers or of a piece of the body, as they were before decompression."""
+        self.total += int(event["encodedDataLength"])
 
 
 def update_delays_s(page: Any, run: GrowingRun, count: int = 5) -> list[float]:
@@ -104,14 +123,12 @@ def measure(browser: Any, run: GrowingRun, url: str, pid: int, seconds: float) -
     """Open the page, let the run grow, and return the measurements."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.add_init_script(OBSERVE)
-    sizes: list[int] = []
-    page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))))
+    received = Received(page)
     page.goto(url)
     while page.evaluate(READY) < run.peers:
         page.wait_for_timeout(50)
+    first_bytes, opened_s = received.total, time.monotonic()
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    asset_bytes = sum(sizes)
-    state_bytes = len(json.dumps(page.evaluate("fetch('/status.json').then((answer) => answer.json())")))
     delays = update_delays_s(page, run)
     began_s, used_s = time.monotonic(), cpu_s(pid)
     while time.monotonic() < began_s + seconds:
@@ -123,8 +140,8 @@ def measure(browser: Any, run: GrowingRun, url: str, pid: int, seconds: float) -
     return {
         "peers": run.peers,
         "first paint [ms]": paint_ms,
-        "assets [kB]": asset_bytes / 1000,
-        "first state [kB]": state_bytes / 1000,
+        "bytes until all is shown [kB]": first_bytes / 1000,
+        "bytes per second after that [kB/s]": (received.total - first_bytes) / (time.monotonic() - opened_s) / 1000,
         "update delay, median [s]": median(delays),
         "update delay, longest [s]": max(delays),
         "longest task in the browser [ms]": page.evaluate("window.longest"),
@@ -140,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, nargs="+", default=[8, 500])
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--json", type=Path, help="file to which the measurements are written")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -157,7 +175,10 @@ def main() -> None:
                 server.wait()
         browser.close()
     for name in results[0]:
-        print(f"{name:34}" + "".join(f"{result[name]:12.4g}" for result in results))
+        print(f"{name:36}" + "".join(f"{result[name]:12.4g}" for result in results))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,8 +30,10 @@ from outerloop.swarm.membership.roster import Record, parsed, read_roster
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import ObserverNode, visit
+from outerloop.swarm.p2p.probe import round_trip_to
+from outerloop.swarm.p2p.round_trips import Link, RoundTrips
 from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.swarm.timeouts import DHT_S, OPEN_S, STOP_S
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
@@ -91,11 +93,32 @@ class RunObservation:
         self._counted = LatestAnswer(
             lambda: visitor.spawn(counted(visitor, run, peer_id, self._seen)), every_s=RECOUNT_S
         )
+        self._round_trips = RoundTrips(self._ask)
 
     def seen(self) -> SeenPeers:
         """Return the records of the peers in the roster, sorted by name."""
         self._seen = sorted(self._roster(), key=lambda one: one[0].name)
         return self._seen
+
+    def links(self) -> Mapping[str, Link]:
+        """Measure the round-trip times to the peers of the last call of `seen` from now on, in the background.
+
+        Return the newest link to each peer that has been asked, by peer id.
+        """
+        self._visitor.spawn(self._follow({peer.peer_id: peer.addresses[0] for peer, _ in self._seen if peer.addresses}))
+        return dict(self._round_trips.links)
+
+    def stop(self) -> None:
+        """Stop measuring round-trip times."""
+        self._visitor.call(self._follow({}), timeout_s=STOP_S)
+
+    async def _follow(self, addresses: Mapping[str, str]) -> None:
+        """Replace the peers that are measured."""
+        self._round_trips.follow(addresses)
+
+    async def _ask(self, address: str) -> float:
+        """Return the round-trip time to the peer at this address."""
+        return await round_trip_to(self._visitor, await self._visitor.dial(address))
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
         """Return the evidence against each peer that the observed peer has expelled, or None if it has not answered.
@@ -186,7 +209,9 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
                 ) from error
             node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
             roster = roster_from_worker(node, address, run)
-        yield RunObservation(node, peer_id, run=run, roster=roster)
+        observation = RunObservation(node, peer_id, run=run, roster=roster)
+        stack.callback(observation.stop)
+        yield observation
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:

@@ -196,10 +196,10 @@ def peer_address(record: Record) -> str:
 
 def status_cells(status: Status) -> list[str]:
     """Return the cells that show a peer's status. Values that the peer has not reported yet are empty; bytes are 0."""
-    took_part = f"{status.peers} peers" if status.peers else "no"
+    took_part = (f"{status.peers} peers" if status.peers else "no") if status.round else ""
     return [
         str(status.round or ""),
-        took_part if status.round else "",
+        took_part if status.loading is None else f"loads the state: {100 * status.loading:.0f} %",
         "" if status.loss is None else f"{status.loss:.4g}",
         "" if status.tokens_per_s is None else f"{status.tokens_per_s:,.0f}",
         format_bytes(status.bytes_sent),

@@ -70,6 +70,7 @@ class SwarmExchange(ABC):
         self._on_status = on_status
         self._pending: list[SwarmPending] = []
         self._closed = False
+        self._status = Status()
         self._carriers: Sequence[Bulk] = ()  # the Bulk that transfers payloads comes first
         self._corpus = CorpusService(self.node, corpus, run=options.run, limiter=self._rate) if corpus else None
         self._after_close = ExitStack()
@@ -131,7 +132,12 @@ class SwarmExchange(ABC):
     def publish_status(self, status: Status) -> None:
         """Publish this peer's status in its roster record, after filling in the byte counts and the last commit."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
+        self._status = status
         self.node.spawn(self._presence.roster.show(status))
+
+    def publish_loading(self, received: float) -> None:
+        """Publish how much of the state of the run this peer has received, 0 to 1, until its next status."""
+        self.publish_status(replace(self._status, loading=received))
 
     def on_close(self, act: Callable[[], None]) -> None:
         """Register a function that is called once this peer has left."""

@@ -84,6 +84,7 @@ class SwarmGather(SwarmExchange):
             roster=lambda: self._rounds.roster,
             spawn=self._under_way,
             on_status=self._on_status,
+            on_loading=self.publish_loading,
             patience_s=max(options.patience_s, DONATE_S),
         )
 

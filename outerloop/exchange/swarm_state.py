@@ -24,6 +24,7 @@ class SwarmState:
         roster: returns the names of the peers that the next round expects.
         spawn: starts a coroutine in the network thread.
         on_status: called with each progress message.
+        on_loading: called with the received part of the state of the run, 0 to 1, while it is downloaded.
         patience_s: give up after this number of seconds without any message about the run.
     """
 
@@ -34,6 +35,7 @@ class SwarmState:
     roster: Callable[[], Collection[str]]
     spawn: Callable[[Coroutine[Any, Any, Any]], Future[Any]]
     on_status: OnStatus
+    on_loading: Callable[[float], None]
     patience_s: float
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
@@ -58,8 +60,15 @@ class SwarmState:
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         self.on_status("out of step with the other peers: downloading the state of the run")
+        report = progress_to(self.on_status)
+
+        def progress(received: int, size: int) -> None:
+            report(received, size)
+            self.on_loading(received / max(1, size))
+
+        self.on_loading(0.0)
         return self._while_heard(
-            self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress_to(self.on_status))
+            self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress)
         )
 
     def _receive_initial(self, way: StateHandoff) -> bytes:

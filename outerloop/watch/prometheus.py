@@ -42,6 +42,7 @@ PEER = {
     "bytes_sent": ("outerloop_peer_sent_bytes_total", "counter", "Payload bytes that this peer has sent."),
     "bytes_received": ("outerloop_peer_received_bytes_total", "counter", "Payload bytes that this peer has received."),
     "refused": ("outerloop_peer_refused_messages_total", "counter", "Messages that this peer has refused."),
+    "round_trip_s": ("outerloop_peer_round_trip_seconds", "gauge", "Round-trip time from this machine to the peer."),
     "late_s": ("outerloop_peer_late_seconds", "gauge", "How long after the first peer it was ready in its last round."),
 }
 """Field of a peer -> name, type and help text of its metric, which has the label `peer`."""

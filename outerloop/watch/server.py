@@ -16,6 +16,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -41,6 +42,8 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """Headers of every answer."""
+GZIP_LEVEL = 1
+"""Level of compression: the fastest. Level 6 makes the page of 500 peers a fifth smaller for twice the CPU time."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -152,4 +155,5 @@ def make_app(feed: Feed, *, names: Collection[str] = ()) -> ASGIApp:
         Route("/metrics", pages.metrics),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Guard(Starlette(routes=routes), names)
+    compressed = GZipMiddleware(Starlette(routes=routes), compresslevel=GZIP_LEVEL, exclude_content_types=())
+    return Guard(compressed, names)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from outerloop.core.contributor_rows import Contributions
     from outerloop.swarm.accountability.evidence import Evidence
     from outerloop.swarm.membership.roster import Record
+    from outerloop.swarm.p2p.round_trips import Link
 
 
 class Observation(Protocol):
@@ -20,6 +21,10 @@ class Observation(Protocol):
 
     def seen(self) -> Sequence[tuple[Record, float]]:
         """Return the records of all peers present, each with its age in seconds."""
+        ...
+
+    def links(self) -> Mapping[str, Link]:
+        """Return the newest link to each of these peers that has been asked, by peer id."""
         ...
 
     def expelled(self) -> Sequence[Evidence] | None:
@@ -48,9 +53,9 @@ class Swarm:
 
     def read(self) -> Page:
         """Read the records of all peers, and return the page."""
-        seen, evidence = self.observation.seen(), self.observation.expelled()
+        seen, links, evidence = self.observation.seen(), self.observation.links(), self.observation.expelled()
         expelled = None if evidence is None else {found.peer: found.why for found in evidence}
-        self.state.add(time.time(), seen, expelled, self.observation.contributions())
+        self.state.add(time.time(), seen, expelled, self.observation.contributions(), links)
         return self.state.page()
 
     def close(self) -> None:

@@ -61,6 +61,10 @@ def test_peers_are_shown_with_what_they_told() -> None:
     assert first in rows and "001-…1Qy4VK5w /ip4/192.0.2.1/tcp/4 11 no 0 B 0 B 61 s ago" in rows
 
 
+def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received() -> None:
+    assert status.status_cells(Status(loading=0.426))[1] == "loads the state: 43 %"
+
+
 def named(worker: int, text: str) -> Record:
     """The record of a peer with a public name, which it has signed or not."""
     statement = PublicName(text, 7, b"s" * 64).to_bytes()

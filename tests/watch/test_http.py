@@ -64,6 +64,14 @@ def test_every_answer_has_the_headers(path):
     assert "server" not in answer.headers and "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize("path", ["/", "/status.json", "/static/app.js", "/static/uplot/uPlot.iife.min.js"])
+def test_answers_are_compressed_for_those_that_can_read_it(path):
+    plain = client().get(path, headers={"accept-encoding": "identity"})
+    packed = client().get(path, headers={"accept-encoding": "gzip"})
+    assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content and int(packed.headers["content-length"]) < len(plain.content) / 1.5
+
+
 def test_the_policy_allows_scripts_and_styles_of_this_server_alone():
     policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"

@@ -170,7 +170,9 @@ def test_a_diverged_run_of_a_sweep_is_shown_as_nan(tmp_path):
 def test_a_swarm_source_takes_what_the_visitor_sees():
     evidence = SimpleNamespace(peer="000-x", why="two votes")
     counts = Contributions(3, [ContributorRow("x", "Ada", 3, 60, 1, 3)])
-    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: [evidence], contributions=lambda: counts)
+    observation = SimpleNamespace(
+        seen=lambda: [], links=lambda: {}, expelled=lambda: [evidence], contributions=lambda: counts
+    )
     page = Swarm(observation, run="mine", settings={}).read()
     assert (page["kind"], page["run"]["name"]) == ("swarm", "mine")
     assert [(one["peer"], one["name"], one["online"]) for one in page["contributors"]] == [("x", "Ada", False)]

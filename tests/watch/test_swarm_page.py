@@ -10,6 +10,7 @@ import pytest
 
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
+from outerloop.swarm.p2p.round_trips import Link
 from outerloop.watch.model.schema import json_schema
 from outerloop.watch.model.swarm_state import MAX_LEFT, MAX_PEERS, SwarmState
 
@@ -78,6 +79,32 @@ def test_a_peer_that_is_gone_has_left_and_can_return():
     swarm.add(START_S + 20, both, {})
     assert [peer["state"] for peer in swarm.page()["peers"]] == ["training", "training"]
     assert [entry["kind"] for entry in swarm.page()["events"]] == ["joined", "joined", "left", "joined"]
+
+
+def test_a_peer_that_no_longer_answers_is_shown_at_once_and_can_return():
+    seen = [(record(0, 3), 1.0), (record(1, 2), 1.0)]
+    swarm = state(seen)
+    both, lost = {IDS[0]: Link(0.0123), IDS[1]: Link(0.2)}, {IDS[0]: Link(0.0123), IDS[1]: Link(0.2, 2)}
+    for second, links in enumerate([both, {**both, IDS[1]: Link(0.2, 1)}, lost, lost]):
+        swarm.add(START_S + second, seen, {}, None, links)
+    page = swarm.page()
+    jsonschema.validate(page, json_schema())
+    assert [peer["state"] for peer in page["peers"]] == ["training", "silent"]
+    assert [peer["round_trip_s"] for peer in page["peers"]] == [0.012, 0.2]
+    assert page["peers"][1]["reason"].startswith("it no longer answers") and page["run"]["alive"] == 1
+    assert page["phase"]["text"] == f"1 of 2 peers report round 3; no answer from: 001-…{IDS[1][-8:]}"
+    swarm.add(START_S + 4, seen, {}, None, both)
+    assert [peer["state"] for peer in swarm.page()["peers"]] == ["training", "training"]
+    assert [(entry["kind"], entry["text"]) for entry in swarm.page()["events"]][2:] == [
+        ("killed", "no longer answers"),
+        ("joined", "answers again"),
+    ]
+
+
+def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received():
+    joiner = record(1, 0, loss=None, tokens_per_s=None, loading=0.426)
+    peer = state([(record(0, 3), 1.0), (joiner, 1.0)]).page()["peers"][1]
+    assert (peer["state"], peer["reason"]) == ("catching up", "it downloads the state of the run: 43 % received")
 
 
 def reads_with_one_behind(*, last: int) -> list[list[tuple[Record, float]]]:

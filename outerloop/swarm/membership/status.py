@@ -21,6 +21,7 @@ class Status:
     loss, tokens_per_s           values from the last logged inner step; None: no step yet
     bytes_sent, bytes_received   payload bytes since this peer started
     commit                       hash of the last commit, in hex; "" if there is none
+    loading                      received part of the state of the run, 0 to 1; None: this peer is not downloading it
     """
 
     round: int = 0
@@ -30,6 +31,7 @@ class Status:
     bytes_sent: int = 0
     bytes_received: int = 0
     commit: str = ""
+    loading: float | None = None
 
     @staticmethod
     def from_map(value: Any) -> Status:
@@ -45,7 +47,15 @@ class Status:
             bytes_sent=checked_int(found["bytes_sent"], "bytes sent", maximum=MAX_AMOUNT),
             bytes_received=checked_int(found["bytes_received"], "bytes received", maximum=MAX_AMOUNT),
             commit=found["commit"],
+            loading=_part(found["loading"]),
         )
+
+
+def _part(value: Any) -> float | None:
+    """Check that this is a float from 0 to 1 or None, and return it."""
+    if value is not None and (type(value) is not float or not 0.0 <= value <= 1.0):
+        raise MalformedMessage(f"the received part of the state must be 0.0 to 1.0; received {quote(value)}")
+    return value
 
 
 def _number(value: Any, what: str) -> float | None:

@@ -89,6 +89,17 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
         return Measured(round_trip_s, ahead_s, up, down, _text(seen))
 
 
+async def round_trip_to(transport: Transport, peer_id: str) -> float:
+    """Return the round-trip time to a peer in seconds, the shortest of PINGS.
+
+    Raises Unreachable, BrokenStream or TimeoutError if there is no valid answer.
+    """
+    async with limit(OPEN_S), transport.open_stream(peer_id, PROTOCOL) as stream:
+        await stream.send_object({"bytes": 0})
+        await stream.receive_object()
+        return min([await _ping(stream) for _ in range(PINGS)])[0]
+
+
 async def clock_of(transport: Transport, peer_id: str) -> float:
     """Return a peer's clock time, in seconds since 1970.
 

@@ -107,6 +107,7 @@ class Peer(TypedDict):
     bytes_received: int | None
     address: str
     relayed: bool | None
+    round_trip_s: Number
     refused: int | None
     late_s: Number
     age_s: Number

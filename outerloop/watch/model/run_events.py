@@ -8,8 +8,8 @@ from typing import Any
 
 from outerloop.watch.model.event_log import EventLog
 from outerloop.watch.model.page import EventKind
-from outerloop.watch.model.values import count, finite, text
-from outerloop.watch.model.worker import Worker
+from outerloop.watch.model.values import count, finite
+from outerloop.watch.model.worker import Worker, status_line
 
 Row = Mapping[str, Any]
 KINDS: list[tuple[re.Pattern[str], EventKind]] = [
@@ -40,10 +40,10 @@ def event_of(row: Row) -> tuple[EventKind, str] | None:
             return "joined", f"joined at inner step {count(row.get('step'))}"
         case "accusation":
             return "accused", f"{row.get('peer')} {row.get('why')}, by the scores of round {count(row.get('round'))}"
-        case "status" if ACCUSED.match(str(row.get("text"))):
+        case "status" if ACCUSED.match(status_line(row)):
             return None
         case "status":
-            return status_kind(line := text(row.get("text", ""))), line
+            return status_kind(line := status_line(row)), line
         case "state":
             return "caught up", "downloaded the state of the run from other peers"
         case "round" if row.get("failed"):

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outerloop.watch.model.advice import cure_of_peer
-from outerloop.watch.model.page import Peer, PeerPhase
+from outerloop.watch.model.page import Number, Peer, PeerPhase
 from outerloop.watch.model.values import peer_id, shown, text
 from outerloop.watch.model.worker import CIRCUIT
 
 if TYPE_CHECKING:
     from outerloop.swarm.membership.roster import Record
     from outerloop.swarm.membership.status import Status
+    from outerloop.swarm.p2p.round_trips import Link
 
 SILENT_S = 30.0
 """Age of a record from which its peer is shown as silent: it should be refreshed every 20 s, and expires after 60 s."""
@@ -28,6 +29,7 @@ class SwarmPeer:
     written_s: when it wrote its newest record, in seconds since 1970.
     expelled: why the observed peer has expelled it, or "".
     behind: rounds that others are ahead, if they have been ahead for longer than BEHIND_S; otherwise 0.
+    link: the link from this machine to the peer; None: it has not been asked.
     """
 
     record: Record
@@ -35,6 +37,12 @@ class SwarmPeer:
     present: bool = True
     expelled: str = ""
     behind: int = 0
+    link: Link | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Return whether the peer is present, and not one that has answered this machine before but no longer does."""
+        return self.present and not (self.link and self.link.is_lost)
 
     @property
     def status(self) -> Status | None:
@@ -46,14 +54,24 @@ class SwarmPeer:
         """Return the last round that landed or failed at this peer."""
         return self.status.round if self.status else 0
 
+    @property
+    def round_trip_s(self) -> Number:
+        """Return the round-trip time to the peer to two digits, so that the page changes rarely; None: not known."""
+        known = self.link.round_trip_s if self.link else None
+        return None if known is None else float(f"{known:.2g}")
+
     def phase(self, now_s: float) -> tuple[PeerPhase, str]:
         """Return the state of the peer and its reason."""
         if self.expelled:
             return "expelled", text(self.expelled)
         if not self.present:
             return "left", "it withdrew its record, or did not refresh it for a minute"
+        if not self.answers:
+            return "silent", "it no longer answers: its process has ended, or its network has failed"
         if now_s - self.written_s > SILENT_S:
             return "silent", f"no record for more than {SILENT_S:.0f} s"
+        if self.status and self.status.loading is not None:
+            return "catching up", f"it downloads the state of the run: {100 * self.status.loading:.0f} % received"
         if self.status is None or (not self.round and self.status.loss is None):
             return "starting", ""
         if self.behind:
@@ -82,6 +100,7 @@ class SwarmPeer:
             "bytes_received": status.bytes_received if status else None,
             "address": address if CIRCUIT in address else address.partition("/p2p/")[0],
             "relayed": CIRCUIT in address if address else None,
+            "round_trip_s": self.round_trip_s,
             "refused": None,
             "late_s": late_s,
             "age_s": shown(round(now_s - self.written_s)),

@@ -21,6 +21,7 @@ from outerloop.watch.model.values import count, finite, setting, short_name, sho
 if TYPE_CHECKING:
     from outerloop.core.contributor_rows import Contributions
     from outerloop.swarm.membership.roster import Record
+    from outerloop.swarm.p2p.round_trips import Link
 
 MAX_PEERS = 1024
 """Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
@@ -58,6 +59,7 @@ class SwarmState:
         seen: Sequence[tuple[Record, float]],
         expelled: Mapping[str, str] | None,
         contributions: Contributions | None = None,
+        links: Mapping[str, Link] | None = None,
     ) -> None:
         """Update the state from one read of the roster.
 
@@ -66,6 +68,7 @@ class SwarmState:
             seen: record of each peer present, with its age in seconds.
             expelled: name of each expelled peer -> why, or None if it is not known now; the last ones stay.
             contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
+            links: the newest link to each peer that was asked, by peer id.
         """
         self.contributions = contributions or self.contributions
         seen, first = seen[:MAX_PEERS], self.began_s is None
@@ -78,6 +81,7 @@ class SwarmState:
                 self.log("left", "left, or has been silent for a minute", name)
         if expelled is not None:
             self.add_expelled(expelled)
+        self.add_links(links or {})
         self.add_landing()
         self.add_rounds(reached)
         self.find_late_peers()
@@ -90,8 +94,9 @@ class SwarmState:
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
         before = peer.round if peer else 0
-        expelled, behind = (peer.expelled, peer.behind) if peer else ("", 0)
-        peer = self.peers[record.name] = SwarmPeer(record, written_s, expelled=expelled, behind=behind)
+        if peer is None:
+            peer = self.peers[record.name] = SwarmPeer(record, written_s)
+        peer.record, peer.written_s, peer.present = record, written_s, True
         return peer.round > before
 
     def add_rounds(self, names: Sequence[str]) -> None:
@@ -127,6 +132,15 @@ class SwarmState:
                 self.log("refused", f"expelled: {peer.expelled}", name)
             elif before and not peer.expelled:
                 self.log("note", "is no longer expelled", name)
+
+    def add_links(self, links: Mapping[str, Link]) -> None:
+        """Store the link to each peer, and log which peers no longer answer, or answer again."""
+        for name, peer in self.peers.items():
+            before, peer.link = peer.answers, links.get(peer.record.peer_id)
+            if peer.present and before and not peer.answers:
+                self.log("killed", "no longer answers", name)
+            elif peer.present and peer.answers and not before:
+                self.log("joined", "answers again", name)
 
     def forget(self) -> None:
         """Drop the peers that left longest ago, so that at most MAX_LEFT of them are kept."""
@@ -216,7 +230,7 @@ class SwarmState:
         known["recipe"] = text(setting(self.settings, "recipe", ""))
         known["model"] = model_name(self.settings) or text(setting(self.settings, "model", ""))
         known["peers"] = count(setting(self.settings, "exchange.peers")) or None
-        known["alive"] = len(self.here)
+        known["alive"] = sum(peer.answers for peer in self.here)
         known["round"], known["rounds"] = self.newest, rounds
         known["step"], known["steps"] = self.step(self.newest) or 0, self.step(rounds) if rounds else None
         known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
@@ -229,13 +243,15 @@ class SwarmState:
     def strip(self) -> Strip:
         """Return how many peers report the newest round, and which do not. Records state no stages of a round."""
         newest = self.newest
-        late = sorted(text(peer.record.name) for peer in self.here if peer.round < newest)
-        landed = f"{len(self.here) - len(late)} of {len(self.here)} peers report round {newest}"
-        return {
-            "round": newest + 1,
-            "stages": [],
-            "text": f"{landed}; not yet: {short_list(late)}" if late else landed,
-        }
+        late = [peer for peer in self.here if peer.round < newest]
+        words = [f"{len(self.here) - len(late)} of {len(self.here)} peers report round {newest}"]
+        for title, peers in (
+            ("not yet", [peer for peer in late if peer.answers]),
+            ("no answer from", [peer for peer in self.here if not peer.answers]),
+        ):
+            if peers:
+                words.append(f"{title}: {short_list(sorted(text(peer.record.name) for peer in peers))}")
+        return {"round": newest + 1, "stages": [], "text": "; ".join(words)}
 
 
 def short_list(names: Sequence[str]) -> str:

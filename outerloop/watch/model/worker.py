@@ -18,6 +18,11 @@ ENDED = ("finished", "left", "died")
 """States of a worker that no longer trains."""
 
 
+def status_line(row: Row) -> str:
+    """Return the line of a "status" row, without the number of its worker, with which some lines begin."""
+    return text(row.get("text", "")).removeprefix(f"worker {row.get('worker')} ")
+
+
 @dataclass
 class Worker:
     """One worker. `waiting`: what it says it waits for since its last round; "" if nothing."""
@@ -97,7 +102,7 @@ class Worker:
 
     def on_status(self, row: Row) -> None:
         """Note what the worker waits for, or that it downloads the state of the run."""
-        line = text(row.get("text", ""))
+        line = status_line(row)
         if line.startswith("waiting: "):
             self.state, self.waiting = "waiting", line.removeprefix("waiting: ")
             self.reason = f"waits: {self.waiting}"
@@ -143,6 +148,7 @@ class Worker:
             "bytes_received": self.bytes_received,
             "address": self.address.partition("/p2p/")[0] if CIRCUIT not in self.address else self.address,
             "relayed": CIRCUIT in self.address if self.address else None,
+            "round_trip_s": None,
             "refused": self.refused,
             "late_s": late_s,
             "age_s": None,

@@ -33,6 +33,11 @@ export function duration(seconds) {
   return hours < 48 ? `${hours}h${String(minutes % 60).padStart(2, "0")}m` : `${Math.floor(hours / 24)}d${hours % 24}h`;
 }
 
+// 0.0123 -> "12.3 ms"
+export function milliseconds(seconds) {
+  return isNumber(seconds) ? `${Number((1000 * seconds).toPrecision(3))} ms` : other(seconds);
+}
+
 // 12.3 -> "12 s ago"
 export function age(seconds) {
   if (!isNumber(seconds)) return other(seconds);

@@ -1,7 +1,7 @@
 // Show the table of peers. Rows are kept and their cells changed, and new rows are built a few at a time.
 
 import { byId, copyButton, element, setClass, setText, show } from "./dom.js";
-import { age, amount, decimal, duration, integer, mood, shortName, withShortNames } from "./format.js";
+import { age, amount, decimal, duration, integer, milliseconds, mood, shortName, withShortNames } from "./format.js";
 
 const ROWS_AT_ONCE = 40;
 const COLUMNS = [
@@ -19,6 +19,7 @@ const COLUMNS = [
   { name: "late", value: (peer) => peer.late_s, text: duration },
   { name: "refused", value: (peer) => peer.refused, text: integer },
   { name: "path", word: true, value: (peer) => path(peer) },
+  { name: "round trip", value: (peer) => peer.round_trip_s, text: milliseconds },
   { name: "address", word: true, value: (peer) => peer.address },
   { name: "updated", value: (peer) => peer.age_s, text: age },
 ];

@@ -105,6 +105,7 @@ BAD = {
     "tokens_per_s": [b"", {}, -1e30],
     "bytes_sent": [-1, 1 << 63, 0.5],
     "bytes_received": [None],
+    "loading": [-0.1, 1.5, 1, True, "half", float("nan")],
     "commit": ["\x1b[31m", "g", "0" * 65, b"00", None],
     "more": [1],
 }

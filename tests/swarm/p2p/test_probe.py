@@ -9,7 +9,7 @@ import pytest
 
 from outerloop.swarm.p2p import probe
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
-from outerloop.swarm.p2p.probe import MINUTE_BYTES, PROBE_BYTES, PROTOCOL, Probes, measure
+from outerloop.swarm.p2p.probe import MINUTE_BYTES, PROBE_BYTES, PROTOCOL, Probes, measure, round_trip_to
 from outerloop.swarm.p2p.transport import Request, Unreachable
 from outerloop.swarm.timeouts import MEASURE_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -34,6 +34,15 @@ async def test_distance_bandwidth_and_place_are_found() -> None:
     assert found.round_trip_s == pytest.approx(0.1, rel=0.1)
     assert found.up == pytest.approx(1e6, rel=0.3) and found.down == pytest.approx(1e6, rel=0.3)
     assert found.seen == "/ip4/192.0.2.1/tcp/1"
+
+
+@virtual
+async def test_the_round_trip_alone_is_measured_without_a_transfer() -> None:
+    network = MemoryNetwork(delay_s=(0.05, 0.05))
+    peer = await two(network)
+    began_s = now_s()
+    assert await round_trip_to(peer, "b") == pytest.approx(0.1, rel=0.1)
+    assert now_s() - began_s < 1
 
 
 @virtual
