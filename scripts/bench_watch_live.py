@@ -10,8 +10,8 @@ in its own process. One page shows its run directory, another its swarm, by the 
     killed_s   seconds from SIGKILL to one worker until the page states that it is gone
     why_s      seconds until the page states which peer the round waits for, or that it continues without it
     joined_s   seconds from the start of a fifth worker on the same machine until the page of the swarm lists it
-    percents   different percentages of the received state that this page showed for the fifth worker, whose downloads
-               are limited to 2 Mbit/s
+    percents   different percentages of the received state that this page showed for the fifth worker. All workers send
+               at most 2 Mbit/s, so that the download takes some seconds
     reload     parts of the page of the swarm that have fewer entries after a reload
 """
 
@@ -35,11 +35,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench_watch import cpu_s, memory_mb
+
 OUTERLOOP = [sys.executable, "-m", "outerloop"]
 WAIT_S = 300.0
 SETTLE_S = 4.0
 GIVE_UP_S = 60.0
-OPTIONS = ["workers=4", "threads=1", "rounds=1000000", "eval.every=0", "checkpoint.every=0", "log_every=5"]
+OPTIONS = [
+    "workers=4",
+    "exchange.max_mbit=2",
+    "threads=1",
+    "rounds=1000000",
+    "eval.every=0",
+    "checkpoint.every=0",
+    "log_every=5",
+]
 PEERS = "document.querySelectorAll('#peers-table tbody tr').length"
 CONTENT = f"({{ peers: {PEERS}, events: document.querySelectorAll('#events-list > *').length }})"
 
@@ -97,15 +107,15 @@ def workers_of(pid: int) -> dict[int, int]:
 
 
 @contextmanager
-def page_of(browser: Any, what: str, folder: Path) -> Iterator[Any]:
-    """Serve the page of a run or a swarm, and open it."""
+def page_of(browser: Any, what: str, folder: Path) -> Iterator[tuple[Any, int]]:
+    """Serve the page of a run or a swarm, and open it. Yield the page and the process of the server."""
     output = folder / f"watch-{time.monotonic_ns()}.txt"
-    with process(*OUTERLOOP, "watch", what, "--port", "0", output=output):
+    with process(*OUTERLOOP, "watch", what, "--port", "0", output=output) as server:
         url = wait_for(lambda: re.search(r"http://\S+", output.read_text()), "outerloop watch")[0]
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto(url)
         try:
-            yield page
+            yield page, server.pid
         finally:
             page.close()
 
@@ -134,11 +144,19 @@ def pace(browser: Any, run_dir: Path, folder: Path, pairs: int, seconds: float) 
     return {"pace": math.exp(mean), "pace_low": math.exp(mean - half), "pace_high": math.exp(mean + half)}
 
 
+def server_cost(page: Any, server: int, seconds: float) -> dict[str, float]:
+    """Return the memory of the server of a swarm's page, and its share of a core."""
+    began_s, used_s = time.monotonic(), cpu_s(server)
+    page.wait_for_timeout(1000 * seconds)
+    share = (cpu_s(server) - used_s) / (time.monotonic() - began_s)
+    return {"swarm server [MB]": memory_mb(server), "swarm server [% of a core]": 100 * share}
+
+
 def killed(pages: dict[str, Any], victim: int, name: str) -> dict[str, float]:
     """Kill one worker, and return how soon each page shows it. `name`: short name of the worker."""
     patterns = {
         "killed_s": rf"{name}[^\n]*\n?[^\n]*\b(died|silent|left)\b",
-        "why_s": rf"(wait[^\n]*{name}|no answer from[^\n]*{name})",
+        "why_s": rf"(waits?[^\n]*{name}|no answer from[^\n]*{name})",
     }
     os.kill(victim, signal.SIGKILL)
     began_s, found = time.monotonic(), {}
@@ -155,9 +173,8 @@ def joined(page: Any, address: str, folder: Path) -> dict[str, Any]:
     """Start a fifth worker, and return how soon the page lists it, and what it shows of the state that it receives."""
     before, began_s, percents = page.evaluate(PEERS), time.monotonic(), []
     listed_s = math.inf
-    options = [*OPTIONS[1:], "workers=1", f"exchange.initial_peers=[{address}]", f"run_dir={folder / 'fifth'}"]
-    limit = ["exchange.max_mbit=2"]
-    with process(*OUTERLOOP, "train", *options, *limit, output=folder / "fifth.txt"):
+    typed = ["workers=1", "exchange.peers=4", f"exchange.initial_peers=[{address}]", f"run_dir={folder / 'fifth'}"]
+    with process(*OUTERLOOP, "train", *OPTIONS[1:], *typed, output=folder / "fifth.txt"):
         while not rows(folder / "fifth", "step") and time.monotonic() < began_s + WAIT_S:
             if page.evaluate(PEERS) > before:
                 listed_s = min(listed_s, time.monotonic() - began_s)
@@ -186,11 +203,12 @@ def measure(browser: Any, folder: Path, pairs: int, seconds: float) -> dict[str,
         [address] = [row["addresses"][0] for row in rows(run_dir, "address") if row["worker"] == 0][:1]
         victim, [name] = 2, [row["peer"] for row in rows(run_dir, "ready") if row["worker"] == 2]
         with (
-            page_of(browser, str(run_dir), folder) as of_run,
-            page_of(browser, address, folder) as of_swarm,
+            page_of(browser, str(run_dir), folder) as (of_run, _),
+            page_of(browser, address, folder) as (of_swarm, server),
         ):
             wait_for(lambda: of_swarm.evaluate(PEERS) == 4, "the page of the swarm")
             of_swarm.wait_for_timeout(5000)
+            found |= server_cost(of_swarm, server, seconds)
             found |= killed({"run": of_run, "swarm": of_swarm}, workers_of(run.pid)[victim], f"{name[:3]}-…{name[-8:]}")
             found |= joined(of_swarm, address, folder)
     return found

@@ -93,6 +93,11 @@ def status(worker: int, text: str, *, step: int = 0, wall_s: float = 99.0) -> Ro
     return {"event": "status", "worker": worker, "step": step, "text": text, "wall_s": wall_s}
 
 
+def said(worker: int, text: str) -> Row:
+    """A status line of a worker's exchange, which begins with the number of the worker."""
+    return status(worker, f"worker {worker} {text}")
+
+
 def state_of(rows: list[Row], settings: dict[str, Any] | None = None) -> RunState:
     state = RunState(SETTINGS if settings is None else settings)
     for row in rows:

@@ -13,7 +13,7 @@ from outerloop.watch.model.run_state import Surroundings
 from outerloop.watch.run_dir import RunDirectory
 from outerloop.watch.sweep_dir import SweepDirectory
 from tests.support.watch_browser import TIMEOUT_MS, browser_path, launched, served
-from tests.support.watch_rows import HOSTILE, SETTINGS, many_peers, page_of, run_rows, state_of, status, write_run
+from tests.support.watch_rows import HOSTILE, SETTINGS, many_peers, page_of, run_rows, said, state_of, status, write_run
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytestmark = [
@@ -82,7 +82,7 @@ def test_a_change_is_shown_without_a_reload(browser):
         visit = Visit(browser, url)
         visit.wait(f"{ROWS} === 2")
         visit.page.evaluate("window.mark = 1")
-        source.page = page_of([*run_rows(4), status(0, "worker 0 waiting: round 5, view 0: none from 001-b")])
+        source.page = page_of([*run_rows(4), said(0, "waiting: round 5, view 0: none from 001-b")])
         visit.wait("document.querySelector('#phase-text').textContent.includes('none from 001-b')")
         assert "4 of 10" in visit.text("#facts") and visit.page.evaluate("window.mark") == 1
         assert visit.text("#stages [aria-current] span") == "gather"

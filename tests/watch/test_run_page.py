@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from outerloop.watch.model.run_state import Surroundings
 from tests.support.watch_rows import (
     PAYLOAD,
     SETTINGS,
@@ -15,6 +16,7 @@ from tests.support.watch_rows import (
     page_of,
     ready,
     run_rows,
+    said,
     state_of,
     status,
     steps,
@@ -88,8 +90,16 @@ def test_an_address_says_whether_a_peer_is_relayed(address, relayed):
 @pytest.mark.parametrize(
     ("row", "state", "reason"),
     [
-        (status(0, "worker 0 waiting: round 4, view 0: 1 of 2 payloads have arrived, none from 001-b"), "waiting", "001-b"),
-        (status(0, "worker 0 out of step with the other peers: downloading the state of the run"), "catching up", "out of step"),
+        (
+            said(0, "waiting: round 4, view 0: 1 of 2 payloads have arrived, none from 001-b"),
+            "waiting",
+            "001-b",
+        ),
+        (
+            said(0, "out of step with the other peers: downloading the state of the run"),
+            "catching up",
+            "out of step",
+        ),
         (landed(0, 4, failed="too late", took_part=False), "failed", "too late"),
         ({"event": "died", "worker": 0, "step": 12, "text": "killed by signal 9"}, "died", "signal 9"),
         ({"event": "left", "worker": 0, "step": 12}, "left", "ended before the end"),
@@ -101,9 +111,13 @@ def test_a_peer_in_trouble_has_a_reason_and_a_cure(row, state, reason):
 
 
 def test_a_peer_that_waited_trains_again_after_the_round():
-    rows = [*run_rows(3), status(0, "worker 0 waiting: round 4, view 0: ..."), landed(0, 4)]
+    rows = [*run_rows(3), said(0, "waiting: round 4, view 0: ..."), landed(0, 4)]
     assert page_of(rows)["peers"][0]["state"] == "training"
-    rows = [*run_rows(3), status(0, "worker 0 out of step"), {"event": "state", "worker": 0, "step": 12, "commit": "ab"}]
+    rows = [
+        *run_rows(3),
+        said(0, "out of step"),
+        {"event": "state", "worker": 0, "step": 12, "commit": "ab"},
+    ]
     assert page_of(rows)["peers"][0]["state"] == "training"
 
 
@@ -113,7 +127,11 @@ def test_a_peer_that_returned_has_no_reason_of_its_last_session():
 
 
 def test_a_peer_that_downloads_the_state_waits_for_no_round():
-    rows = [*run_rows(3), status(0, "worker 0 waiting: round 4, view 0: ..."), status(0, "worker 0 out of step: downloading the state")]
+    rows = [
+        *run_rows(3),
+        said(0, "waiting: round 4, view 0: ..."),
+        said(0, "out of step: downloading the state"),
+    ]
     assert stage_of(rows) == ("", "out of step: downloading the state")
 
 
@@ -131,8 +149,25 @@ def test_the_stage_follows_the_steps_of_the_worker_that_is_furthest_behind():
 
 
 def test_the_strip_says_how_many_wait_for_the_last_worker():
-    rows = [*run_rows(3), *steps(0, 4, loss=1.0), status(0, "worker 0 waiting: round 4, view 0: ..."), steps(1, 4, loss=1.0)[0]]
+    rows = [
+        *run_rows(3),
+        *steps(0, 4, loss=1.0),
+        said(0, "waiting: round 4, view 0: ..."),
+        steps(1, 4, loss=1.0)[0],
+    ]
     assert stage_of(rows) == ("inner steps", "1 peer waits for 001-b: inner step 1 of 4")
+
+
+@pytest.mark.parametrize(("event", "words"), [("died", "has died"), ("left", "has left")])
+def test_the_strip_names_a_worker_for_which_the_round_may_still_wait(event, words):
+    """exchange.absent_rounds is 2, so two rounds may wait for a worker that was killed in round 4."""
+    settings = {**SETTINGS, "exchange.absent_rounds": 2}
+    gone = {"event": event, "worker": 1, "step": 12, "text": "worker 1 ended with code -9"}
+    rows = [*run_rows(3), *steps(0, 4, loss=1.0), gone]
+    for number, expected in ((3, f"waits for the payloads of round 4; 001-b {words}"), (6, "inner step 0 of 4")):
+        rows += [landed(0, later) for later in range(4, number + 1)]
+        phase = state_of(rows, settings).page(Surroundings(name="mine", now_s=100.0, updated_s=99.0))["phase"]
+        assert phase is not None and phase["text"] == expected
 
 
 @pytest.mark.parametrize(
@@ -144,7 +179,7 @@ def test_the_strip_says_how_many_wait_for_the_last_worker():
     ],
 )
 def test_the_stage_of_a_waiting_worker_is_in_its_line(line, stage):
-    assert stage_of([*run_rows(3), status(0, f"worker 0 waiting: {line}"), landed(1, 4)]) == (stage, f"waits: {line}")
+    assert stage_of([*run_rows(3), said(0, f"waiting: {line}"), landed(1, 4)]) == (stage, f"waits: {line}")
 
 
 def test_the_strip_has_the_seconds_of_the_last_round():
@@ -225,7 +260,7 @@ def test_the_log_names_what_happened():
         ready(0, "000-a"),
         status(0, "left out, 001-b sent a payload of 9 bytes"),
         status(0, "001-b has weights that differ from those of most peers, and must load theirs"),
-        status(0, "worker 0 waiting: round 1, view 0: ..."),
+        said(0, "waiting: round 1, view 0: ..."),
         status(0, "anything else"),
         landed(0, 1, failed="too late"),
         {"event": "state", "worker": 0, "step": 4},

@@ -9,6 +9,7 @@ if a worker waits for it for so long that it logs a line; the seconds of the las
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from outerloop.watch.model.page import Stage, Strip
@@ -20,8 +21,13 @@ STAGES = {"inner steps": "compute_s", "launch": "launch_s", "gather": "wait_s", 
 COMMIT_WORDS = ("has proposed a commit", "has accepted the proposal", "must repeat an earlier proposal")
 """Parts of the lines with which a worker waits for a decision, not for payloads (swarm/consensus/explain.py)."""
 
+GONE = {"died": "has died", "left": "has left"}
+"""States in which a worker ends before the run does, in words."""
 
-def strip(worker: Worker, *, sync_every: int | None, delay: int, waiting: int = 0) -> Strip:
+
+def strip(
+    worker: Worker, *, sync_every: int | None, delay: int, waiting: int = 0, gone: Sequence[Worker] = ()
+) -> Strip:
     """Return the stage of a worker's current round.
 
     Args:
@@ -29,10 +35,12 @@ def strip(worker: Worker, *, sync_every: int | None, delay: int, waiting: int = 
         sync_every: H, inner steps between two launches; None if it is not fixed.
         delay: inner steps between launch and landing.
         waiting: number of other workers that wait for this round.
+        gone: workers that no longer train, and for which this round may still wait.
     """
     active, words = current_stage(worker, sync_every=sync_every, delay=delay)
     if waiting and not worker.waiting:
         words = f"{waiting} peer{'s wait' if waiting > 1 else ' waits'} for {worker.name}: {words}"
+    words = "; ".join([words, *(f"{other.name} {GONE[other.state]}" for other in gone if other.state in GONE)])
     return {
         "round": worker.round + worker.is_active,
         "stages": [stage(name, column, worker.last_round, active) for name, column in STAGES.items()],

@@ -119,7 +119,9 @@ class RunState:
         last = min(training, key=lambda worker: (worker.round, worker.step, worker.index))
         delay = count(setting(self.settings, "schedule.delay"))
         waiting = sum(bool(worker.waiting) for worker in training)
-        return strip(last, waiting=waiting, sync_every=fixed_h(self.settings) or None, delay=delay)
+        absent_rounds = count(setting(self.settings, "exchange.absent_rounds"))
+        gone = [worker for worker in workers if not worker.is_active and worker.round + absent_rounds >= last.round]
+        return strip(last, waiting=waiting, gone=gone, sync_every=fixed_h(self.settings) or None, delay=delay)
 
 
 def fixed_h(settings: Mapping[str, Any]) -> int | None:
