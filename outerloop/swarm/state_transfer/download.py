@@ -115,22 +115,26 @@ class Download:
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
         """Download all chunks and return the whole state. Equal chunks, e.g. of zeros, are downloaded only once."""
-        kept, turns, received = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
+        kept, places_of, turns = self._keep_only(manifest), manifest.places(), asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        received: dict[bytes, int] = {}  # sha256 of a chunk -> bytes received, counted once per place of the chunk
         content = io.BytesIO(bytes(manifest.size_bytes))  # memory is used only as it fills; getvalue() does not copy
         chunks = cut(content.getbuffer())
 
+        def arrived(sha: bytes, amount: int) -> None:
+            received[sha] = amount * len(places_of[sha])
+            progress(sum(received.values()), manifest.size_bytes)
+
         async def download(sha: bytes, places: list[int]) -> None:
-            nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
             async with turns:  # at most one download per slot: a waiting one would end the turn of a slow one
                 if sha.hex() not in kept or not self._read(sha, chunk):
-                    await self._fetch(sha, chunk, holders[first:] + holders[:first])
+                    sources = holders[first:] + holders[:first]
+                    await self._fetch(sha, chunk, sources, lambda amount, _: arrived(sha, amount))
             for place in places[1:]:
                 chunks[place][:] = chunk
-            received += len(chunk) * len(places)
-            progress(received, manifest.size_bytes)
+            arrived(sha, len(chunk))
 
-        tasks = [asyncio.create_task(download(sha, places)) for sha, places in manifest.places().items()]
+        tasks = [asyncio.create_task(download(sha, places)) for sha, places in places_of.items()]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -149,8 +153,8 @@ class Download:
             chunk[:] = found
         return valid
 
-    async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str]) -> None:
-        await self.bulk.fill(chunk, sha, holders, timeout_s=CHUNK_S)
+    async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str], progress: Progress) -> None:
+        await self.bulk.fill(chunk, sha, holders, timeout_s=CHUNK_S, progress=progress)
         await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:

@@ -125,13 +125,21 @@ class Bulk(RpcService):
         await self._finish(get)
         return buffer.getvalue()
 
-    async def fill(self, place: memoryview, sha: bytes, sources: Sequence[str], *, timeout_s: float) -> None:
+    async def fill(
+        self,
+        place: memoryview,
+        sha: bytes,
+        sources: Sequence[str],
+        *,
+        timeout_s: float,
+        progress: Callable[[int, int], None] = _ignore,
+    ) -> None:
         """Download content like `get`, but write it to `place`, which has the content's length.
 
         Raises ContentUnavailable if no peer has the content, or if no piece arrives for `timeout_s`.
         """
         await self._finish(
-            self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), sources, _ignore, timeout_s)
+            self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), sources, progress, timeout_s)
         )
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:

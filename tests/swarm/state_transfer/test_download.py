@@ -82,6 +82,16 @@ async def test_every_size_comes_whole_from_all_donors(size):
 
 
 @virtual
+async def test_progress_is_reported_within_a_chunk():
+    network, content, seen = MemoryNetwork(), state(CHUNK_BYTES), []
+    made = await donors(network, "a")
+    get = asyncio.create_task(joiner(network).get(0, ["a"], lambda here, size: seen.append((here, size))))
+    await land(made["a"], 0, content, after_s=0.1)
+    await get
+    assert len({here for here, _ in seen}) >= 10 and {size for _, size in seen} == {CHUNK_BYTES}
+
+
+@virtual
 async def test_a_link_that_all_donors_share_out_is_filled():
     """Three donors of 1 MB/s each, a joiner of 100: near to three times as fast as one."""
     network, content = MemoryNetwork(), state(24 * CHUNK_BYTES // 4)
