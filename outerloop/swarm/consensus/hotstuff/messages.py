@@ -31,7 +31,10 @@ PREPARE, COMMIT = "prepare", "commit"
 
 @dataclass(frozen=True)
 class NewView:
-    """A peer's report to the leader of a view that it has entered. `lock`: of an earlier view, or None."""
+    """A peer's report to the leader of `view`, which the peer has entered.
+
+    `lock`: the peer's lock, which is of an earlier view, or None if the peer is not locked.
+    """
 
     number: int
     head: bytes
@@ -41,7 +44,7 @@ class NewView:
 
 @dataclass(frozen=True)
 class ProposalMessage:
-    """A leader's proposal, with the wishes that prove its view. They may be missing, e.g. in view 0."""
+    """A leader's proposal. `wishes`: the proof that its view may be entered; may be empty, e.g. in view 0."""
 
     proposal: Proposal
     wishes: tuple[ViewWish, ...]
