@@ -38,7 +38,7 @@ class Comeback:
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
         self._context, self._rpc, self._outcomes = context, rpc, outcomes
         self._reported = GENESIS  # the newest commit that a peer has reported, with or without proof
-        self._ahead: tuple[Commit, float] | None = None  # this peer's last commit, and since when others are ahead of it
+        self._ahead: tuple[Commit, float] | None = None  # this peer's last commit, and since when others are ahead
         self.settled = False
 
     async def watch(self) -> None:

@@ -251,7 +251,7 @@ class HotStuffReplica(RoundInstance):
     # both roles
 
     def _record_vote(self, proposal: Proposal) -> None:
-        """Record this peer's vote for a proposal. If the proposal's justification is higher than the lock, lock on it."""
+        """Record this peer's vote for a proposal. Lock on its justification if that is higher than the present lock."""
         lock, justification = self.lock, proposal.justification
         if justification and (lock is None or justification.view > lock.view):
             lock = Lock(proposal.commit, justification)
