@@ -236,5 +236,8 @@ def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None
         return None
     accepted = _proposal(value)
     if (accepted.commit.number, accepted.commit.parent) != (number, head) or accepted.view >= view:
-        raise MalformedMessage("a promise must report a proposal accepted in an earlier view of the same round")
+        raise MalformedMessage(
+            "a promise must report a proposal accepted in an earlier view of the same round and chain; got one of round"
+            f" {accepted.commit.number}, view {accepted.view}, in a promise for round {number}, view {view}"
+        )
     return accepted
