@@ -41,7 +41,8 @@ class RejectionLog:
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # (last log time, refusals since)
+        # (kind, sender) -> (time of the last log line, number of refusals since then)
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless a refusal of `who` of the same kind was logged within QUIET_S.
@@ -86,7 +87,7 @@ CORPUS = "corpus"
 """Name of the service that serves the index of the run's training data (corpus/service.py)."""
 INVITES = "invites"
 """Name of the service that accepts invites (invite_service.py). In a run with an allow-list, it is the only service
-that answers peers outside the list: it checks what they send."""
+that answers any peer outside the list; it checks what these peers send."""
 MAX_VISITORS = 16
 """Maximum number of peers that may read the settings of a run with an allow-list because they showed a valid token."""
 
@@ -124,7 +125,7 @@ class AllowList:
 
     @property
     def listed(self) -> frozenset[str]:
-        """The listed ids that are not expelled, including this peer's own id; empty if the run is open.
+        """The listed ids that are neither expelled nor removed, including this peer's own id; empty if the run is open.
 
         Invited peers are not included: they are not voters in the proof of a run's history (proof.py).
         """
@@ -184,8 +185,8 @@ class AccessControl:
     """The access control of one peer. Call `admits` before each handler, and `garbled` if a request is malformed.
 
     `onlooker`: peer id of the read-only observer, which `outerloop status` uses on this machine. In a run with an
-    allow-list, it and visitors that showed a valid token may read only the roster, the expelled peers, the
-    contributions, the manifest and the index of the training data.
+    allow-list, this observer and the visitors (peers that showed a valid token) may read only the roster, the expelled
+    peers, the contributions, the manifest and the index of the training data.
     """
 
     signatures: Signatures
@@ -195,7 +196,10 @@ class AccessControl:
     _visitors: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def let_look(self, visitor: str) -> None:
-        """Let a peer that showed a valid token read what the observer may read. The oldest visitor is forgotten."""
+        """Let a peer that showed a valid token read what the observer may read.
+
+        If there are more than MAX_VISITORS visitors, the first of them loses this permission.
+        """
         self._visitors[visitor] = None
         if len(self._visitors) > MAX_VISITORS:
             self._visitors.popitem(last=False)
@@ -204,7 +208,8 @@ class AccessControl:
         """Return whether to answer a stream from `remote`. If not, record the refusal in the rejection log.
 
         `allowed(remote)` must be true. In addition, `remote` must be on the allow-list or invited, or use a protocol
-        that is open to it: that for invites, or one that an observer may read.
+        that is open to it: the protocol for invites is open to all, those that an observer may read to observers and
+        visitors.
         """
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
         open_to = (INVITES, ROSTER, EXPELLED, CONTRIBUTORS, MANIFEST, CORPUS) if observes else (INVITES,)

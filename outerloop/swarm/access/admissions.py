@@ -1,7 +1,7 @@
-"""Signed statements of listed peers about invited peers, which any peer can check without asking another one.
+"""Signed statements of listed peers about invited peers. Any peer can check them without asking another one.
 
     admission   the listed peer `receiver` received this binding (invites.py) at this time, in this round
-    removal     an invited peer may no longer take part, or may again
+    removal     an invited peer may no longer take part; if the removal is lifted, the peer may take part again
 
 Both are valid in one run only.
 """
@@ -27,7 +27,7 @@ from outerloop.swarm.validation import (
 
 @dataclass(frozen=True)
 class Admission:
-    """A binding, and the statement of the listed peer `receiver` when and in which round it received the binding."""
+    """A binding, with the time and the round in which the listed peer `receiver` received it, signed by that peer."""
 
     binding: Binding
     receiver: str
@@ -57,11 +57,11 @@ class Admission:
 
     @property
     def order(self) -> tuple[int, str, str, int, bytes]:
-        """The order of admissions with one invite, of which the first one counts: the one received first."""
+        """The sort key of admissions, by time of receipt. Of several with the same invite, the first one counts."""
         return self.at_s, self.peer, self.receiver, self.number, self.signature
 
     def is_signed(self, signatures: Signatures) -> bool:
-        """Return whether all three signatures are valid."""
+        """Return whether the signatures of the invite, of the binding and of this admission are valid."""
         invite, statement = self.invite, (self.invite.digest, self.peer, self.at_s, self.number)
         signed = signatures.verify(self.signature, "invite_admission", invite.run, *statement, by=self.receiver)
         return signed and self.binding.is_signed(signatures)
@@ -99,7 +99,7 @@ class Removal:
 
     @property
     def order(self) -> tuple[int, bool, str]:
-        """The order of removals of one peer, of which the last one counts."""
+        """The sort key of removals, by date. Of several for the same peer, the last one counts."""
         return self.at_s, not self.lifted, self.by
 
     def is_signed(self, signatures: Signatures) -> bool:

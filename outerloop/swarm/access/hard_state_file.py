@@ -12,8 +12,8 @@ from an earlier process than the identity requires, the identity is retired:
     in an open run                the peer gets a new key; the old file is renamed and kept
 
 The check misses one case: the disk was restored to a snapshot taken after the peer's last process had first voted. The
-messages of other peers reveal it (equivocation.py). The check accepts the hard state of any session, because a run that
-is resumed as a whole forms a new session, in which no peer has voted.
+messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session, because a
+run that is resumed as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HardStateFile:
         await self._disk.write(GENERATION, str(self._life.count).encode())
         await self._disk.write(NAME, hard_state.to_bytes())
         await EXHAUSTION.wait_out(partial(asyncio.to_thread, self._life.has_memory), where=str(self._life.path.parent))
-        self._life = None  # recorded once per process
+        self._life = None  # the identity file is updated only once per process
 
     def _refuse_another_name(self, run: str) -> None:
         """Raise UserError if this peer has already voted in the run under another worker index."""

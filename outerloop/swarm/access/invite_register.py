@@ -3,9 +3,10 @@ allow-list.
 
 An admission counts if a listed peer issued the invite, a listed peer received the binding before the invite had
 expired, and the three signatures are valid. A removal counts if a listed peer signed it and the removed peer was
-invited. A peer's own removal of a listed peer counts on its machine only. Statements of listed peers that are expelled
-are not accepted, but what was accepted before stays. At each start the register is checked again: without its issuer on
-the list, an admission is dropped.
+invited. A peer can also remove a listed peer, but this removal counts only on the machine of the peer that signed it.
+Statements of listed peers that are expelled are not accepted, but statements that were accepted before the expulsion
+remain. At each start, the register is checked again: an admission is dropped if its issuer or its receiver is no longer
+on the list.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from outerloop.swarm.validation import MalformedMessage, unpacked
 
 logger = logging.getLogger(__name__)
 FUTURE_S = 600
-"""A removal dated further in the future than this is not accepted: no later one could lift it."""
+"""A removal that is dated more than this number of seconds in the future is not accepted. Only a statement with a later
+date could lift such a removal."""
 
 
 class InviteRegister:
@@ -68,13 +70,12 @@ class InviteRegister:
     async def add(self, statements: Iterable[Statement]) -> list[Statement]:
         """Accept and store the statements that count on this machine. Return those that were new.
 
-        Of several removals of one peer, only the last is considered.
-
-        Raises MalformedMessage at the first one with a signature that is not valid, after it has stored those before.
+        Of several removals of one peer, only the last is considered. If a signature is not valid, this and all further
+        statements are ignored: the earlier ones are stored, then MalformedMessage is raised.
         """
         new, forged = list[Statement](), False
         for statement in _without_earlier_removals(statements):
-            await asyncio.sleep(0)  # each takes up to a millisecond
+            await asyncio.sleep(0)  # other tasks may run: checking one statement takes up to a millisecond
             if self._has(statement) or self.objection(statement):
                 continue
             if forged := not statement.is_signed(self._trust.signatures):
@@ -152,7 +153,7 @@ class InviteRegister:
 
 
 def _without_earlier_removals(statements: Iterable[Statement]) -> list[Statement]:
-    """Return the statements without those removals of a peer that a later one in the list replaces."""
+    """Return the statements without superseded removals: of several removals of one peer, only the last one counts."""
     last = dict[str, Removal]()
     given = list(statements)
     for one in given:

@@ -5,9 +5,9 @@
     too many admissions    those received first are kept: MAX_PER_ISSUER of each issuer, MAX_ADMISSIONS in total
     two removals           the later one counts
 
-The result does not depend on the order in which the statements arrive. Times are those that the listed peers signed,
-so it depends on their clocks: if two of them receive bindings of one token before they hear of each other, the one
-whose clock is behind decides.
+The result does not depend on the order in which the statements arrive. It depends on the clocks of the listed peers,
+because the times are those that these peers signed. If two listed peers receive bindings of one token before they hear
+of each other's, the binding counts that was received by the peer whose clock is behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outerloop.swarm.access.invites import Invite
 from outerloop.swarm.validation import MAX_PEERS
 
 MAX_PER_ISSUER = 64
-"""Maximum number of admissions by one listed peer. `outerloop invite` counts the unused tokens, too."""
+"""Maximum number of used invites of one listed peer. `outerloop invite` also counts that peer's unused tokens."""
 MAX_ADMISSIONS = MAX_PEERS
 """Maximum number of used invites, equal to the size of the largest roster. They take at most 2 MB, on disk and in an
 answer to a poll."""
@@ -32,27 +32,30 @@ MAX_PER_INVITE = 2
 
 @dataclass(frozen=True)
 class InvitedPeers:
-    """`admissions`: digest of the invite -> its admissions, in order. `removals`: peer id -> the latest removal.
+    """The known admissions and removals. This object is immutable: each change returns a new one.
 
-    It is immutable: each change returns a new object.
+    `admissions`: digest of the invite -> its admissions, in order. `removals`: peer id -> the latest removal.
     """
 
     admissions: Mapping[bytes, tuple[Admission, ...]] = field(default_factory=dict)
     removals: Mapping[str, Removal] = field(default_factory=dict)
 
     def with_statement(self, statement: Admission | Removal) -> InvitedPeers:
-        """Return the peers with this admission or removal, which must be valid."""
+        """Return the known statements with this admission or removal added. It must be valid."""
         return self.with_admission(statement) if isinstance(statement, Admission) else self.with_removal(statement)
 
     def with_admission(self, admission: Admission) -> InvitedPeers:
-        """Return the peers with this admission, which must be valid, unless earlier ones fill its place."""
+        """Return the known statements with this admission added, unless earlier ones exceed a limit with it.
+
+        The admission must be valid.
+        """
         invite = admission.invite.digest
         known = {one.order: one for one in (*self.admissions.get(invite, ()), admission)}
         first = tuple(known[order] for order in sorted(known))[:MAX_PER_INVITE]
         return replace(self, admissions=_first_used({**self.admissions, invite: first}))
 
     def with_removal(self, removal: Removal) -> InvitedPeers:
-        """Return the peers with this removal, which must be valid, unless a later one is known."""
+        """Return the known statements with this removal added, unless a later one is known. It must be valid."""
         known = self.removals.get(removal.peer)
         if known is not None and known.order >= removal.order:
             return self
@@ -91,7 +94,7 @@ class InvitedPeers:
         return sum(one.invite.issuer == issuer for one in self.used)
 
     def stopped_by(self, statement: Admission | Removal) -> set[str]:
-        """Return the peers that may not take part because of this statement, which must be among those merged."""
+        """Return the peers that may not take part because of this statement, which must be one of the known ones."""
         if isinstance(statement, Removal):
             return {statement.peer} & self.removed
         return {one.peer for one in self.admissions.get(statement.invite.digest, ())} - self.last.keys()

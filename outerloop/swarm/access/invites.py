@@ -1,7 +1,7 @@
 """Invites to a run with an allow-list: a listed peer admits one key of another machine, without editing any list.
 
-    invite    by a listed peer      the holder of this one-time key may name one peer of the run
-    binding   by the one-time key   the named peer
+    invite    signed by a listed peer          the holder of this one-time key may admit one peer to the run
+    binding   signed with the one-time key     the invite is used for this peer
 
 A token is an invite and the private one-time key, as text. Anyone who has the token can use it, so it is a secret. The
 private key never leaves the machine that uses the token: peers see the binding, which names one peer only.
@@ -104,14 +104,14 @@ class Invite:
 
 @dataclass(frozen=True)
 class Token:
-    """An invite and the seed of its one-time private key. It is a secret."""
+    """An invite and the seed of its one-time private key. A token is a secret."""
 
     invite: Invite
     seed: bytes
 
     @staticmethod
     def new(issuer: Signatures, *, run: str, listed: Iterable[str], name: str, expires_s: int, rounds: int) -> Token:
-        """Return a new token of a listed peer. `listed`: its exchange.allow."""
+        """Return a new token that a listed peer issues. `listed`: that peer's exchange.allow."""
         key = Ed25519PrivateKey.generate()
         invite = Invite(
             run, issuer.peer_id, Signatures(key).peer_id, digest_of_list(listed), name, expires_s, rounds
@@ -120,7 +120,7 @@ class Token:
 
     @property
     def signatures(self) -> Signatures:
-        """Signs with the one-time key."""
+        """The object that signs with the one-time key."""
         return Signatures(Ed25519PrivateKey.from_private_bytes(self.seed))
 
     def to_text(self) -> str:

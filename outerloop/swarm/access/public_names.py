@@ -105,7 +105,7 @@ class KnownNames:
         self._known: dict[str, PublicName] = {}
 
     def learn(self, peer: str, statement: bytes) -> bool:
-        """Store the statement of a peer (id) if it is valid and later than the stored one. Return whether it was."""
+        """Store the statement of a peer (id) if it is valid and later than the stored one. Return whether it is new."""
         try:
             name = PublicName.from_bytes(statement)
         except MalformedMessage:
@@ -119,7 +119,7 @@ class KnownNames:
         return True
 
     def keep_only(self, peers: Collection[str]) -> None:
-        """Forget the names of all other peers."""
+        """Forget the names of all peers except these (ids)."""
         self._known = {peer: name for peer, name in self._known.items() if peer in peers}
 
     def statements(self) -> dict[str, bytes]:

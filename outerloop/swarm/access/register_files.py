@@ -3,9 +3,9 @@
     identity.access/register     the admissions and removals that this peer knows (invited_peers.py)
     identity.access/removal-*    removals by `outerloop expel`, which the running peer moves into its register
     identity.access/issued       digest and expiry of the tokens that `outerloop invite` has printed
-    identity.access/address      the addresses of the running peer, one a line, for `outerloop invite`
+    identity.access/address      the addresses of the running peer, one per line, for `outerloop invite`
 
-Two processes write to the folder: the running peer the register and its addresses, commands all other files.
+The running peer writes the register and its addresses; the commands write all other files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def folder_of(identity: Path) -> Path:
 
 
 def stored(disk: Disk) -> list[Statement]:
-    """Return the statements in the register on disk, not checked. Raises UserError if it is damaged."""
+    """Return the statements in the register on disk, unchecked. Raises UserError if the register is damaged."""
     try:
         return from_bytes(bytes(disk.read(REGISTER))) if REGISTER in disk.names() else []
     except MalformedMessage as error:
@@ -45,7 +45,7 @@ def stored(disk: Disk) -> list[Statement]:
 
 
 def read_statements(disk: Disk) -> list[Statement]:
-    """Return the statements on disk, not checked, including removals that no running peer has taken yet.
+    """Return the statements on disk, unchecked, including removals that no running peer has read yet.
 
     Raises UserError if a file is damaged.
     """
@@ -57,7 +57,7 @@ def read_statements(disk: Disk) -> list[Statement]:
 
 
 async def write_removal(disk: Disk, removal: Removal) -> None:
-    """Write a removal for the running peer. Each has a file of its own, so that none is deleted before it is taken."""
+    """Write a removal for the running peer. Each removal has its own file, so none is deleted before it is read."""
     name = f"{REMOVAL}{removal.peer[-16:]}-{removal.at_s}-{int(removal.lifted)}"
     await disk.write(name, msgpack.packb(removal.to_list()))
 

@@ -1,7 +1,7 @@
 """Ed25519 signatures that third parties can verify. A peer id is derived from the key that signs.
 
     peer id     base58 of 00 24 (identity multihash of 36 bytes) | 08 01 12 20 (Ed25519, 32 bytes) | public key
-    signature   over DOMAIN | msgpack of [context, run, field, ...]
+    signature   over DOMAIN | msgpack of [context, run, field, ...]       (|: concatenation of bytes)
 
 A stream proves only the identity of the peer at its remote end, so data that is forwarded, stored or read from the DHT
 needs a signature. The context and the run precede all fields, and msgpack prefixes each field with its length. So a

@@ -6,8 +6,8 @@
 Each peer checks evidence itself, so the sender need not be trusted. A peer that sends evidence that proves nothing is
 itself lying, and no further evidence from it is checked. So a remote peer can make this peer check at most one false
 piece of evidence, plus one true piece per known peer. A remote peer may also create keys and send true evidence against
-them: each of the first few keys costs this peer a write and a message to all peers, and further keys cost nothing
-(expulsion.MAX_OUTSIDERS).
+them: each of the first MAX_OUTSIDERS keys (expulsion.py) costs this peer a write and a message to all peers, and
+further keys cost nothing.
 """
 
 from __future__ import annotations

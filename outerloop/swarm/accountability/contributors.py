@@ -8,7 +8,7 @@
 `round`, `first` and `last` count from 0. `statement` is the peer's signed public name (public_names.py), or empty if it
 is not known; the digest is the sha256 of the msgpack of [round, rows without statements]. The contributions themselves
 are part of the state that all replicas share (core/contributions.py), so peers that landed the same rounds give equal
-digests. One answer alone is a claim of the answering peer.
+digests. A single answer proves nothing: it is only the claim of the peer that answers.
 
 Peers that are present state their names in the roster. This service stores the names of all contributors in a file, and
 asks one other peer, once, for the names of contributors that are absent.
@@ -58,7 +58,7 @@ ROW_BYTES = 256 + NAME_BYTES
 ANSWER_BYTES = ROW_BYTES * (MAX_CONTRIBUTORS + 1)
 """Maximum size of an answer, 3 MiB. Usually a row takes about 200 bytes."""
 Statements = Iterable[tuple[str, bytes]]
-"""Peer id and signed public name of each peer that is present."""
+"""Pairs of a peer id and that peer's signed public name."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ContributorService(RpcService):
     Args:
         names: the public names that this peer knows.
         file: stores the names.
-        present: returns the names of the peers that are present.
+        present: returns the ids and signed public names of the peers that are present.
     """
 
     service = CONTRIBUTORS
@@ -219,9 +219,9 @@ def read_names(file: Path) -> Statements:
 
 
 async def fetch(transport: Transport, run: str, peer: str) -> Totals | None:
-    """Fetch the contributions that a peer (id) serves. Return None if it has none yet.
+    """Fetch the contributions that a peer (id) serves. Return None if the peer has none yet.
 
-    Raises BrokenStream, Unreachable or TimeoutError if it does not send a valid answer.
+    Raises BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
     async with limit(HISTORY_S), transport.open_stream(peer, protocol_name(run, CONTRIBUTORS)) as stream:
         await stream.send_object({})

@@ -9,8 +9,10 @@ hard state last, so it misses a snapshot taken while that process ran. But a vot
 receives it. So if the hard state lacks a vote that this peer has signed, the vote was cast after the snapshot. A vote
 is missing from the hard state if it is one of these:
 
-    accept     for the current round, in a later view than the accept on disk; so for prepare and commit (hotstuff/)
+    accept     for the current round, in a later view than the accept on disk
     promise    for the current round, for a later view than the promise on disk
+    prepare    for the current round, in a later view than the prepare vote on disk (hotstuff/)
+    commit     for the current round, in a later view than the view of the lock on disk (hotstuff/)
     resign     for the current round or the one before
     any        for a round after the current one
 
@@ -77,12 +79,12 @@ def _held(hard_state: HardState, context: str) -> int:
 
 
 VIEWS_KEPT = 64
-"""Maximum number of accepts, and of promises, kept per peer and round: those of the latest views. An honest peer goes
-through only a few views per round."""
+"""Maximum number of statements kept per peer, kind and round: those of the latest views. An honest peer passes through
+only a few views per round."""
 Place = tuple[int, bytes]
 VOTES = (ACCEPT, PROMISE, PREPARE, COMMIT)
 KEPT = (*VOTES, RESIGN)
-"""Kinds of statements of which a peer keeps its own on disk."""
+"""The kinds of statements that a peer records on disk before it sends them."""
 KINDS = (*KEPT, PAYLOAD)
 
 

@@ -83,10 +83,10 @@ class Signed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A pair of contradicting statements. `peer`: name of the accused, which signed both in session `session`.
+    """Two contradicting statements. `peer`: name of the accused, which signed both in session `session`.
 
-    Two verdicts are signed by its two auditors instead. `of` sorts the two statements, so that a pair always yields the
-    same evidence.
+    If the statements are verdicts, two auditors of the accused have signed them instead. `of` sorts the statements, so
+    that two statements always yield the same evidence.
     """
 
     session: str
@@ -110,7 +110,7 @@ class Evidence:
 
     @property
     def auditors(self) -> tuple[str, ...]:
-        """The names of the two auditors whose verdicts this is, or an empty tuple if the accused signed both."""
+        """The names of the two auditors if the statements are verdicts, else an empty tuple."""
         statements = [signed.statement for signed in (self.first, self.second)]
         return tuple(str(statement[2]) for statement in statements if statement[0] == VERDICT)
 

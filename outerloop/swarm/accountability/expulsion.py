@@ -2,8 +2,9 @@
 
     expelled   the expelled peers, each with its offence, the round of the offence, the time when this peer learned of
                it, and the evidence
-    lifted     [peer, session, round] of offences that an operator has forgiven. Evidence against that peer is ignored
-               for rounds up to ROUNDS_KEPT later, because other peers may hold further evidence of the same offence
+    lifted     [peer, session, round] of each offence that an operator has forgiven. Evidence against that peer in that
+               session is then ignored if it is about any round up to ROUNDS_KEPT after that round, because other peers
+               may hold further evidence of the same offence
 
 A peer stays expelled until an operator lifts the expulsion, even if the run is resumed in another session. Evidence
 about a round far in the future of this session is ignored: the accused chooses the round it signs for, and lifting such
@@ -145,8 +146,8 @@ class ExpelledPeers:
     `hard_state` returns the hard state of the consensus, or None before the rounds have begun; until they begin, no
     further peer is expelled.
 
-    `picked` returns whether evidence consists of verdicts of the auditors that the commit of its round picked; without
-    audits, such evidence is ignored.
+    `picked` returns whether evidence consists of verdicts of the auditors that the commit of its round picked. In a run
+    without audits, it always returns False, so that verdicts are ignored.
     """
 
     def __init__(
@@ -173,8 +174,8 @@ class ExpelledPeers:
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking.
 
-        The evidence must be new, not forgiven, and not about a round far ahead. The register must have room for it.
-        Verdicts must be those of picked auditors.
+        The evidence must be new, not forgiven, and not about a round far ahead. The register must have room for another
+        peer. Verdicts must be those of picked auditors.
         """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()

@@ -1,4 +1,4 @@
-"""Carry out the audits that each commit demands from this peer, and serve those that it demands of this peer.
+"""Carry out the audits for which a commit picks this peer as an auditor, and answer the auditors of this peer.
 
     commit landed -> picks (picks.py) -> the first auditor fetches leaves and state -> its trainer replays the window
     leaf differs  -> the second auditor is notified and replays the same window
@@ -38,7 +38,7 @@ Contents = Sequence[tuple[str, bytes | memoryview]]
 PICKS_KEPT = 64
 """Number of rounds whose picks are remembered, so that evidence about them can be checked."""
 QUEUED = 4
-"""Maximum number of audits that wait for this peer; further ones are left out."""
+"""Maximum number of audits that this peer has waiting or under way; it does not carry out further ones."""
 COUNTS = ("audits_matching", "audits_differing", "audits_refused")
 """Names of the counters of this peer's verdicts."""
 FAILURES = (BrokenStream, Unreachable, TimeoutError, ContentUnavailable, MalformedMessage)
@@ -114,7 +114,7 @@ class Auditor:
         return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
-        """Return whether two verdicts are those of the two auditors that a commit known to this peer picked."""
+        """Return whether evidence consists of verdicts by the two auditors that a commit known to this peer picked."""
         pick = self.picks.get(evidence.number, {}).get(evidence.peer)
         if pick is None or set(evidence.auditors) != set(pick.auditors):
             return False
@@ -124,7 +124,7 @@ class Auditor:
     def _begin(self, pick: Pick) -> None:
         """Begin an audit if this peer is the first auditor."""
         if not pick.auditors:
-            logger.info("round %d: no other peer has the machine class of %s to audit it", pick.number, pick.peer)
+            logger.info("round %d: %s is not audited: no other peer has its machine class", pick.number, pick.peer)
         elif pick.auditors[0] == self._own:
             self._start(pick, None)
 
@@ -154,7 +154,7 @@ class Auditor:
     async def _examine(self, pick: Pick) -> int | None:
         """Fetch the window of an audit, and let the trainer replay it.
 
-        Return the leaf of the verdict, or None without a verdict.
+        Return the leaf of the verdict, or None if this peer cannot give one.
         """
         if why := self._cannot_audit(pick):
             logger.info("round %d: %s is not audited: %s", pick.number, pick.peer, why)

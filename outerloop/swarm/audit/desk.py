@@ -17,7 +17,10 @@ ROUNDS_KEPT = 2
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a peer's round: its leaves (empty if it cannot be audited), and the sizes of their parts."""
+    """What a peer recorded in a round. `leaves`: empty if the round cannot be audited.
+
+    `sizes`: for each kept state, the sizes of its three parts in bytes (weights, optimizer, rest).
+    """
 
     number: int
     leaves: tuple[Leaf, ...]
@@ -28,10 +31,10 @@ class Record:
 class Order:
     """An audit whose state has arrived, so that the trainer can replay it.
 
-    parent    digest of the commit before the audited round, which determines the windows
+    parent    digest of the commit before the audited round, which determines the peer's assigned training windows
     leaves    the leaves of the audited round, which match the root in the payload's header
-    before    the leaves of the peer's previous round, if its header of that round has any
-    state     weights, optimizer and rest of the state before the window; their hashes are those of the leaf
+    before    the leaves of the peer's previous round, or empty if the header of that round is missing or has none
+    state     weights, optimizer and rest of the state before the window to replay; their hashes are those of its leaf
     leaf      the result: the first differing leaf, or MATCH, or None if this machine cannot replay the window
     """
 
@@ -44,10 +47,10 @@ class Order:
 
 
 class AuditDesk:
-    """The place where the two threads of a peer meet. `store`: keeps this peer's states.
+    """The object through which the trainer's thread and the network thread of a peer exchange audit data.
 
-    `machine`: hash of this peer's machine class; zeros until the trainer has set it. `every`: J, inner steps between
-    two leaves.
+    `store`: keeps this peer's states. `machine`: hash of this peer's machine class; zeros until the trainer has set it.
+    `every`: J, the number of inner steps between two leaves.
     """
 
     def __init__(self, store: StateStore, *, every: int) -> None:
@@ -75,7 +78,7 @@ class AuditDesk:
 
     @property
     def state_bytes(self) -> int:
-        """Size of the largest part of a recent state of this peer, 0 without one."""
+        """Size in bytes of the largest part of this peer's recent states, or 0 if no state is recorded."""
         return max((size for record in self._records.values() for sizes in record.sizes for size in sizes), default=0)
 
     def put(self, order: Order) -> None:

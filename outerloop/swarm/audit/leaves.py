@@ -1,16 +1,18 @@
 """Define how a peer commits to the inner steps of a round before it can know which of them will be audited.
 
-    leaf     hashes of a peer's state before the first inner step of a round, after every J-th one, and after the last
-             one. Leaf i is the state before window i, so a round of n + 1 leaves has n windows
-    root     SHA-256(DOMAIN | number | leaf 0 | leaf 1 | ...), number: 8 bytes, big-endian
-    leaf     SHA-256 of the weights, of the optimizer and of the rest of the state, 96 bytes
+    leaf     three SHA-256 hashes of a peer's state: of the weights, of the optimizer and of the rest; 96 bytes. A leaf
+             is taken before the first inner step of a round, after every J-th one, and after the last one. Window i is
+             the inner steps between leaves i and i + 1, so a round of n + 1 leaves has n windows
+    root     SHA-256(DOMAIN | number of the round, 8 bytes, big-endian | leaf 0 | leaf 1 | ...)    (|: concatenation)
 
-The header, with the root, precedes the payload of the round. The payload's signature covers it (signed_payload.py).
+A header, which contains the root, precedes the wire message in a payload. The payload's signature covers the header
+(signed_payload.py).
 
     header   MAGIC | number of leaves, u32, big-endian | root | machine class
 
-A peer without leaves for a round, because it was restarted or is behind, sends 0 leaves and a root of zeros. A list of
-leaves is short enough to be sent as a whole, so a hash of the list commits to it, and no tree of hashes is needed.
+If a peer has no leaves for a round, because it was restarted or is behind, the header states 0 leaves and a root of
+zeros. A list of leaves is short enough to be sent as a whole, so a single hash of the list is enough as a commitment,
+and no tree of hashes is needed.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Header:
 
 
 def split(payload: bytes | memoryview) -> tuple[Header | None, bytes | memoryview]:
-    """Split a payload into its header and the wire message. The header is None, and nothing is removed, if invalid."""
+    """Split a payload into its header and the wire message. If the header is not valid, return (None, payload)."""
     if len(payload) < HEADER.size:
         return None, payload
     magic, leaves, root, machine = HEADER.unpack_from(payload)
@@ -79,13 +81,16 @@ def split(payload: bytes | memoryview) -> tuple[Header | None, bytes | memoryvie
 
 
 def root_of(number: int, leaves: Sequence[Leaf]) -> bytes:
-    """Return the root of the leaves of round `number`, or NO_ROOT without leaves."""
+    """Return the root of the leaves of round `number`, or NO_ROOT if there are no leaves."""
     content = b"".join(leaf.to_bytes() for leaf in leaves)
     return hashlib.sha256(DOMAIN + number.to_bytes(8, "big") + content).digest() if leaves else NO_ROOT
 
 
 def machine_class(description: str) -> bytes:
-    """Return the hash of a description of everything that determines the last bits of an inner step on a machine."""
+    """Return the hash that identifies a machine class.
+
+    `description`: all properties of a machine on which the exact bits of an inner step's result depend.
+    """
     return hashlib.sha256(MACHINE_DOMAIN + description.encode()).digest()
 
 

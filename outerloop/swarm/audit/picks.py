@@ -1,4 +1,4 @@
-"""Define which peers are audited after a round, in which window, and by whom, so that all who know the commit agree.
+"""Define which peers are audited after a round, in which window, and by whom. All who know the commit get this result.
 
     h          = SHA-256(DOMAIN | commit | peer),  r_k = h[8 k : 8 k + 8] as a big-endian integer
     audited    if r_0 < q · 2^64                    q: exchange.audit
@@ -6,8 +6,9 @@
     auditors   the first AUDITORS other participants of the same machine class, in the order of
                SHA-256(DOMAIN | commit | peer | auditor)
 
-commit is the digest of the round's commit, 32 bytes; peers are ids in UTF-8. A commit's digest covers the payloads of
-all participants, and with them the roots of their leaves. So a peer that chooses its leaves cannot know what is picked.
+In these formulas, | is concatenation, commit is the digest of the round's commit (32 bytes), and peers are ids in
+UTF-8. A commit's digest covers the payloads of all participants, and so the roots of their leaves. A peer must choose
+its leaves before this digest is known, so it cannot know then which windows will be picked.
 """
 
 from __future__ import annotations

@@ -68,10 +68,11 @@ class AuditRpc(RpcService):
         await self.bulk.serve()
 
     async def fetch(self, pick: Pick, before: tuple[int, bytes]) -> Answer:
-        """Fetch what an audit needs from the audited peer, and check it against its roots.
+        """Fetch leaves and state from the audited peer, and check them against the roots in its payloads' headers.
 
-        `before`: number and root of its leaves in the previous round, or a root of zeros to ignore them. Raises
-        BrokenStream, Unreachable, TimeoutError, ContentUnavailable or MalformedMessage if the peer does not send it.
+        `before`: number of the peer's previous round and the root of its leaves, or a root of zeros to ignore them.
+        Raises BrokenStream, Unreachable, TimeoutError, ContentUnavailable or MalformedMessage if the peer does not send
+        matching data.
         """
         async with limit(AUDIT_S):
             async with self._stream_to(id_of(pick.peer)) as stream:
@@ -126,7 +127,7 @@ class AuditRpc(RpcService):
             await stream.send(b"".join(leaf.to_bytes() for leaf in leaves))
 
     async def _known_picks(self, number: int) -> Mapping[str, Pick]:
-        """Return the audits of a round; none if this peer does not know its commit within half of POLL_S."""
+        """Return the audits of a round, or none if the round's commit does not arrive within half of POLL_S."""
         try:
             async with limit(POLL_S / 2):
                 return await self._picks_of(number)

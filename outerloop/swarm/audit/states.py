@@ -1,7 +1,8 @@
-"""Keep the states before the windows of recent rounds on disk, by the SHA-256 of their parts, until they expire.
+"""Keep on disk the states from which auditors replay the windows of recent rounds.
 
-Of a round of H inner steps with a leaf every J steps, ceil(H / J) states are kept: all leaves but the last, which is
-never replayed. Each takes the bytes of the weights and of the optimizer's state.
+Each part of a state is a file that is named by the SHA-256 of its content. A round of H inner steps with a leaf every J
+steps takes ceil(H / J) states: one for each leaf except the last one, after which there is no window to replay. Each
+state is as large as the weights and the optimizer's state together.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class StateStore:
             self._rounds.setdefault(number, set()).add(name)
 
     def forget_before(self, number: int) -> None:
-        """Remove the states of earlier rounds that no later round shares. Uploads in progress still finish."""
+        """Remove the files of rounds before `number` that no later round needs. Uploads in progress still finish."""
         old = [self._rounds.pop(known) for known in list(self._rounds) if known < number]
         for name in set().union(*old).difference(*self._rounds.values()):
             (self._folder / name).unlink(missing_ok=True)
 
     def get(self, sha: bytes) -> Buffer | None:
-        """Return the part with this SHA-256, or None if it is not kept."""
+        """Return the content with this SHA-256, or None if there is no such file."""
         try:
             with (self._folder / sha.hex()).open("rb") as file:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -2,10 +2,10 @@
 
     leaf     first differing leaf, MATCH if all replayed leaves are equal, or REFUSED if the peer did not send what its
              root commits to
-    signed   (CONTEXT, session, auditor, number, peer, commit, root, leaf)
+    signed   (VERDICT, session, auditor, number, peer, commit, root, leaf)
 
-A verdict is the word of one auditor. Two verdicts that name the same differing leaf, by the two auditors that the
-commit picked, are evidence (accountability/evidence.py).
+A single verdict proves nothing: it is only the claim of one auditor. If both auditors that the commit picked name the
+same differing leaf, their two verdicts are evidence (accountability/evidence.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outerloop.swarm.validation import MalformedMessage, checked_int, id_of, quo
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict of `auditor` (a name) on an audit."""
+    """The verdict of `auditor` (a peer name) on the window `pick`."""
 
     pick: Pick
     auditor: str

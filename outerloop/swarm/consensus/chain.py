@@ -2,7 +2,8 @@
 
 Events arrive as method calls, and every method returns the effects to carry out, in order (effects.py). No method
 raises an error because of data that a peer sent, and no method waits. A majority of the roster M_r, which commit r - 1
-names, decides round r (paxos/). A peer that receives the commit after its head, its last commit, applies that commit.
+names, decides round r (paxos/). A peer's head is the last commit that it has applied. When a peer receives the commit
+after its head, it applies that commit.
 
 Two protocols decide a round: Paxos (paxos/chain.py, exchange.trust=members), which the rest of this text is about, and
 HotStuff-2 (hotstuff/__init__.py, exchange.trust=nobody), which withstands liars. The chain is the same for both.
@@ -18,7 +19,7 @@ Two things must survive a crash. First, Persist effects: each must be on disk be
 Second, payloads, from `payload_stored` until their round is ROUNDS_KEPT rounds old, because a peer that accepts a
 commit promises to serve its payloads. A commit is applied and passed on before it is saved. This is safe because the
 accepts of a majority are on disk, so a peer that loses the commit in a crash learns the same commit again. A peer that
-lost its saved state returns under a new identity.
+has lost its saved state must return under a new identity.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Chain(ForkResolver):
         elif message.head != self.hard_state.head.digest:
             self._reject_other_chain(sender, message.number)
         elif isinstance(message, Resigned):
-            pass  # recorded above
+            pass  # recorded at the top of this method
         elif isinstance(message, JoinRequest):
             self._record_join_request(sender, message)
         elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
@@ -133,25 +134,28 @@ class Chain(ForkResolver):
         return self._step()
 
     def reports_over(self, number: int, view: int) -> list[Effect]:
-        """Stop waiting for reports as the leader of the view (`collects_reports`): the wait has taken long enough."""
+        """Stop waiting, as the leader of a view, for the other peers' reports (`collects_reports`): time is up.
+
+        Does nothing unless `number` and `view` are the current ones.
+        """
         if (number, view) == (self.number, self.view):
             self._stop_collecting()
         return self._step()
 
     def resign(self) -> list[Effect]:
-        """Leave: resign at once, or once the round in which this peer has voted is decided (resignation.py).
+        """Begin to leave: resign in the current round, or in the next round if this peer has voted in the current one.
 
-        Does nothing if the other peers could not continue without this one (`waits_to_resign`).
+        This peer does not resign while the other peers could not continue without it (resignation.py).
         """
         self.leaving = True
         return self._step()
 
     def request_join(self) -> list[Effect]:
-        """Ask the roster to count this peer's payload although this peer is not in it. A peer that votes does not ask.
+        """Ask the roster peers to count this peer's payload although this peer is not in the roster.
 
-        This peer must hold the run's state as of the head. The caller must repeat the request in each round, and
-        periodically within a round. A peer that has returned after it resigned, and is still in the roster, sends its
-        resignation again instead: it may ask once a commit has dropped it.
+        Does nothing if this peer votes in the round. This peer must hold the run's state as of the head. The caller
+        must repeat the request in each round, and periodically within a round. If this peer has resigned and is still
+        in the roster, it sends its resignation again instead: it may ask once a commit has dropped it from the roster.
         """
         if self.hard_state.peer in self.hard_state.resigned:
             self._send_resignations()
@@ -179,7 +183,7 @@ class Chain(ForkResolver):
             return None
         return tuple(decided for decided in self.hard_state.log if decided.commit.number > number)
 
-    # the protocol of a round
+    # implemented by each protocol (paxos/, hotstuff/)
 
     def _receive_vote(self, sender: str, message: RoundMessage) -> None:
         """Process a message about this round from another roster peer."""
@@ -194,9 +198,9 @@ class Chain(ForkResolver):
         raise NotImplementedError
 
     def _stop_collecting(self) -> None:
-        """Propose with the reports that have arrived."""
+        """Stop waiting for reports: propose with those that have arrived. No effect if the protocol needs no wait."""
 
-    # steps
+    # shared by all protocols
 
     def _step(self) -> list[Effect]:
         """Take every step that has become possible, save the hard state, and return the effects to carry out."""

@@ -1,6 +1,6 @@
 """A commit: the result of a round. It names the payloads that all peers apply and the roster of the next round.
 
-    digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order of Commit.to_map)
+    digest of commit r = sha256 of DOMAIN followed by the commit's map as msgpack (keys in the order of Commit.to_map)
     parent of commit r = digest of commit r - 1, so one digest identifies the whole history
 
 The chain begins with genesis, the commit before the first round. Genesis has no participants and names the first
@@ -11,7 +11,7 @@ All peers lead views in turn, but those whose views have failed (the demoted pee
 
     order in round r     the peers that are not demoted, sorted by sha256 of (run, round, peer), which gives a different
                          order in each round; then the demoted peers, in the order of their demotion. View v is led by
-                         the peer at index v mod n
+                         the peer at index v mod n of this order, where n is the number of peers in the roster
     demotion             a commit r that was first proposed in view v shows that views 0 .. v - 1 failed: their leaders
                          are appended to the list of demoted peers. The peer that led view v is removed from the list,
                          as are peers that leave the roster

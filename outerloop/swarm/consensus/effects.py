@@ -11,9 +11,10 @@ from outerloop.swarm.consensus.state import HardState
 
 @dataclass(frozen=True)
 class Persist:
-    """Write `hard_state.to_bytes()` to disk and sync it before any later effect, because other peers rely on it.
+    """Write `hard_state.to_bytes()` to disk, and sync it before any later effect, because other peers rely on it.
 
-    A decided commit may be applied and sent before it is saved: a majority of the roster has its accepts on disk.
+    A decided commit may be applied and sent before it is saved, because a majority of the roster has saved its votes
+    for that commit.
     """
 
     hard_state: HardState
@@ -21,7 +22,7 @@ class Persist:
 
 @dataclass(frozen=True)
 class Send:
-    """Send `message` to the peer `to`, at most once. If it is lost, the peers send again in the next view."""
+    """Send `message` to the peer `to` once. A lost message is not sent again: the next view has messages of its own."""
 
     to: str
     message: Message

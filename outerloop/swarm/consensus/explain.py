@@ -1,4 +1,4 @@
-"""Explain to the user in one line why a round is not decided yet: what it waits for, and from which peers."""
+"""Explain to the user in one line why a round is not decided yet: what this peer waits for, and from which peers."""
 
 from __future__ import annotations
 

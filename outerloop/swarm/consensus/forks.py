@@ -61,13 +61,13 @@ def is_better(commit: Commit, other: Commit) -> bool:
 
 
 class ForkResolver(RoundInstance):
-    """Compares this peer's log with the logs of other peers, and switches to a better chain."""
+    """A state machine that compares this peer's log with the logs of other peers, and switches to a better chain."""
 
     def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
         """Compare a peer's untrusted log with this peer's log. Switch to the other chain if it is better (forks.py).
 
-        If both logs belong to the same chain, and the peer's log reaches further back, prepend its earlier commits to
-        this peer's log, so that it shows which peers were absent.
+        If both logs belong to the same chain, and the sender's log reaches further back, prepend its earlier commits
+        to this peer's log. This peer's log then shows which peers were absent from those commits.
         """
         if not linked(log):
             self._reject(sender, "sends commits that do not follow one another")

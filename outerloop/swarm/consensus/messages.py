@@ -43,7 +43,7 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Maximum size of a packed message. Large enough for a commit that was proposed in 8 views (paxos/), with its
+"""Maximum size of a packed message, in bytes. Large enough for a commit that was proposed in 8 views (paxos/), with its
 roster, its accepts, and 1,024 participants that have ids of maximum length and have all asked to be counted."""
 
 
@@ -119,7 +119,10 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class Resigned:
-    """Resignations that the sender knows, its own or those of other peers. `number`, `head`: of the sender's round."""
+    """Resignations that the sender knows, its own or those of other peers.
+
+    `number`, `head`: the sender's current round, and the digest of its head.
+    """
 
     number: int
     head: bytes
@@ -233,5 +236,8 @@ def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None
         return None
     accepted = _proposal(value)
     if (accepted.commit.number, accepted.commit.parent) != (number, head) or accepted.view >= view:
-        raise MalformedMessage("a promise must report a proposal accepted in an earlier view of the same round")
+        raise MalformedMessage(
+            "a promise must report a proposal accepted in an earlier view of the same round and chain; got one of round"
+            f" {accepted.commit.number}, view {accepted.view}, in a promise for round {number}, view {view}"
+        )
     return accepted

@@ -24,8 +24,8 @@ If fewer than half of the voters lie, they
 
 The same rule decides which list of members a peer believes (formation.py).
 
-A peer that returns to a run without an allow-list, and whose last roster does not return, falls back to the rule for a
-late joiner, with more conditions (newest_commit_past, gather/comeback.py).
+If a peer returns to a run without an allow-list, and the peers of its last roster do not return, it follows the rule
+for a late joiner, with more conditions (newest_commit_past, gather/comeback.py).
 
 In a run without an allow-list, a late joiner can only count the peers that answer, and any machine can create many
 identities. So more than half of the peers that answer can present any history. If only one peer answers, the highest
@@ -79,11 +79,11 @@ def newest_provable_commit(
 
 
 def newest_commit_past(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:
-    """Return the newest commit after `head` that the peers that answer hold, or None. It rests on no known roster.
+    """Return the newest commit after `head` that follows from the logs alone, or None. No roster needs to be known.
 
-    The voters are the peers whose log does not end before `head`. More than half of them must hold a common later
-    commit. In one of their logs, each commit up to that one must be signed by the roster that the commit before it
-    names. A log on another chain than `head` is not counted, but its peer is a voter.
+    The voters are the peers whose log does not end before `head`. More than half of them must hold a common commit
+    after `head`. In one of their logs, each commit up to that one must be signed by the roster that the commit before
+    it names. A log on another chain than `head` does not count as holding a commit, but its sender is still a voter.
     """
     current = {peer: log for peer, log in logs.items() if log and log[-1].commit.number >= head.number}
     same_chain = {peer: log for peer, log in current.items() if not _contradicts(log, head)}

@@ -1,7 +1,7 @@
 """Compose a new commit for the leader to propose, once the gather of a round closes.
 
-A leader proposes it unless it must repeat the proposal of an earlier view (paxos/, hotstuff/). Peers whose payloads
-have arrived take part in this round; the others continue with the next one. The gather closes by this rule:
+A leader that need not repeat the proposal of an earlier view proposes this commit (paxos/, hotstuff/). Peers whose
+payloads have arrived take part in this round; the others can take part in the next one. The gather closes by this rule:
 
     at any time            the payloads of all roster peers that may take part have arrived
     after the grace        at least min_peers payloads, and at least min_fraction times the size of the roster, have

@@ -24,7 +24,7 @@ class Quorum:
 
 
 MAJORITY = Quorum(1, 2, "a majority")
-"""Two majorities share a peer."""
+"""More than half of a roster. Two majorities share a peer."""
 TWO_THIRDS = Quorum(2, 3, "more than two thirds")
-"""Two such quorums share more than f = (n - 1) // 3 peers, so at least one honest peer if at most f peers lie. The
-n - f other peers are a quorum by themselves."""
+"""More than two thirds of a roster. If at most f = (n - 1) // 3 of its n peers lie: two such quorums share more than f
+peers, so they share an honest one, and the honest peers are such a quorum by themselves."""

@@ -5,35 +5,36 @@ commit that drops this peer. So a peer that leaves signs the statement (statemen
 
     in round r after commit h, and in the round after it, I have not voted and will not vote
 
-    sign      A peer signs it for its current round, and only if it has neither accepted nor promised nor prepared
-              anything in this round; otherwise, it keeps voting until the round is decided. The statement is on disk
-              before it is sent (state.HardState), so the peer does not vote in these two rounds after a crash or a
-              restart either. It does not resign if fewer than min_peers peers would remain, or with quorum "all":
-              the others then have to wait for it in any case (round_instance.py)
-    quorum    If a roster has n peers, of which k have resigned, a round is decided by more than half (Paxos) or more
-              than two thirds (HotStuff-2) of the n - k others. A certificate contains the resignations that it counts.
-              If a liar resigns and votes, either its vote counts in a certificate or its resignation: the vote, if it
-              is there. So a certificate that is valid remains valid when a peer learns of more resignations
+    sign      A peer signs the statement for its current round r, and only if it has signed no promise and no vote in
+              this round; otherwise, it keeps voting until the round is decided. The statement is on disk before it is
+              sent (state.HardState), so the peer does not vote in these two rounds after a crash or a restart either.
+              A peer does not resign if fewer than min_peers peers would remain. It does not resign with quorum "all"
+              either, because the others then have to wait for it in any case (round_instance.py)
+    quorum    If k of the n peers of a roster have resigned, a round is decided by more than half (Paxos) or more than
+              two thirds (HotStuff-2) of the n - k others. A certificate contains the resignations that it counts. If a
+              certificate contains both a vote and a resignation of a liar, the vote counts and the resignation does
+              not. So a valid certificate remains valid when a peer learns of more resignations
     leave     A commit drops the peers that have resigned if enough others take part in it (roster_change.py)
 
-Two rounds, because a leader may already have proposed a commit of round r that does not drop the peer. That commit is
-decided without the peer, and the commit of round r + 1 drops it. No later round is covered. So a peer that returns and
-is admitted again by commit r + 1, the earliest possible one, votes in round r + 2, and an old resignation no longer
-matters. The statement names the session, the round and the digest of commit h, so it is valid for no other run and on
-no other chain.
+The statement covers two rounds, because a leader may already have proposed a commit of round r that does not drop the
+peer. That commit is decided without the peer, and the commit of round r + 1 drops it. The statement covers no later
+round. If the peer returns, commit r + 1 is the earliest one that can admit it again. It then votes in round r + 2, and
+its old resignation no longer matters. The statement names the session, the round and the digest of commit h, so it is
+not valid in another run or on another chain.
 
 Why no two commits of a round are decided. Let R be the peers of the roster that have resigned for this round, and V the
 others. Peers may know different subsets of R. With Paxos, a quorum that counts k resignations consists of more than
-(n - k) / 2 peers, which is at least |V| / 2. None of them is in R, because the peers in R cast no vote in this round.
-So all quorums of the round, whichever resignations they count, are majorities of V, and two of them share a peer. The
-rest of the argument (chain.py) does not change.
+(n - k) / 2 peers. This is at least half of V, because V has at most n - k peers. None of the voters is in R, because
+the peers in R cast no vote in this round. So all quorums of the round, whichever resignations they count, are
+majorities of V, and two of them share a peer. The rest of the argument (chain.py) does not change.
 
-With HotStuff-2, f liars may resign and vote nevertheless. Let h of the resigned peers be honest. A quorum that counts k
-resignations, l of them of liars, has more than 2 (n - k) / 3 votes, none of them from these l liars. So more than
-2 (n - k) / 3 - (f - l) of its voters are honest, which is at least 2 (n - h) / 3 - f. Only n - f - h honest peers vote,
-so two quorums share an honest one if 4 (n - h) / 3 - 2 f >= n - f - h, that is, if 3 f <= n - h. So HotStuff-2 is safe
-if the liars are at most a third of the peers that remain once the honest resigned peers are gone; it assumes more than
-that of the next roster.
+With HotStuff-2, f liars may resign and vote nevertheless. Let h of the resigned peers be honest. Suppose that a quorum
+counts k resignations, and that l of these are from liars. It has more than 2 (n - k) / 3 votes, and none of them is
+from these l liars. So more than 2 (n - k) / 3 - (f - l) of its voters are honest; this number is at least
+2 (n - h) / 3 - f. Only n - f - h honest peers vote, so two quorums share an honest one if
+4 (n - h) / 3 - 2 f >= n - f - h, that is, if 3 f <= n - h. So HotStuff-2 is safe if the liars are at most a third of
+the peers that remain without the honest resigned ones. The protocol assumes more of the next roster: that fewer than a
+third of its peers lie.
 
 A peer that resigned and votes in the same round nevertheless is convicted by its two statements
 (accountability/evidence.py).
@@ -60,7 +61,7 @@ class Resignation(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int, bytes]:
-        """Return what the signature covers: two resignations with the same place differ only in their signatures."""
+        """What the signature covers. Two resignations with the same place differ only in their signatures."""
         return self.peer, self.number, self.head
 
     @property
@@ -68,7 +69,7 @@ class Resignation(NamedTuple):
         return statements.resign(self.number, self.head)
 
     def covers(self, head: Commit) -> bool:
-        """Return whether the peer does not vote in the round after commit `head`."""
+        """Return whether this resignation covers the round after commit `head`."""
         return (self.number, self.head) in ((head.number + 1, head.digest), (head.number, head.parent))
 
     @staticmethod
@@ -91,24 +92,24 @@ def parse_resignations(value: Any) -> Resignations:
     found = tuple(Resignation.from_list(item) for item in items(value, "resignations"))
     keys = [(resignation.peer, resignation.number) for resignation in found]
     if keys != sorted(set(keys)):
-        raise MalformedMessage("resignations must be sorted by peer and round, each once")
+        raise MalformedMessage("resignations must be sorted by peer and round, with at most one per peer and round")
     return found
 
 
 def remaining_peers(
     head: Commit, resignations: Iterable[Resignation], *, voters: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the peers of the roster after commit `head`, a quorum of which decides the round.
+    """Return the roster peers of whom a quorum decides the round after commit `head`.
 
-    These are the peers that have not resigned and, if `voters` are given, also the voters that have. Signatures are not
-    verified.
+    These are the peers that have not resigned. If `voters` are given, these are included even if they have resigned.
+    Signatures are not verified.
     """
     resigned = {resignation.peer for resignation in resignations if resignation.covers(head)}.difference(voters)
     return tuple(peer for peer in head.roster if peer not in resigned)
 
 
 def resignation_error(head: Commit, resignations: Resignations, signer: AcceptSigner) -> str:
-    """Return why these do not prove that their peers do not vote in the round after `head`, or "" if they do."""
+    """Return why one of the resignations is not valid for the round after `head`, or "" if all are valid."""
     for resignation in resignations:
         peer = resignation.peer
         if peer not in head.roster or not resignation.covers(head):

@@ -16,10 +16,10 @@ If all peers are honest, safety does not need these rules: a round is decided by
 names. Progress needs them, because a dead peer that stays in the roster counts against the majority. The rules also
 prevent liars from naming a roster of their choice, so every acceptor recomputes the roster (validity.py). The leaders
 decide only which peers were absent: an honest leader leaves out only peers whose payloads are late, and a leader with a
-short log keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers, ROUNDS_KEPT
-leaders are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop honest peers. A roster peer that
-takes part leaves only if it has resigned, so no roster is smaller than min_peers. Learners are as in Raft (Ongaro,
-"Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
+log that is too short keeps all peers. A log holds ROUNDS_KEPT commits, so in rosters of more than 2 * ROUNDS_KEPT
+peers, ROUNDS_KEPT different leaders are enough: in such a roster, ROUNDS_KEPT liars in consecutive turns can drop
+honest peers. A roster peer that takes part leaves only if it has resigned, so no roster is smaller than min_peers.
+Learners are as in Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def resulting_roster(
 ) -> tuple[str, ...]:
     """Return the next roster, sorted: the roster peers that stay, and the learners that enter.
 
-    `present`: the peers whose payloads are counted. As many learners enter as leave the present peers that stay a
-    quorum: at most 2 |present and staying peers| - 1 - |stay| with a majority. If so few peers stay that no peer could
-    ever join them otherwise (one; with two thirds, two as well), one learner may enter in any case.
+    `present`: the peers whose payloads are counted. If s peers stay and p of these are present, the number of entering
+    learners is limited so that the p peers are a quorum of the next roster; with majorities, at most 2 p - 1 - s
+    learners enter. If this rule could never let a peer enter, because s is too small (1, or 2 with a quorum of two
+    thirds), one learner may enter nevertheless.
     """
     stuck = quorum.largest_roster(len(stay)) == len(stay)
     room = max(int(stuck), quorum.largest_roster(len(present.intersection(stay))) - len(stay))
@@ -77,7 +78,7 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
 
     These roster peers were absent from at least the last `absent_rounds - 1` commits. The history is long enough if the
     peers that proposed these commits and the current one are at least half of the roster, or ROUNDS_KEPT of its peers.
-    If it is too short, the returned set is empty.
+    If the history is too short, the returned set is empty.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1], view)}
@@ -96,8 +97,8 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
 def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool:
     """Return whether this peer's log shows the same absences as every other peer's log.
 
-    It does if it reaches back far enough, or if no other log reaches further back. The latter is true if the log has
-    ROUNDS_KEPT commits or begins with genesis, the only commit without participants.
+    This is the case if the log is long enough for `absent_peers`, or if no other log can reach further back: this log
+    has ROUNDS_KEPT commits, or it begins with genesis, the only commit without participants.
     """
     history = [decided.commit for decided in hard_state.log]
     _, suffices = absent_peers(history, run=hard_state.run, view=view, absent_rounds=absent_rounds)

@@ -25,9 +25,10 @@ from outerloop.swarm.validation import MAX_PEERS
 class Lacking:
     """Messages that the leader of a view still needs from other peers.
 
-    kind             what they are, such as "accepts"
-    arrived, needed  how many there are and must be, with the leader's own
-    silent           the peers that have sent none
+    kind      what the messages are, such as "accepts"
+    arrived   how many the leader has, including its own
+    needed    how many the leader must have, including its own
+    silent    the peers from which no such message has arrived
     """
 
     kind: str
@@ -43,7 +44,7 @@ class RoundInstance(Pacemaker):
     """
 
     byzantine: bool
-    """Which kind of certificate decides a round (votes.CommitCertificate)."""
+    """Whether certificates of HotStuff-2 decide the rounds; otherwise those of Paxos (votes.CommitCertificate)."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class RoundInstance(Pacemaker):
         raise NotImplementedError
 
     def _lacks(self, kind: str, arrived: Iterable[str], needed: int) -> Lacking:
-        """Describe messages of which those from the peers `arrived` are here."""
+        """Return the state of a wait for `needed` messages. `arrived`: the peers from which a message has arrived."""
         remaining = self.hard_state.remaining
         silent = frozenset(remaining).difference(arrived, {self.hard_state.peer})
         return Lacking(kind, len(remaining) - len(silent), needed, silent)
@@ -129,7 +130,7 @@ class RoundInstance(Pacemaker):
 
     @property
     def waits_to_resign(self) -> bool:
-        """Return whether this peer leaves and will resign once the current round, in which it has voted, is decided."""
+        """Return whether this peer is leaving but has not resigned yet. It resigns in a round before it votes in it."""
         return self.leaving and self.votes and self._is_dispensable
 
     @property
@@ -164,8 +165,9 @@ class RoundInstance(Pacemaker):
     def _record_resignations(self, sender: str, resignations: Resignations) -> None:
         """Record the valid resignations of roster peers, and of `sender`, for rounds close to this one.
 
-        Those for this round are always recorded, because a decided commit may depend on them. Of the others, one per
-        peer and round is kept, and none once MAX_PEERS resignations are stored, so that liars cannot fill the disk.
+        Those for this round are always recorded, because a decided commit may depend on them. Of the others, only one
+        per peer and round is recorded, and only while fewer than MAX_PEERS resignations are stored, so that liars
+        cannot fill the disk.
         """
         peers = {*self.hard_state.roster, sender}
         for resignation in resignations:

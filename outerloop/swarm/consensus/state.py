@@ -33,10 +33,10 @@ from outerloop.swarm.validation import (
 
 VERSION = 7
 WITHOUT_RESIGNATIONS = 6
-"""The format version before resignations, which is still read."""
+"""The format version without the field `resignations`. Files of this version can still be read."""
 HARD_STATE = ("version", "run", "peer", "log", "promised", "accepted", "lock", "left")
 ROUNDS_KEPT = 8
-"""Number of commits in a log. A peer that is further behind cannot replay commits: it must download the state."""
+"""Maximum number of commits in a log. A peer that lacks more commits cannot replay them: it must download the state."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class HardState:
     lock        the commit on which this peer is locked in HotStuff-2 (hotstuff/__init__.py), or None
     left        (number, digest) of each commit that this peer has rolled back (forks.py) and that may become its head
                 again. The peer does not vote in the round after such a commit, because it no longer knows its votes
-    resignations    of peers, this one included, that do not vote in a recent round (resignation.py), sorted
+    resignations    the resignations of peers, possibly of this peer too, for recent rounds (resignation.py), sorted
 
     `promised`, `accepted` and `lock` refer to the round after the head.
     """
@@ -110,7 +110,7 @@ class HardState:
         return self.counted_peers(())
 
     def counted_peers(self, voters: Collection[str]) -> tuple[str, ...]:
-        """Return the peers of which the voters must be a quorum: those that have not resigned, and the voters."""
+        """Return the roster peers of whom `voters` must be a quorum: those that have not resigned, and the voters."""
         return remaining_peers(self.head, self.resignations, voters=voters) if self.resignations else self.roster
 
     @property
@@ -135,7 +135,7 @@ class HardState:
         return leader(self.run, self.head, view)
 
     def belongs_to(self, *, byzantine: bool) -> bool:
-        """Return whether all votes and certificates are of HotStuff-2 (`byzantine`), or all are of Paxos."""
+        """Return whether all saved votes and certificates are of HotStuff-2 if `byzantine`, else of Paxos."""
         kinds = {decided.byzantine for decided in self.log if decided.commit.participants}
         if self.accepted is not None:
             kinds.add(isinstance(self.accepted, Proposal))
@@ -166,16 +166,17 @@ class HardState:
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def with_resignations(self, resignations: Iterable[Resignation]) -> HardState:
-        """Return the state with more resignations. Of one peer, round and head, the first one is kept."""
+        """Return the state with more resignations. Only the first one is kept per peer, round and head."""
         known = {one.place for one in self.resignations}
         new = {one.place: one for one in resignations if one.place not in known}
         return replace(self, resignations=tuple(sorted((*self.resignations, *new.values())))) if new else self
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the state with another log.
+        """Return the state with another log, and without promises and votes.
 
-        Drop the entries of `left` below its head, which cannot become the head, and the resignations for rounds to
-        which no fork in the log can lead back.
+        Commits in `left` that precede the new head are dropped, because they cannot become the head again. Resignations
+        for rounds more than ROUNDS_KEPT before the new head are dropped, because no switch to another chain can lead
+        back to these rounds.
         """
         head = log[-1].commit.number
         left = frozenset((number, sha256) for number, sha256 in self.left if number >= head)
@@ -244,7 +245,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 
 
 def _resignations(value: Any) -> Resignations:
-    """Parse the stored resignations. There may be more than a message may contain, from several rounds and chains."""
+    """Parse the stored resignations, from several rounds and chains. There may be more than a message may contain."""
     if type(value) is not list:
         raise MalformedMessage(f"the stored resignations must be a list; got {quote(value)}")
     return tuple(map(Resignation.from_list, value))

@@ -101,7 +101,10 @@ def count_voters(
 
 
 def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
-    """Check that all counted learners asked for it, and that no key is counted twice. Return the error, or ""."""
+    """Check that all counted learners asked to be counted, and that no key is counted twice.
+
+    Return the error, or "".
+    """
     learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
     if duplicate := _duplicate_id(learners.union(hard_state.roster)):
         return f"commit {commit.number} includes {duplicate} under another name as well"

@@ -37,9 +37,9 @@ from outerloop.swarm.consensus.votes import ViewWish
 
 
 class Pacemaker:
-    """Tracks one peer's current view: sends and receives wishes, and reports to the leader of a new view.
+    """State machine for one peer's current view: it sends and receives wishes, and reports to the leader of a new view.
 
-    `hard_state` and `soft_state` are immutable; each event replaces them. `quorum`: the peers that decide.
+    `hard_state` and `soft_state` are immutable; each event replaces them. `quorum`: how many peers must agree.
     """
 
     quorum = MAJORITY
@@ -67,7 +67,7 @@ class Pacemaker:
 
     @property
     def _needed(self) -> int:
-        """The number of peers that decide in this round, of those that have not resigned."""
+        """The number of peers that must agree in this round, out of those that have not resigned."""
         return self.quorum.of(self.hard_state.remaining)
 
     def _is_quorum(self, voters: Collection[str]) -> bool:
@@ -102,8 +102,8 @@ class Pacemaker:
     def _receive_view_change(self, sender: str, message: ViewChange) -> None:
         """Process a wish of `sender`.
 
-        If the sender is behind, send it the proof that a majority wants this peer's view. If it is ahead, ask it for
-        the proof of its view.
+        If the sender is behind, send it the proof that a majority wants this peer's view. If the sender is more than
+        one view ahead, ask it for the proof of its view.
         """
         wish = ViewWish(sender, message.view, message.signature)
         repeated = wish in self.soft_state.wishes
@@ -141,7 +141,10 @@ class Pacemaker:
         self.soft_state = self.soft_state.in_another_view()
 
     def _report_to_leader(self) -> None:
-        """Send this peer's report for the new view to its leader; if this peer leads, send the view's proof to all."""
+        """Send this peer's report for the new view to the view's leader.
+
+        If this peer itself leads the new view, send the proof of the view to all peers instead.
+        """
         if self.leads:
             self._save_and_send(self.hard_state.roster, *self._view_proof())
         else:
@@ -165,7 +168,7 @@ class Pacemaker:
         return certificate(self._counted_wishes, self.view, self._needed) if self.view else ()
 
     def _show_view(self, sender: str) -> None:
-        """Send the proof of this peer's view to a peer that is behind."""
+        """Send a peer that is behind the proof of this peer's view, or this peer's wish for the view if it has none."""
         shown: Sequence[Message] = self._view_proof() or [self._own_view_change()]
         self._send([sender], *shown)
 

@@ -124,7 +124,8 @@ class CommitCertificate:
     signature. `links`: one link per view in which the commit was proposed, up to `view`; empty if `view` is 0. If two
     commits of one round are decided, their links reveal which peer lied (paxos/justification.py).
 
-    `resignations`: those of roster peers that are not counted (resignation.py); omitted from the message if empty.
+    `resignations`: the resignations because of which some roster peers are not counted (resignation.py); omitted from
+    the message if there are none.
 
     `byzantine`: `accepts` are commit votes of HotStuff-2 (hotstuff/__init__.py), and there are no links. An honest peer
     signs only one of the two kinds in a run.
@@ -139,7 +140,7 @@ class CommitCertificate:
 
     @property
     def statement(self) -> Statement:
-        """The statement that the signatures of `accepts` sign."""
+        """The statement that the peers in `accepts` have signed."""
         kind = statements.commit if self.byzantine else statements.accept
         return kind(self.commit.number, self.commit.parent, self.view, self.commit.digest)
 

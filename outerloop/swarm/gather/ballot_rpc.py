@@ -1,6 +1,6 @@
 """RPC that delivers ballots, i.e. consensus messages, each at most once and on its own stream.
 
-{incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
+{incarnation}, then one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Catch up with peers that are ahead: fetch missing commits, and ask to join the roster.
 
-a peer is ahead                        ->   fetch the commits after the local head, from it or another peer (log_rpc.py)
+a peer is ahead                        ->   fetch the commits after the local head, from that peer or another one
+                                            (log_rpc.py)
 most peers are ahead, and no log
 reaches back to the local head         ->   this peer has to download the state (proof.py)
-an open run continued with others
-than this peer's last roster           ->   the same, if this process has just returned (comeback.py)
+an open run has continued without
+the peers of this peer's last roster   ->   this peer has to download the state, if it has just returned (comeback.py)
 this peer is not in the roster         ->   ask to join, repeatedly, until it is in the roster
 a peer is on another chain             ->   fetch its log and compare it with the local one (forks.py)
 
-The local head is the last commit that this peer has applied. A log that does not reach back to it has no effect without
-proof, and commits that do not follow it are rejected and logged with the sender's name. Any peer can claim to be ahead.
-So after a fetch that brought no commit, the same peer cannot cause another fetch for RETRY_S.
+The local head is the last commit that this peer has applied. A log that does not reach back to the local head has no
+effect, unless the logs prove that this peer has to download the state. Commits that do not follow the local head are
+rejected and logged with the sender's name. Any peer can claim to be ahead. So after a fetch that brought no commit, the
+same peer cannot cause another fetch for RETRY_S[1] seconds.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ logger = logging.getLogger(__name__)
 class CatchUpTask:
     """Fetches the commits that keep one peer up to date with the others.
 
-    `rpc` fetches logs. `outcomes` is notified if they do not reach back to this peer's last commit. `awaiting_state` is
-    True while the trainer lacks the state with which the local chain begins. `comeback` decides whether a returning
-    peer believes other peers than its roster.
+    `rpc` fetches logs. `outcomes` is notified if the logs prove that this peer must download the state.
+    `awaiting_state` is True while the trainer lacks the state with which the local chain begins. `comeback` decides
+    whether this peer, if it has just returned, believes peers that are not in its last roster.
     """
 
     def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:

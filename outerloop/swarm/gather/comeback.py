@@ -1,17 +1,18 @@
 """Let a peer return to an open run that continued with other peers than those of its last roster.
 
-A peer with saved votes believes that the run is ahead if more than half of its last roster or of the allow-list show it
-(proof.py). In a run without an allow-list, the peers of that roster may never return. Then the peer believes the peers
-that answer, like a late joiner, and downloads the state of the run. All of these conditions must hold for RETURN_S:
+A peer with saved votes believes that the run is ahead if the logs of more than half of its last roster or of the
+allow-list show this (proof.py). In a run without an allow-list, the peers of that roster may never return. Then the
+peer believes the peers that answer, like a late joiner, and downloads the state of the run. It does so only after all
+of these conditions have held for RETURN_S seconds:
 
-    open run         there is no allow-list, whose peers would vote
+    open run         the run has no allow-list (if it has one, the peers on the list decide)
     not settled      since this process started, at most half of the other peers of its roster have shown a log that
-                     connects to its own. A process that has been in touch with its roster never falls back
+                     connects to its own. So a process that has been in touch with its roster never does this
     others ahead     the peers that answer prove a later commit by their own rosters (proof.newest_commit_past)
 
 No vote is cast twice. The peer keeps its saved state and its identity, and its votes are for the round after its last
-commit. It only ever moves to a later commit, and votes name the commit that they follow. It returns to an earlier
-commit only together with the certificate of the commit after it (forks.py), so never to the round in which it voted.
+commit; each vote names that commit. The peer then moves only to a later commit. It rolls back to an earlier commit only
+to apply another commit right after it (forks.py), so it does not get back into the round in which it has voted.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ class Comeback:
 
     @property
     def _roster(self) -> Voters:
-        """One group of voters with the ids of the other peers of this peer's roster; no group if it is alone in it."""
+        """The ids of the other peers of this peer's roster, as one group of voters; empty if there are no others."""
         return voters_of(id_of(self._context.own), self._context.chain.hard_state.roster, ())
 
     def _shows_roster(self, logs: Logs) -> bool:
         """Return whether the logs of more than half of the other peers of the roster connect to this peer's log.
 
-        Two logs connect if they share a commit, or if the other one begins with the commit after this peer's last one.
-        Before the first commit, all logs are empty, and connect. A peer that is alone in its roster needs no log.
+        Two logs connect if they share a commit, or if the other log begins with the commit after this peer's last one.
+        If this peer has no commit yet, an empty log connects as well. If the roster has no other peers, return True.
         """
         own = self._context.chain.hard_state.log
         known, begun = set(digests(own).values()), bool(own[-1].accepts)

@@ -34,7 +34,7 @@ class CommittedRounds:
         self._received: dict[int, bytes] = {}  # number -> digest of each commit that the trainer has yet to land
         self._open = 0  # the first round whose commit is unknown
         self._landed: int | None = None  # the last round that the trainer has taken; None: unknown
-        self._error: Exception | None = LogTruncated()  # until the start of the chain is known
+        self._error: Exception | None = LogTruncated()  # replaced once the start of the chain is known
         self._news = asyncio.Event()
 
     def begin(self, hard_state: HardState) -> None:

@@ -26,8 +26,9 @@ class EventQueue(Generic[E]):
 
     def __init__(self) -> None:
         self._own: deque[E] = deque()
-        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # by sender, in the order of turns; no queue is empty
-        self._bytes: Counter[str] = Counter()  # by sender
+        # sender -> its queued messages with their sizes, in the order of turns; only senders that have messages queued
+        self._of_senders: dict[str, deque[tuple[E, int]]] = {}
+        self._bytes: Counter[str] = Counter()  # sender -> number of queued bytes
         self._news = asyncio.Event()
 
     def put(self, event: E) -> None:

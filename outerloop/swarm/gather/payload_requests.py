@@ -2,8 +2,9 @@
 
     {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} if the owner has passed that round without a payload
 
-Peers pull: there are no announcements that could be lost. A peer answers a request once it has its payload. The
-content itself is downloaded by its hash (payload_downloads.py) and contains its owner's signature (signed_payload.py).
+Peers request payloads; there are no announcements, which could be lost. A peer answers a request once it has its
+payload for that round. The content itself is downloaded by its hash (payload_downloads.py) and contains its owner's
+signature (signed_payload.py).
 
     answer to the request                     what this peer does
     no answer, or a broken stream             asks again
@@ -160,7 +161,10 @@ class PayloadRequests:
 
 
 class OwnPayloads:
-    """Signs, stores and offers this peer's payloads. `rpc` sends them; `roots` knows the state that they name."""
+    """Signs, stores and offers this peer's payloads.
+
+    `rpc` answers other peers' requests with the hash and size of a payload. `roots` determines which state it names.
+    """
 
     def __init__(self, context: RoundContext, store: RoundStore, rpc: PayloadRpc, roots: StateRoots) -> None:
         self._context, self._store, self._rpc, self._roots = context, store, rpc, roots

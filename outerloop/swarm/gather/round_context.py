@@ -43,7 +43,7 @@ class ReadmissionBackoff:
 
     def __init__(self) -> None:
         self._strikes: Counter[str] = Counter()
-        self._last_judged: dict[str, int] = {}  # peer -> last round judged, so that each round counts once
+        self._last_judged: dict[str, int] = {}  # peer -> last round judged, so that each round counts only once
         self._until: dict[str, int] = {}
 
     def payload_rejected(self, peer: str, number: int) -> None:

@@ -60,8 +60,8 @@ class RoundLoop:
     timers: RoundTimers
     witness: StatementWitness
     _completing: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
-    _view: tuple[int, int] = field(default=(-1, -1), init=False)  # round, view
-    _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round, digest of the chain's head
+    _view: tuple[int, int] = field(default=(-1, -1), init=False)  # round and view at the last look
+    _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round and digest of the head at the last look
 
     async def run(self) -> None:
         """Handle events one at a time until cancelled.
@@ -72,7 +72,8 @@ class RoundLoop:
             while True:
                 event = await self.context.events.get()
                 for effect in event(self.context.chain):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # not every Disk retries
+                    # retries if the disk is full, because some implementations of Disk do not
+                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))
                 self.look()
         except Exception as error:
             self.outcomes.fail(error)

@@ -6,12 +6,13 @@
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
                      It is zero if the leader has resigned (consensus/resignation.py).
-                     It restarts as long as the view lasts, and its duration doubles with each of the first views. The
-                     time that payload transfers to or from this peer took is added to it, because transfers to the
-                     leader may take longer; at most `deadline_s` is added, because some payloads never arrive.
-                     With exchange.trust=nobody it grows by LEAD_S with each view instead, without a limit
-    reports          with exchange.trust=nobody: how long the leader of a later view waits for the locks of the others
-                     (hotstuff/__init__.py). It grows with the view like the leader timeout, of which it is a part
+                     When it expires, it starts again, as long as the view lasts. Its duration doubles with each of the
+                     first views. With exchange.trust=nobody it grows by LEAD_S with each view instead, without a limit.
+                     The time that payload transfers to or from this peer took in this round is added, because transfers
+                     to the leader may take longer; at most `deadline_s` is added, because some payloads never arrive
+    reports          with exchange.trust=nobody: how long the leader of view 1 or later waits for the locks of the other
+                     peers (hotstuff/__init__.py). It grows by REPORTS_S with each view, and is a fraction of the leader
+                     timeout
 
 All timers start from events that this peer observes, never from another peer's clock. No timer runs before the first
 payload is ready, so the duration of inner steps is not limited.
@@ -61,8 +62,8 @@ class ReachabilityProbe:
     def lacks_quorum(self, roster: tuple[str, ...], quorum: Quorum, *, ahead: str) -> str:
         """Return a one-line message if too few of the roster's peers are reachable to decide a round, else "".
 
-        `ahead`: what this peer does because other peers report later commits (comeback.py), or "" if none do. Giving up
-        the absent peers would then fork the run.
+        `ahead`: if other peers report later commits, what to do about that (comeback.py), else "". The message contains
+        `ahead` in place of the usual advice, because restarting without the absent peers would then fork the run.
         """
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         reachable, needed = len(roster) - len(silent), quorum.of(roster)
@@ -93,7 +94,7 @@ class RoundTimers:
     """Runs the timers of the current round.
 
     Args:
-        bulk: transfers the payloads.
+        bulk: transfers the payloads; the time that this takes is added to the leader timeout.
         unreachable: the currently unreachable peers, a collection that PayloadRequests keeps up to date.
     """
 
@@ -141,7 +142,10 @@ class RoundTimers:
             self._start(("reports", view), REPORTS_S * (1 + view), lambda chain: chain.reports_over(number, view))
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
-        """Start a timer once per round and key. `again`: it may be started again once it has expired."""
+        """Start a timer, unless a timer with this key has been started in this round.
+
+        `again`: the timer may be started again once it has expired.
+        """
 
         def over() -> None:
             if again:

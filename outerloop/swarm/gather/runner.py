@@ -222,7 +222,8 @@ class GatherRunner:
     async def resign(self) -> None:
         """Leave the roster, so that the other peers need not wait for this one (consensus/resignation.py).
 
-        Return once the others know it, and at the latest after RESIGN_S. Return at once if this peer casts no votes.
+        Return once the resignation has been sent to the others, and at the latest after RESIGN_S seconds. Return at
+        once if this peer handles no events of the consensus.
         """
         if not self.context.begun or not self._voting.running:
             return
@@ -231,10 +232,14 @@ class GatherRunner:
                 await self._handled(lambda chain: chain.resign())
                 while self.context.chain.waits_to_resign:
                     await asyncio.sleep(RESIGNED_S)
-                await self._handled(lambda chain: [])  # the effects of the events before it have been carried out
+                await self._handled(lambda chain: [])  # wait until the effects of all earlier events are carried out
                 await self._ballots.sent()
         except TimeoutError:
-            logger.warning("leaving with the vote in a round that was not decided within %g s", RESIGN_S)
+            logger.warning(
+                "this peer leaves, but could not resign its vote within %g s: the round was not decided, or its last"
+                " messages did not arrive",
+                RESIGN_S,
+            )
 
     async def _handled(self, event: Event) -> None:
         """Queue an event, and wait until it is handled and all effects of earlier events have been carried out."""

@@ -43,7 +43,7 @@ class StateRoots:
         self._own = own
         self.own_state: State | None = None
         self._hashing = 0  # number of states being hashed
-        self._withdrawn_from: int | None = None  # the first commit abandoned while states were being hashed
+        self._withdrawn_from: int | None = None  # the first commit rolled back while states were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
         self.votes: defaultdict[State, set[str]] = defaultdict(set)

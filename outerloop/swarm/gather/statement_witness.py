@@ -2,7 +2,7 @@
 
 another peer's statement contradicts an earlier one    accuse that peer with both statements; it is expelled
                                                        (accusations.py)
-this peer's hard state lacks one of its own votes      stop this peer: its disk was restored from a snapshot
+this peer's hard state lacks a vote that it cast       stop this peer: its disk was restored from a snapshot
                                                        (equivocation.py)
 evidence against this peer's own key                   fail the rounds with an error: the key was copied
 """

@@ -10,7 +10,7 @@
 The protocol name contains no run, because a newcomer does not know the run yet. The signature lets a third party verify
 which peer stated these settings. A relay (`outerloop relay`) has no settings of its own: it forwards the manifest of a
 peer of the run. The newcomer trusts the peer whose id is in the address that it was given, so that peer must have
-signed the manifest, or the forwarding of it.
+signed the manifest, or must have signed that it forwards the manifest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_RUN = 256
 
 @dataclass(frozen=True)
 class SignedManifest:
-    """The settings of a run as stated by the peer `peer` (id). `content`: JSON. `signature`: of that peer."""
+    """The settings of a run as stated by the peer `peer` (id). `content`: JSON. `signature`: made by that peer."""
 
     peer: str
     run: str

@@ -58,7 +58,7 @@ def bent(message: Message, *path: str | int, value: Any) -> Any:
         (bent(MESSAGES[1], "lock", "certificate", "digest", value=bytes(32)), "not about commit 0"),
         (bent(MESSAGES[1], "lock", "certificate", "votes", value=[["b", bytes(64)], ["a", bytes(64)]]), "ascending"),
         (bent(MESSAGES[1], "lock", "certificate", "justified", value=1), "the view of a justification"),
-        (bent(MESSAGES[2], "proposal", "view", value=1), "must be new in view 1"),
+        (bent(MESSAGES[2], "proposal", "view", value=1), "must be of a commit that was first proposed in view 1"),
         (bent(MESSAGES[2], "proposal", "signature", value=b""), "a proposal's vote must have 64 bytes"),
         (bent(MESSAGES[2], "proposal", "commit", "number", value=-1), "a proposed round's number"),
         (bent(MESSAGES[3], "proposal", "view", value=1), "the view of a justification"),

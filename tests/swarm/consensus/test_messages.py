@@ -126,7 +126,10 @@ MALFORMED: list[tuple[Any, str]] = [
         bent(MESSAGES[9], "resignations", value=[["b", 2, HEAD]]),
         r"a resignation must be \[peer, round, head, signature\]",
     ),
-    (bent(MESSAGES[9], "resignations", 0, 1, value=3), "resignations must be sorted by peer and round, each once"),
+    (
+        bent(MESSAGES[9], "resignations", 0, 1, value=3),
+        "resignations must be sorted by peer and round, with at most one",
+    ),
     (bent(MESSAGES[9], "resignations", 0, 1, value=-1), "the round of a resignation"),
     (bent(MESSAGES[9], "resignations", 0, 3, value=b""), "the signature of a resignation"),
     (bent(MESSAGES[10], "decided", "resignations", value=7), "resignations must be a list"),

@@ -9,7 +9,7 @@ from outerloop.swarm.consensus.hotstuff.state import HotStuffState
 
 
 class HotStuffChain(HotStuffReplica, Chain):
-    """One peer's state machine for a chain of commits that is decided although fewer than a third of the peers lie."""
+    """One peer's state machine for a chain whose commits are decided even if some peers lie (fewer than a third)."""
 
     byzantine = True
     _round_state = HotStuffState

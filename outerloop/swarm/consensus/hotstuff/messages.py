@@ -31,7 +31,10 @@ PREPARE, COMMIT = "prepare", "commit"
 
 @dataclass(frozen=True)
 class NewView:
-    """A peer's report to the leader of a view that it has entered. `lock`: of an earlier view, or None."""
+    """A peer's report to the leader of `view`, which the peer has entered.
+
+    `lock`: the peer's lock, which is of an earlier view, or None if the peer is not locked.
+    """
 
     number: int
     head: bytes
@@ -41,7 +44,7 @@ class NewView:
 
 @dataclass(frozen=True)
 class ProposalMessage:
-    """A leader's proposal, with the wishes that prove its view. They may be missing, e.g. in view 0."""
+    """A leader's proposal. `wishes`: the proof that its view may be entered; may be empty, e.g. in view 0."""
 
     proposal: Proposal
     wishes: tuple[ViewWish, ...]
@@ -138,7 +141,10 @@ def _lock(value: Any, number: int, head: bytes, view: int) -> Lock | None:
         return None
     lock = Lock.from_map(value)
     if (lock.commit.number, lock.commit.parent) != (number, head) or lock.view >= view:
-        raise MalformedMessage("a report must name a lock of an earlier view of the same round")
+        raise MalformedMessage(
+            "a report must name a lock of an earlier view of the same round and chain; got one of round"
+            f" {lock.commit.number}, view {lock.view}, in a report for round {number}, view {view}"
+        )
     return lock
 
 

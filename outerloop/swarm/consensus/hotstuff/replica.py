@@ -79,7 +79,10 @@ class HotStuffReplica(RoundInstance):
 
     @property
     def _knows_locks(self) -> bool:
-        """Return whether no honest peer can have a higher lock than this peer knows, once messages arrive in time."""
+        """Return whether the leader need not wait for further locks before it proposes.
+
+        If messages arrive in time, no honest peer then has a higher lock than this peer knows.
+        """
         missing = set(self.hard_state.remaining).difference(self.soft_state.reports_of(self.view))
         if self.view == 0 or self.soft_state.waited or missing == {self.hard_state.peer}:
             return True
@@ -142,7 +145,10 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = self.soft_state.with_vote(vote.phase, sender, vote.signature)
 
     def _prepare(self) -> bool:
-        """Lock on this peer's proposal and send its certificate if a quorum votes for it. Return whether it was."""
+        """If a quorum has voted for this peer's proposal, lock on it and send its certificate.
+
+        Return whether the certificate was sent.
+        """
         proposed = self.proposed
         if proposed is None or (self.lock and self.lock.view == self.view):
             return False
@@ -183,7 +189,7 @@ class HotStuffReplica(RoundInstance):
     # as a follower
 
     def _receive_proposal(self, sender: str, proposal: Proposal) -> None:
-        """Check a proposal and keep it if it is valid, also if this peer must not vote for it itself.
+        """Check a proposal and keep it if it is valid, even if this peer must not vote for it.
 
         If the leader proposes a commit that no peer may accept, ask for the next view at once.
         """
@@ -206,7 +212,7 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = replace(self.soft_state, proposal=proposal)
 
     def _vote(self) -> bool:
-        """Vote for the leader's proposal if it is allowed and all payloads are stored. Return whether it was done."""
+        """Vote for the leader's proposal if that is allowed and all payloads are stored. Return whether it voted."""
         proposal, leader = self.soft_state.proposal, self.hard_state.leader(self.view)
         if proposal is None or self.voted or self._refusal(proposal):
             return False
@@ -228,7 +234,10 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = replace(self.soft_state, prepared=certificate)
 
     def _commit(self) -> bool:
-        """Lock on the leader's proposal and vote to commit it if a quorum has prepared it. Return whether it voted."""
+        """If a quorum has voted for the leader's proposal, lock on it and vote to commit it.
+
+        Return whether this peer voted to commit.
+        """
         prepared, proposal = self.soft_state.prepared, self.voted or self.soft_state.proposal
         if prepared is None or proposal is None or prepared.digest != proposal.commit.digest:
             return False
@@ -242,7 +251,7 @@ class HotStuffReplica(RoundInstance):
     # both roles
 
     def _record_vote(self, proposal: Proposal) -> None:
-        """Record this peer's vote for a proposal, and lock on its justification if that is higher than the lock."""
+        """Record this peer's vote for a proposal. Lock on its justification if that is higher than the present lock."""
         lock, justification = self.lock, proposal.justification
         if justification and (lock is None or justification.view > lock.view):
             lock = Lock(proposal.commit, justification)
@@ -265,13 +274,13 @@ class HotStuffReplica(RoundInstance):
         )
 
     def _proposal_error(self, proposal: Proposal) -> str:
-        """Return why no peer may vote for a proposal, or "" if peers may. A known commit is not checked again."""
+        """Return why no peer may vote for a proposal, or "" if peers may."""
         if proposal.justification:
             return self._lock_error(Lock(proposal.commit, proposal.justification))
         return self._commit_error(proposal.commit)
 
     def _lock_error(self, lock: Lock) -> str:
-        """Return why no honest peer can be locked like this, or "" if one can."""
+        """Return why no honest peer can have this lock, or "" if one can."""
         return self._certificate_of_votes_error(lock.certificate) or self._commit_error(lock.commit)
 
     def _certificate_of_votes_error(self, certificate: PrepareCertificate) -> str:

@@ -16,7 +16,7 @@ class HotStuffState(RoundState):
     reports     on a leader: the last report that each peer sent to this peer, for any view
     waited      on the leader: whether its wait for reports is over
     votes       on the leader: (phase, peer, signature) of each vote that other peers sent for its proposal
-    prepared    on a follower: the certificate of the leader, valid, until this peer has locked on it
+    prepared    on a follower: the verified certificate that the leader sent, until this peer has locked on it
     """
 
     reports: frozenset[tuple[str, NewView]] = frozenset()
@@ -37,10 +37,13 @@ class HotStuffState(RoundState):
         return replace(self, reports=others | {(sender, report)})
 
     def with_vote(self, phase: str, sender: str, signature: bytes) -> HotStuffState:
-        """Return a copy with this vote, unless a vote of the peer for the phase is there: its key can sign twice."""
+        """Return a copy with this vote, or this state if it already contains a vote of the peer for the phase.
+
+        Without this check, a peer could add many votes: one key can make several valid signatures of a statement.
+        """
         known = any((kind, peer) == (phase, sender) for kind, peer, _ in self.votes)
         return self if known else replace(self, votes=self.votes | {(phase, sender, signature)})
 
     def votes_of(self, phase: str) -> set[tuple[str, bytes]]:
-        """Return (peer, signature) of each vote of this phase."""
+        """Return (peer, signature) of each vote for this phase."""
         return {(peer, signature) for kind, peer, signature in self.votes if kind == phase}

@@ -12,11 +12,14 @@ from outerloop.swarm.consensus.votes import rows_by_peer, signed_vote
 from outerloop.swarm.validation import MAX_VIEW, MalformedMessage, checked_int, digest, fields, signature, view_number
 
 UNJUSTIFIED = -1
-"""The view of the justification of a proposal that has none."""
+"""Stands for the view of the justification if a proposal has no justification."""
 
 
 def justified_view(value: Any, view: int) -> int:
-    """Check the view of the justification of a proposal in `view`, and return it."""
+    """Return `value`, the view of the justification of a proposal in `view`.
+
+    Raises MalformedMessage unless `value` is an earlier view or UNJUSTIFIED.
+    """
     return checked_int(
         value, "the view of a justification", minimum=UNJUSTIFIED, maximum=min(MAX_VIEW, max(view - 1, UNJUSTIFIED))
     )
@@ -26,7 +29,7 @@ def justified_view(value: Any, view: int) -> int:
 class PrepareCertificate:
     """Proof that more than two thirds of a roster voted for a commit in a view.
 
-    digest      of the commit
+    digest      the commit's digest
     view        the view of the votes
     justified   the view of the certificate that justified the proposal, or UNJUSTIFIED
     votes       (peer, signature of statements.prepare), sorted
@@ -96,7 +99,7 @@ class Proposal:
 
     @property
     def statement(self) -> Statement:
-        """The prepare vote for this proposal."""
+        """The statement that a peer signs to vote for this proposal."""
         commit = self.commit
         return statements.prepare(commit.number, commit.parent, self.view, commit.digest, self.justified)
 
@@ -113,7 +116,8 @@ class Proposal:
     def from_map(value: Any) -> Proposal:
         """Parse a proposal that a peer sent. Raises MalformedMessage if it is malformed.
 
-        A fresh proposal must be of a commit that names its view, and a justification of an earlier view.
+        A proposal without justification must be in the view that its commit names. A justification must be of a view
+        before the proposal's.
         """
         found = fields(value, "a proposal", ("commit", "view", "justification", "signature"))
         view, signed = (
@@ -123,7 +127,10 @@ class Proposal:
         if found["justification"] is None:
             commit = Commit.from_map(found["commit"])
             if commit.view != view:
-                raise MalformedMessage(f"a proposal without justification must be new in view {view}: {commit.view}")
+                raise MalformedMessage(
+                    f"a proposal in view {view} without justification must be of a commit that was first proposed in"
+                    f" view {view}; got view {commit.view}"
+                )
             return Proposal(commit, view, None, signed)
         commit, certificate = _certified(found["commit"], found["justification"])
         justified_view(certificate.view, view)

@@ -10,12 +10,12 @@ If roster peers lie, in any way, while the honest roster peers that are up form 
                     without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
                     an honest leader in time (roster_change.py).
     commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
-    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n these
-                    are at least two peers, so one liar of four peers cannot cause a fork. For an odd n it may be one
-                    peer: an equivocator in a bare majority can show one commit to some peers and another to the rest,
-                    while the two groups exchange no messages. Both groups then follow signed commits. The two decided
-                    commits of the round contain two contradictory statements of one peer (justification.py), which
-                    identify the liar to all peers.
+    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n, at
+                    least two peers belong to both, so one liar of four peers cannot cause a fork. For an odd n, it may
+                    be a single peer: that liar can show one commit to some peers and another commit to the rest, as
+                    long as the two groups exchange no messages. Both groups then follow signed commits. The two
+                    decided commits of the round contain two contradictory statements of one peer (justification.py),
+                    which identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 
@@ -28,7 +28,7 @@ from outerloop.swarm.consensus.paxos.state import SoftState
 
 
 class CommitChain(PaxosInstance, Chain):
-    """One peer's state machine for a chain of commits that is decided although a minority of the peers is gone."""
+    """One peer's state machine for a chain whose commits are decided even if a minority of the peers is gone."""
 
     byzantine = False
     _round_state = SoftState

@@ -52,7 +52,7 @@ class PaxosInstance(RoundInstance):
             self._receive_accept(sender, message)
 
     def _own_report(self) -> Promise:
-        """Return this peer's signed promise for the current view. It must not have accepted a commit in this view."""
+        """Return this peer's signed promise for the current view, in which it must not have accepted a commit yet."""
         number, head, accepted = self.number, self.hard_state.head.digest, self._accepted
         statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
         return Promise(number, head, self.view, accepted, self.signer.sign(statement))

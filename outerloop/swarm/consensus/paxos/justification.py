@@ -41,7 +41,7 @@ def justification_error(
 ) -> str:
     """Return why the signed links of a proposal do not justify it after commit `head`, or "" if they do.
 
-    `resignations`: valid ones for this round.
+    `resignations`: the valid resignations for this round.
     """
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
@@ -89,10 +89,9 @@ def _link_error(
 
 
 def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
-    """Return the promises that count.
+    """Return the promises without that of a leader that has proposed two commits in one view.
 
-    If the promises report two commits for the latest view that they report, drop the promise of that view's leader: it
-    has proposed both commits.
+    If the promises report two commits for the latest view that they report, the leader of that view has proposed both.
     """
     reported = {pledge.accepted for pledge in pledges if pledge.accepted}
     latest = max((view for view, _ in reported), default=0)

@@ -3,11 +3,11 @@
 Of the commits that the promises of a majority report, only the one accepted in the highest view can have been accepted
 by a majority. The leader is free to choose the majority whose promises it uses. So a peer that has accepted a commit
 with unavailable payloads does not block the round: the leader can use the promises of other peers, if they are a
-majority. The leader sends the promises that it used with the proposal, and each acceptor checks them
+majority. Together with the proposal, the leader sends the promises that it used, and each acceptor checks them
 (justification.py).
 
-If they report no commit, the choice is free, and the leader composes a new commit once the gather of the round closes
-(../proposer.py).
+If these promises report no commit, the choice is free, and the leader composes a new commit once the gather of the
+round closes (../proposer.py).
 """
 
 from __future__ import annotations
