@@ -10,7 +10,7 @@
     settled    A share may be missing here although another member fetched it before its owner died. Ask the other
                members for missing shares until all reachable members have settled, for at most `wait_s`. If no share
                is missing, only compare the lists of held shares, for at most COMPARE_S.
-    done       Notify the other members that they need not stay online for this one.
+    done       Notify the other members that this peer needs nothing more from them.
 
 The result contains the fetched shares that are signed by their owners (signed_shares.py). A malicious peer can submit a
 bad share in its own name, but not in another peer's name. If it signs different shares for different members, every
@@ -101,7 +101,10 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait up to `wait_s` for members that are still fetching from this peer. Ignore those silent for STALL_S."""
+        """Wait up to `wait_s` for members that are still fetching from this peer.
+
+        Members that have sent nothing for STALL_S are ignored.
+        """
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():

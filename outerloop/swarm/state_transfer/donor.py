@@ -32,7 +32,8 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 FURTHEST_AHEAD = 2
 """Maximum number of commits by which a requested commit may be ahead of the last commit landed at this donor."""
 COPY_EVERY = 4
-"""Of this many consecutive commits, at most two have their states copied, one of which is a multiple of COPY_EVERY."""
+"""Among this many consecutive commits, the state is copied at most at two: at the multiple of COPY_EVERY, and at one
+other commit."""
 
 
 def next_common(number: int) -> int:
@@ -41,7 +42,7 @@ def next_common(number: int) -> int:
 
 
 class Donor(RpcService):
-    """The serving side of state transfer. Only `wants` may be called from the training thread.
+    """The serving side of state transfer. The training thread may call only `wants`.
 
     `session`: returns the session id that manifest signatures cover.
     """

@@ -92,7 +92,7 @@ class Sources:
         return min(names, key=self._wasted_s, default=None)
 
     def alternatives(self) -> bool:
-        """Return whether more than one source is left."""
+        """Return whether this download can still use more than one source."""
         return len(self._tries) - len(self._left_out) > 1
 
     async def pause(self) -> None:
