@@ -30,7 +30,8 @@ from outerloop.types import UserError
 
 T = TypeVar("T")
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Time limit for introducing this process to the peers present. It applies again once the run has its members."""
+"""Time limit for the two introductions of this process: to the peers present, and to the members once they are known.
+Each takes at most half of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ class PeerSession:
         """Await `work` and return its result.
 
         Raises UserError if another process uses this peer's identity, if this peer was removed, or if it was invited
-        for a number of rounds that is over.
+        for a limited number of rounds, which are over.
         """
         if why := self.node.trust.allow.why_not(self.node.peer_id):
             work.close()

@@ -149,7 +149,7 @@ class Stream:
             return  # a reset ends the stream as well
 
     def abort(self) -> None:
-        """Close both directions immediately and drop unsent data; a normal close would wait until it is read."""
+        """Close both directions immediately and drop unsent data. A normal close would wait until the data is read."""
         self._writer.transport.abort()
 
     async def write(self, piece: bytes | memoryview) -> None:
