@@ -79,7 +79,7 @@ class _ShardDownload:
                 task.cancel()
 
     async def _fetch(self, number: int, sha: bytes) -> None:
-        """Download one shard. Each shard is first requested from another peer than the shard before it."""
+        """Download one shard. Consecutive shards are requested from different peers first."""
         first = number % max(1, len(self._peers))
         sources = self._peers[first:] + self._peers[:first]
         async with self._turns:

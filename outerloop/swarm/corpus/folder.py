@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 
 def ignore(*progress: object) -> None:
-    """Do nothing. This is the default callback where the user need not see any messages or progress."""
+    """Do nothing. The default for callbacks that show messages or progress to the user."""
 
 
 def corpus_path(folder: str | None, sha256: str) -> Path:

@@ -45,7 +45,7 @@ class CorpusService(RpcService):
 
 
 def as_newcomer(peer_id: str) -> bool:
-    """Admit every peer with the limits of a newcomer. With transport.anybody, public requests' limits would apply."""
+    """Admit every peer, with the limits of a newcomer (`transport.anybody` would apply those of public requests)."""
     return True
 
 

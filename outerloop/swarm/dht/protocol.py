@@ -236,7 +236,7 @@ class GuardedProtocol(DHTProtocol):
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
-        """Return the first `bucket_size` nodes named in an answer, except invalid and unlisted peer ids."""
+        """Return the first `bucket_size` nodes named in an answer, except those with invalid or unlisted peer ids."""
         ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
         return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
 

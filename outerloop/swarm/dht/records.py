@@ -88,7 +88,7 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused without checking its signature, or "" if it passes."""
+        """Return why a record is refused before its signature is checked, or "" if it is not refused yet."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record without a valid owner"

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
 """Longest pause between two polls of a member. With 1,000 members, this amounts to 200 polls per second."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Maximum time that a peer with all shares waits for the other members to report which shares they hold."""
+"""Maximum time that a peer that holds all shares waits for the other members to report which shares they hold."""
 WAITS = 3
 """Number of phases of up to `wait_s` each: stating shares, fetching them, and asking others for missing shares."""
 
@@ -137,7 +137,10 @@ class FinalGather(RpcService):
                 await collection.until(condition)
 
     async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
-        """Keep polling a member for the shares it holds, even if it seems gone. Poll at once when `settled` is set."""
+        """Keep polling a member for the shares that it holds, even if the member seems gone.
+
+        When `settled` is set, poll at once.
+        """
         pause_s = PROBE_S
         while True:
             settled = collection.settled.is_set()

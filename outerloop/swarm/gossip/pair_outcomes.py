@@ -62,7 +62,7 @@ class PairOutcomes(RpcService):
         if pair in self._in_doubt:
             self._in_doubt.discard(pair)
             self.one_sided += applied
-            logger.warning("this peer dropped its pair with %s; did that peer apply it? %s", pair.partner, applied)
+            logger.warning("this peer dropped its pair with %s; applied by that peer: %s", pair.partner, applied)
 
     async def _ask(self, pair: Pair) -> bool:
         answer = await self._call(pair.partner, {"token": pair.token}, within_s=VIEW_S)

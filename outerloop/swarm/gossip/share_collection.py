@@ -1,4 +1,4 @@
-"""State of one peer in a final gather: which shares it holds, and which peers claim to hold the others. No I/O.
+"""State of one peer in a final gather: which shares it holds, and which peers claim to hold the other shares.
 
 A share counts if its owner signed it, regardless of which peer reported it. A claim without the owner's signature is
 rejected before anything is fetched, and the rejection names the peer that made the claim. If an owner signed two

@@ -133,7 +133,7 @@ class InviteService(RpcService):
         await stream.send_object({"listed": sorted(self._trust.allow.configured)})
 
     async def _answer_use(self, remote: str, binding: Binding, stream: Stream) -> None:
-        async with self._using:  # two bindings of one token must not both be the first
+        async with self._using:  # of two bindings of one token, only one must count as the first
             why = self.objection(binding.invite, peer=binding.peer)
             if not why and not binding.is_signed(self._trust.signatures):
                 why = "issuer"

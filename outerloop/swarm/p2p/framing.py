@@ -37,7 +37,7 @@ class Unreadable(BrokenStream):
 
 
 class TurnedAway(BrokenStream):
-    """The remote peer refuses this peer: it is not on the remote allow-list, or is not a member yet."""
+    """The remote peer refuses this peer: this peer is not on the remote peer's allow-list, or is not a member yet."""
 
 
 def _ignore(count: int) -> None:

@@ -1,7 +1,8 @@
 """Serve the run's state to late joiners: all donors copy their states at the same commit, and continue training.
 
     {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state
-                  <- {} if the commit has passed, or does not land within POLL_S: the joiner has to ask again
+                  <- {} if this peer has landed that commit and has no copy of its state, or if that commit does not
+                  land within POLL_S: the joiner has to ask again
 
 A joiner requests the state as of a commit that is about to land. Donors with equal states have equal manifests
 (manifest.py). The joiner then downloads the chunks by their hashes (bulk.py).
@@ -78,7 +79,10 @@ class Donor(RpcService):
         return number in list(self._demands.values())
 
     def landed(self, number: int, *, copied: bool) -> None:
-        """Record that commit `number` has landed. If its state was not `copied`, later requests for it are declined."""
+        """Record that commit `number` has landed.
+
+        `copied`: whether the state as of this commit was copied. If not, requests for that state are declined.
+        """
         self._landed = number
         if copied:
             self._copied = self._hashing = number

@@ -111,7 +111,7 @@ class StateTransfer:
     def silent_s(self) -> float:
         """Return the seconds since the last answer to a request about the run or the last transfer of state data.
 
-        Only a call of this method notices a transfer, and then counts from zero, even if the transfer was earlier.
+        If state data was transferred since the previous call, return 0, because the time of the transfer is not known.
         """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
