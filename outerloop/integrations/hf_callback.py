@@ -3,8 +3,9 @@
     Trainer(model, args, train_dataset=data, callbacks=[HFCallback("sparseloco", peers=2, sync_every=30)]).train()
 
 The processes that torchrun starts for one Trainer form one peer. Only the first process exchanges data with other
-peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds
-one file to every checkpoint folder, and `train(resume_from_checkpoint=True)` resumes from it.
+peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds a file
+with the state of the outer loop to every checkpoint folder, and `train(resume_from_checkpoint=True)` restores that
+state.
 """
 
 from __future__ import annotations

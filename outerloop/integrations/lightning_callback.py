@@ -74,7 +74,7 @@ class LightningCallback(Callback):
         return self.outer.state_dict() if self.outer is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Store the state, from which the outer loop resumes when training starts."""
+        """Store the state `state_dict`. The outer loop resumes from it when training starts."""
         self.restored = state_dict
 
 

@@ -1,4 +1,6 @@
-"""Create the outer loop inside a Trainer, which places the model and creates the optimizer when training begins."""
+"""Create the outer loop inside a Trainer. The callbacks do so when training begins, once the Trainer has placed the
+model on its device and created the optimizer.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits in both directions.
 
-Each rank sends 1 + 4/64 bytes per value instead of 8 (both times (R - 1) / R), which is 0.133 of a float32 ring
-all-reduce. The backward pass waits for the exchange of each bucket, so use this hook only if communication is slower
-than computation. Shapes: N values per bucket, R ranks, P values per rank's piece of a bucket.
+Each rank sends (1 + 4/64) (R - 1) / R bytes per value. A float32 ring all-reduce sends 8 (R - 1) / R bytes per value,
+so this hook sends 0.133 times as much. The backward pass waits for the exchange of each bucket, so use this hook only
+if communication is slower than computation.
+
+Shapes: N values per bucket, R ranks, P values per rank's piece of a bucket.
 """
 # No `from __future__ import annotations` in this file: register_comm_hook compares annotations with expected types.
 

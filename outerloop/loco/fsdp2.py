@@ -1,7 +1,9 @@
 """LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent in 4 bits to the owner of their shard.
 
-Each rank sends 1/2 + 2/64 bytes per value instead of 4, which is 0.133 of a float32 reduce-scatter. The all-gather of
-the weights and the all-reduce between HSDP replicas are unchanged. Shapes: R ranks, P values per shard.
+Each rank sends 1/2 + 2/64 bytes per value instead of the 4 bytes of a float32 reduce-scatter, which is 0.133 times as
+much. The all-gather of the weights and the all-reduce between HSDP replicas are unchanged.
+
+Shapes: R ranks, P values per shard.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Scatter:
         self.state, self.name = state, name
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Allocate a buffer for the gradients of all ranks' shards, or of this rank's shard."""
+        """Allocate a buffer: the input of the reduce-scatter (R * P,) or its output (P,), as `size` states."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

@@ -1,9 +1,9 @@
 """Encode pieces of a gradient as 4-bit messages of equal size, one per rank: first the codes, then the groups' scales.
 
-    scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 64 values of one piece
+    scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale
 
-The encoding is that of `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects
-it.
+x: the values of one group, i.e. of 64 consecutive values of one piece. x̂: the decoded values. The encoding is that of
+`compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects it.
 
 Shapes: R pieces, P values per piece, G groups in total, L values per group, B bytes per message.
 """

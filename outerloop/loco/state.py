@@ -2,12 +2,13 @@
 
     h = x + e;   q = int4(h);   e ← β e + (1 − β)(h − ĥ)        LoCo (arXiv 2407.04480); e ← 0 every T steps
 
-    scatter   all ranks' q of a piece -> its owner, which sums them in float32     all-to-all
-    gather    the mean of every piece, again in 4 bits -> all ranks               all-gather
+    scatter   each rank sends its q of every piece to the piece's owner, which sums them in float32    (all-to-all)
+    gather    the owner of a piece sends the piece's mean, again in 4 bits, to all ranks               (all-gather)
 
-x is the gradient, e the stored compression error, and ĥ the decoded message. The paper uses only the first exchange,
-after which the weights are sent to all ranks, as FSDP2 does anyway. DDP needs the mean on all ranks, so the owner of a
-piece also stores a compression error for the piece's mean. All ranks, including the owner, use the decoded mean, so
+x is the gradient, e the stored compression error, q the 4-bit message and ĥ the decoded message; β and T are the
+arguments `beta` and `reset_every`. The paper uses only `scatter`: afterwards, the updated weights are sent to all
+ranks, which FSDP2 does anyway. DDP needs the mean on all ranks, so it also uses `gather`, for which the owner of a
+piece stores a second compression error, that of the mean. All ranks, including the owner, use the decoded mean, so
 their gradients are bit-identical.
 
 Shapes: R ranks, P values per piece (the part of the gradients that one rank owns), B bytes per message.
@@ -31,7 +32,7 @@ class State:
 
     Args:
         beta: weight of the old error, at least 0 and below 1.
-        reset_every: T, the number of steps after which the stored errors are reset to zero.
+        reset_every: T. A stored error is reset to zero after T exchanges of its gradient, usually one per step.
         error_bits: bits per value of the stored error, 8 or 32.
         process_group: process group of DDP; None: all ranks. Ignored with FSDP2, which passes its own group.
 
@@ -59,7 +60,7 @@ class State:
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: name under which the compression error is stored; None: no error feedback.
+        name: name under which the compression error is stored. None: no error is added or stored.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -76,9 +77,10 @@ class State:
         return decode(received_RB, len(x_P))
 
     def offer(self, name: str | None, x: Tensor) -> Tensor:
-        """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the stored error.
+        """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the error stored under `name`.
 
-        A group (64 values with one scale) that contains a non-finite value adds nothing to the stored error.
+        If `name` is None, no error is added or stored. A group (64 values with one scale) that contains a non-finite
+        value adds nothing to the stored error.
         """
         if name is None:
             return encode(x)

@@ -2,8 +2,8 @@
 
 An implementation needs only the methods and attributes of its protocol. It needs no import and no base class.
 
-Any part may also have an attribute `requires`, a sequence of `Requirement`: properties that other parts must have. They
-are checked when an outer loop is constructed (core/compatibility).
+Any implementation may also have an attribute `requires`, a sequence of `Requirement`: properties that implementations
+of other axes must have. They are checked when an outer loop is constructed (core/compatibility).
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class Aggregate(Protocol):
     linear: bool
     """True if the result is the plain mean: each of P peers has the weight 1/P in every value.
 
-    If so, one peer's contribution can be replaced after aggregation, and the aggregate of weights is their mean.
+    If so, one peer's contribution can be replaced after aggregation. If peers contribute weights instead of
+    differences, the result is the mean of these weights.
     """
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:

@@ -59,7 +59,7 @@ class Transforming(Protocol):
 
 @runtime_checkable
 class Announcing(Protocol):
-    """A compressor with which peers take turns to choose a tensor that all use in the next round (see CodecContext)."""
+    """A compressor with which peers take turns to choose a tensor that all peers use next round (see CodecContext)."""
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
         """Check that `agreed` is valid for a tensor of this shape. Raises ValueError if it is not."""

@@ -14,7 +14,7 @@ class Pending(Protocol):
         """Return the contributions to the round; this peer's own contribution may be missing.
 
         Raises RoundFailed if the round did not complete, QuorumLost if too few peers were present for too long, and
-        StateTransferRequired if this replica must take over the state of the others.
+        StateTransferRequired if this replica must first load the state of another peer.
         """
         ...
 
@@ -63,5 +63,5 @@ class Exchange(Protocol):
         ...
 
     def abort(self) -> None:
-        """Leave immediately, whatever other peers still need. Idempotent."""
+        """Leave immediately, even if other peers still need data from this peer. Idempotent."""
         ...

@@ -46,7 +46,7 @@ class AdaptiveSchedule(Protocol):
     """A schedule that adapts H to landed rounds, whose contents are equal on all peers."""
 
     def observe(self, round: Round, agreement: float | None) -> str:
-        """Adapt to a landed round. Return one line with the change and its reason; empty if nothing changed.
+        """Adapt H to a landed round. Return a line that states the change and its reason, or "" if nothing changed.
 
         `agreement`: how far the payloads of the round agree, -1 .. 1; None if there was nothing to compare.
         """

@@ -1,18 +1,19 @@
-"""Estimate how much more one payload lowers the loss of its sender's assigned windows than that of other windows.
+"""Estimate how much more one payload lowers the loss of its sender's assigned windows than the loss of other windows.
 
     y_w = L(φ; w) − L(φ − x̂; w)       effect of the payload x̂ on window w
-    z_w = L(φ; w) − L(φ − x̄; w)       effect of a reference on the same window: x̄, the mean of the round's payloads
+    z_w = L(φ; w) − L(φ − x̄; w)       effect of a reference on the same window: x̄, the mean of payloads of the round
     b   = Σ_g Σ_w (z_w − z̄_g)(y_w − ȳ_g) / Σ_g Σ_w (z_w − z̄_g)²        slope within the groups g = A, R
     gain = (ȳ_A − ȳ_R) − b (z̄_A − z̄_R)
     s²   = Σ_g Σ_w (y_w − ȳ_g − b (z_w − z̄_g))² / (n_A + n_R − 3)
     error² = s² (1 / n_A + 1 / n_R + (z̄_A − z̄_R)² / Σ_g Σ_w (z_w − z̄_g)²)
 
-A: windows assigned to the sender, R: random windows of the same text; φ: slow weights before the round.
+L(φ; w): loss of window w with the weights φ, here the slow weights before the round. A: the windows assigned to the
+sender, n_A of them. R: n_R random windows of the same text. ȳ_g, z̄_g: mean over the windows of group g.
 
-A payload that owes nothing to A improves A and R equally, so its expected gain is 0. Windows differ far more in how
-easily they improve than payloads do, so the plain difference ȳ_A − ȳ_R needs several times as many windows. The
-reference removes most of this variance (analysis of covariance), and the slope b makes payloads of any size and sign
-comparable.
+A payload whose sender did not train on A lowers the loss of A and R equally, so its expected gain is 0. The effect of a
+payload varies so much from window to window that the plain difference ȳ_A − ȳ_R would need several times as many
+windows. The effect of the reference varies in the same way, so subtracting it removes most of this variance (analysis
+of covariance). The slope b scales the reference to the size and sign of the payload.
 """
 
 from __future__ import annotations

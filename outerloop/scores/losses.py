@@ -1,4 +1,4 @@
-"""Measure the loss of each window with weights that are not those of the model."""
+"""Measure the loss of each window with given weights instead of the model's current ones."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def window_losses(trainer: Trainer[Any], weights: Tensors, windows: Tensor, *, b
 
 
 def losses_of(model: torch.nn.Module, windows: Tensor) -> Tensor:
-    """Return the mean loss of each window with the model's current weights, (n,) float32."""
+    """Return the mean loss of each window with the model's current weights, (n,) float32, in nats per token."""
     logits = logits_of(model, windows[:, :-1]).float()
     return F.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none").mean(1)

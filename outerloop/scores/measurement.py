@@ -1,8 +1,10 @@
-"""Measure what single payloads of a round do to the loss of windows of the training text.
+"""Measure by how much single payloads of a round lower the loss of windows of the training text.
 
-Cost per scored payload: 5 n window losses (before, reference and payload on n assigned windows, payload on 2 n others);
-per round with a scored payload: 4 n more. A loss costs about a third of training on the window, so k scored payloads
-take as long as training on (5 k + 4) n / 3 windows.
+Every scored payload is measured on n windows assigned to its sender, and on the same 2 n other windows. A payload costs
+5 n window losses: three on each assigned window (slow weights, reference, payload), and one on each other window
+(payload). A round with at least one scored payload costs 4 n more: two on each other window (slow weights, reference).
+A window loss takes about a third of the time of training on the window, so k scored payloads take as long as training
+on (5 k + 4) n / 3 windows.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from outerloop.scores.losses import window_losses
 from outerloop.types import Tensors
 
 MOST_REFERENCES = 8
-"""Maximum number of payloads in the reference, which bounds the time to decode them."""
+"""Maximum number of payloads whose mean is the reference. Decoding more would take too long."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Score:
 
     assigned: mean decrease of the loss of windows assigned to the sender.
     other: mean decrease of the loss of random windows of the same text.
-    gain: the difference, adjusted for the windows (gain.py).
+    gain: the difference of these two, corrected for how easily the loss of each window decreases (gain.py).
     """
 
     assigned: float
@@ -48,8 +50,9 @@ class Measurement:
     Args:
         trainer: this peer's trainer; its weights are restored after each measurement.
         tokens: the whole training text.
-        identify: returns the peer, as `assigned_windows` expects it, for a peer's name.
-        windows: n, the number of assigned windows; there are twice as many others, which all payloads share.
+        identify: function from a peer's name to the argument `peer` of `assigned_windows`.
+        windows: n, the number of assigned windows per payload. There are also 2 n other windows, the same for all
+            payloads of a round.
         seq_len: tokens per window.
         batch: number of windows per forward pass.
         random: chooses windows and reference payloads; others must not know its state.
@@ -73,7 +76,7 @@ class Measurement:
     def scores(
         self, messages: Sequence[wire.Message], chosen: Sequence[wire.Message], commit: bytes
     ) -> dict[str, Score]:
-        """Return the scores of the chosen messages of a round, by peer; without those that cannot be measured.
+        """Return the scores of the chosen messages of a round, by peer. Messages that cannot be measured are left out.
 
         Args:
             messages: all usable messages of the round.
@@ -98,7 +101,10 @@ class Measurement:
         return scores
 
     def windows_of(self, commit: bytes, peer: str, numbers: Sequence[int]) -> Tensor:
-        """Return the windows with these numbers that `peer` is due to train on after `commit`, (n, seq_len + 1)."""
+        """Return those windows assigned to `peer` after `commit` that have these numbers, (len(numbers), seq_len + 1).
+
+        A window's number is its index in the order in which the peer has to train on its assigned windows.
+        """
         return assigned_windows(self.tokens, commit=commit, peer=peer, numbers=numbers, seq_len=self.seq_len)
 
     def before_and_effect(self, reference: Tensors, windows: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +113,7 @@ class Measurement:
         return before, before - self.losses(reference, windows)
 
     def losses(self, weights: Tensors, windows: Tensor) -> Tensor:
-        """Return the loss of each window with these weights, (n,)."""
+        """Return the loss of each window with these weights, (number of windows,), in nats per token."""
         trainer: Trainer[Any] = self.trainer
         return window_losses(trainer, weights, windows, batch=self.batch)
 

@@ -1,14 +1,16 @@
 """Measure how much of a payload another payload repeats.
 
-    sparse tensor:  |A ∩ B| / min(|A|, |B|);   A, B: positions of the values that are not 0
-    dense tensor:   share of those positions at which both magnitudes are equal
+    sparse tensor:  |A ∩ B| / min(|A|, |B|)        A, B: positions of the values that are not 0 in the two payloads
+    dense tensor:   |E| / min(|A|, |B|)            E: the positions in A ∩ B at which both magnitudes are equal
 
-Signs are ignored, so a copy with flipped signs counts as a copy. Counters are summed over all tensors before dividing.
-Only a sample of each tensor is compared: SAMPLE consecutive values, at an offset that only the evaluator knows.
+Signs are ignored, so a copy with flipped signs counts as a copy. Numerators and denominators are summed over all
+tensors before dividing. Only a sample of each tensor is compared: SAMPLE consecutive values, at an offset that only the
+evaluator knows.
 
-Top-k payloads of honest peers in one round share 7 to 37 % of their positions, most of them in the first rounds, when
-gradients still agree. Those of consecutive rounds share at most 14 %, and those of one peer less than 2 %, because
-error feedback has just sent these values (scripts/results/scores). So only the repetition of an older payload proves a
+Two top-k payloads of different honest peers in the same round share 7 to 37 % of their positions. The highest values
+occur in the first rounds, when gradients still agree. Payloads of different peers in consecutive rounds share at most
+14 %. Consecutive payloads of one peer share less than 2 %, because the peer has just sent these values and error
+feedback does not send them again soon (scripts/results/scores). So only the repetition of an older payload proves a
 copy by itself.
 """
 
@@ -48,7 +50,10 @@ class PayloadSampler:
         self.starts = {name: random.randrange(max(1, x.numel() - SAMPLE + 1)) for name, x in self.like.items()}
 
     def sample(self, message: wire.Message) -> Sample:
-        """Return the magnitudes of a payload at the sampled positions, as coefficients if the codec sends those."""
+        """Return the magnitudes of a payload at the sampled positions.
+
+        If the codec sends coefficients of a transform, the magnitudes are those of the coefficients.
+        """
         return [
             self.codec.coefficients(message, name, x).flatten()[start : start + SAMPLE].abs().cpu()
             for (name, x), start in zip(self.like.items(), self.starts.values(), strict=True)
@@ -63,7 +68,7 @@ def overlap(one: Sample, other: Sample) -> float:
 
 
 def counts_of(one: Tensor, other: Tensor) -> tuple[int, int]:
-    """Return how many sampled values of one tensor match, and how many could."""
+    """Return how many sampled values of a tensor match in the two payloads, and how many could match at most."""
     sent, also = one != 0, other != 0
     possible = min(int(sent.sum()), int(also.sum()))
     both = sent & also

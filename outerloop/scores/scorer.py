@@ -1,15 +1,16 @@
 """Score payloads of each round before it lands, and accuse peers that copy payloads or do not train.
 
-copy          the payload repeats more than 40 % of a payload of an earlier round, its sender's own included
+copy          the payload repeats more than 40 % of a payload of an earlier round, which may be the sender's own
               (overlap.py). Both payloads are signed, and anyone who has them can compare them
-no training   over several rounds, the windows assigned to the sender gain less than those of most senders do
-              (gain.py, sequential_test.py)
+no training   over several rounds, the sender's payloads have a smaller gain than those of most senders (gain.py,
+              sequential_test.py)
 
-An accusation is a row of metrics.jsonl and a status line. Nothing else follows from it: no message is sent, no peer is
-expelled, and the weights are the same bits as without scores.
+An accusation is a row of metrics.jsonl and a status line. It has no other effect: no message is sent, no peer is
+expelled, and the weights are bit-identical to those without scores.
 
-Two payloads of the same round that repeat each other do not show which peer copied. The copier does not gain on its own
-windows, so `no training` accuses it, and the accusation names the other peer.
+If two payloads of the same round repeat each other, this does not show which of the two peers copied. The payload of
+the copier has no gain on the copier's own assigned windows, so the test `no training` accuses the copier, and the
+accusation names the other peer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from outerloop.types import Round
 
 Emit = Callable[..., None]
 RECENT = 2
-"""Number of earlier rounds with whose payloads a payload is compared."""
+"""A payload is compared with the payloads of this many earlier rounds."""
 GAIN_SHARE = 0.9
-"""Smallest share of the others' median gain on assigned windows that counts as honest."""
+"""A gain counts as honest if it is at least this share of the median gain of the other peers."""
 
 
 class PayloadScorer:
@@ -43,7 +44,8 @@ class PayloadScorer:
         outer: the outer loop of this peer.
         measurement: measures single payloads.
         commit: returns the hash of the last landed commit, which determined the assigned windows; empty if unknown.
-        share: share of the payloads of a round that are scored, 0 .. 1; the fraction of one payload is decided by lot.
+        share: share of the payloads of a round that are scored, 0 .. 1. If this is not a whole number of payloads, it
+            is rounded up or down at random, so that the mean is `share`.
         random: chooses payloads; others must not know its state.
         emit: emit(event, **fields) emits an event of this worker.
     """
@@ -67,7 +69,7 @@ class PayloadScorer:
         self.accused: dict[str, str] = {}
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
-        """Compare and score the payloads of a round, whose slow weights have not changed yet."""
+        """Compare and score the payloads of a round. Called before the round changes the slow weights."""
         samples = {message.header.peer: self.sampler.sample(message) for message in messages}
         self.accuse_copies(round, samples)
         scores = self.score(messages)
@@ -87,8 +89,8 @@ class PayloadScorer:
     def score(self, messages: Sequence[wire.Message]) -> dict[str, Score]:
         """Choose payloads of a round, and return their scores by peer.
 
-        Payloads of peers that were not in the round before are not chosen, because those peers may have trained on
-        windows that an older commit determined.
+        Payloads of peers that did not take part in the previous round are not chosen, because those peers may have
+        trained on windows that an older commit determined.
         """
         commit = self.commit()
         known = [m for m in messages if self.took_part is None or m.header.peer in self.took_part]
@@ -97,7 +99,7 @@ class PayloadScorer:
         return self.measurement.scores(messages, chosen, commit) if chosen and commit else {}
 
     def test(self, round: Round, scores: Mapping[str, Score], samples: Mapping[str, Sample]) -> None:
-        """Add the scores to the tests, emit them, and accuse the peers that fail a test."""
+        """Add the scores to the test of each peer, emit the scores, and accuse the peers that fail their test."""
         idle = self.training.observe({peer: score.gain for peer, score in scores.items()})
         for peer, score in scores.items():
             self.emit("score", **fields_of(round, peer, score), evidence=self.training.evidence[peer])
@@ -107,7 +109,7 @@ class PayloadScorer:
     def why_idle(self, peer: str) -> str:
         """Return the reason for an accusation by the test of the gains."""
         usual, scored = self.training.usual(peer), self.training.scores[peer]
-        return f"does not train on its assigned windows: {scored} scores of its payloads, usual gain {usual:.2g} nats"
+        return f"does not train on its assigned windows: {scored} payloads scored, gain of others {usual:.2g} nats"
 
     def accuse(self, round: Round, peer: str, why: str) -> None:
         """Emit an accusation, once for each peer and never of this peer itself."""
@@ -119,7 +121,7 @@ class PayloadScorer:
 
 
 def repeated(peer: str, samples: Mapping[str, Sample]) -> str:
-    """Return the addition to a reason if the payload repeats another one of the same round, else ""."""
+    """Return a text that states which other payload of the round the payload of `peer` repeats, or "" if none."""
     others = {other: sample for other, sample in samples.items() if other != peer}
     other, share = closest(samples[peer], others)
     return f"; its payload repeats {share:.0%} of that of {other}" if share > COPY else ""

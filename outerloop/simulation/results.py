@@ -1,4 +1,4 @@
-"""Provide the results of a simulation: its rows, its curves and the final model."""
+"""The results of a simulation: its rows, its curves and the final model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Results:
     and `bytes_sent` (per worker; a payload counts once per recipient).
 
     `summary`: the content of summary.json. `rows`: the rows of metrics.jsonl, in which "tokens" counts samples.
-    `model`: the model with the final global weights. `run_dir`: the folder that `outerloop report` reads, or None.
+    `model`: the model with the final global weights. `run_dir`: the folder that `outerloop report` reads; None if no
+    files were written.
     `delay`: inner steps between sending a payload and applying the result (schedule.delay).
     """
 

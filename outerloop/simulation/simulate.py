@@ -39,7 +39,7 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import Stopped, UserError
 
 UNUSED = ("batch", "micro_batch", "seq_len", "accumulate", "precision", "compile")
-"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` take their place."""
+"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` determine these values."""
 REASONS = {
     "recipe": "pass recipe=",
     "rounds": "pass steps=",
@@ -173,7 +173,10 @@ def describe_task(settings: DictConfig, task: Task) -> None:
 
 
 def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
-    """Run all workers as threads and return their models. Raises the error of the first worker that fails."""
+    """Run all workers as threads, and return their models, sorted by rank.
+
+    Raises the error of the first worker that fails.
+    """
     hub, models, errors = Hub(settings.workers), dict[int, Module](), list[BaseException]()
 
     def work(rank: int) -> None:

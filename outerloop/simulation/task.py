@@ -40,7 +40,7 @@ class Task:
 
 
 def dotted_path(function: Callable[..., Any]) -> str:
-    """Return module.name of a function, or of the class of any other callable."""
+    """Return the dotted path (module.name) of a function, or of the class of any other callable."""
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -59,7 +59,7 @@ class Batches:
         self.remaining: Iterator[Any] = iter(batches)
 
     def next(self) -> Any:
-        """Return the next batch. Raises UserError if the data cannot be iterated again."""
+        """Return the next batch. Raises UserError if all batches are used up and they cannot be iterated again."""
         try:
             batch = next(self.remaining)
         except StopIteration:

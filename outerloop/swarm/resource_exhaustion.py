@@ -32,7 +32,7 @@ MAX_FILES = 65_536
 
 
 class ResourceExhaustion:
-    """Retries a process's operations that fail for lack of resources, and logs each condition at a limited rate."""
+    """Retries operations that fail because file descriptors or disk space have run out, and logs each condition."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

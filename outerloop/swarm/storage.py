@@ -47,8 +47,8 @@ class Folder:
     def cleared(self) -> Folder:
         """Remove the partial files left behind by a killed process, and return this folder.
 
-        Only the single process that writes to this folder may call this, and only before its first write. Otherwise it
-        would remove files that are still being written.
+        Only the single process that writes to this folder may call this, and only before its first write. Otherwise
+        the call would remove files that are still being written.
         """
         for begun in self._path.glob(".*"):
             begun.unlink()

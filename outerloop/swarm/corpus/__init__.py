@@ -1,1 +1,1 @@
-"""The training data of a run: token shards by hash, which every peer of the run serves and a newcomer downloads."""
+"""The training data of a run, split into token shards. Every peer serves the shards, and a newcomer downloads them."""

@@ -44,8 +44,8 @@ async def fetch_shards(
 ) -> None:
     """Download the shards that are not in the folder from the peers (ids).
 
-    `progress` is called with the number of bytes in the folder or received, and the size of the corpus. Raises
-    ContentUnavailable if no peer delivers a shard.
+    `progress` is called with the number of bytes that are in the folder or have been received, and the size of the
+    corpus in bytes. Raises ContentUnavailable if no peer delivers a shard.
     """
     await _ShardDownload(transport, folder, peers, run=run, progress=progress).run()
 
@@ -79,7 +79,7 @@ class _ShardDownload:
                 task.cancel()
 
     async def _fetch(self, number: int, sha: bytes) -> None:
-        """Download one shard. Each shard starts with another source."""
+        """Download one shard. Consecutive shards are requested from different peers first."""
         first = number % max(1, len(self._peers))
         sources = self._peers[first:] + self._peers[:first]
         async with self._turns:

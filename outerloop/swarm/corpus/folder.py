@@ -4,8 +4,9 @@
                                                     <sha256 of a shard>  ...
 
 A file appears only once it is complete and synced to disk. So a file of the right size is a complete shard, unless the
-disk or another program damaged it: each start hashes all shards once (`complete`). All runs and workers of a machine
-use the same folder; one process at a time writes to it, and a process that finds all shards intact writes nothing.
+disk or another program damaged it. To find damaged shards, `complete` hashes all shards once at each start. All runs
+and workers of a machine use the same folder; one process at a time writes to it, and a process that finds all shards
+intact writes nothing.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ FREE_BYTES = 1 << 30
 Tell = Callable[[str], None]
 """Called with each line for the user."""
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes that are done, and the number of all bytes."""
+"""Called with the number of bytes processed so far, and the total number of bytes."""
 
 
 def ignore(*progress: object) -> None:
-    """Show nothing to the user."""
+    """Do nothing. The default for callbacks that show messages or progress to the user."""
 
 
 def corpus_path(folder: str | None, sha256: str) -> Path:
     """Return the absolute folder of the corpus whose index has this sha256 (hexadecimal).
 
-    `folder`: folder of all corpora; None: DEFAULT.
+    `folder`: the folder that contains all corpora; None means DEFAULT.
 
     Raises UserError if `sha256` is not a sha256.
     """
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
-        raise UserError(f"data.sha256={sha256!r} is not a sha256 of 64 hexadecimal digits: copy it from the run")
+        raise UserError(f"data.sha256={sha256!r} is not a sha256 of 64 hexadecimal digits: copy it from another peer")
     return Path(folder or DEFAULT).expanduser().absolute() / sha256
 
 
@@ -63,7 +64,7 @@ class CorpusFolder:
 
     @staticmethod
     def open(path: Path) -> CorpusFolder:
-        """Open the folder of a corpus whose index is there. Raises UserError if it is missing or damaged."""
+        """Open a folder that contains the index of a corpus. Raises UserError if the index is missing or damaged."""
         try:
             with (path / INDEX).open("rb") as file:
                 content = file.read(MAX_INDEX_BYTES + 1)
@@ -78,7 +79,7 @@ class CorpusFolder:
 
     @staticmethod
     def create(path: Path, index: CorpusIndex, tell: Tell = ignore) -> CorpusFolder:
-        """Write the index to the folder of a corpus, unless it is there, and return the folder.
+        """Write the index to the folder of a corpus, unless the folder already contains it, and return the folder.
 
         Raises UserError if this user cannot write to the folder.
         """
@@ -116,14 +117,14 @@ class CorpusFolder:
     def complete(self, fill: Callable[[], None], tell: Tell = ignore, hashed: Progress = ignore) -> None:
         """Bring all shards into the folder: remove those that are damaged, and call `fill` to write the missing ones.
 
-        A folder that already has all shards is only read. `hashed`: called while the shards are hashed. Raises
-        UserError if this user cannot write to the folder, or if the disk has no space for the missing shards.
+        A folder that already has all shards is only read. `hashed` is called with the progress of hashing the shards.
+        Raises UserError if this user cannot write to the folder, or if the disk has no space for the missing shards.
         """
         damaged = self.damaged(self._lengths, hashed)
         if not damaged and not self.missing():
             return
         with self.writing(tell):
-            for sha in self.damaged(damaged):  # again, because another process may have replaced them
+            for sha in self.damaged(damaged):  # checked again: another process may have replaced the damaged files
                 self.file(sha).unlink()
                 tell(f"{self.file(sha)} was damaged: removed")
             if self.missing():
@@ -131,7 +132,7 @@ class CorpusFolder:
                 fill()
 
     def damaged(self, shards: Iterable[bytes], hashed: Progress = ignore) -> list[bytes]:
-        """Return those of the shards whose file has the right size and other bytes, or cannot be read."""
+        """Return the shards whose file has the right size but the wrong content, or cannot be read."""
         held = [sha for sha in shards if self.holds(sha)]
         size, done, damaged = sum(self._lengths[sha] for sha in held), 0, []
         for sha in held:
@@ -144,16 +145,16 @@ class CorpusFolder:
 
     @contextmanager
     def writing(self, tell: Tell = ignore) -> Iterator[None]:
-        """Hold the right to write to this folder, which is created if absent, in a `with` block.
+        """Lock this folder for writing for the duration of a `with` block, and create the folder if it is absent.
 
-        Waits for other processes. Files that a killed process left incomplete are removed. Raises UserError if this
-        user cannot write to the folder.
+        Waits while another process holds the lock. Removes files that a killed process left incomplete. Raises
+        UserError if this user cannot write to the folder.
         """
         try:
             lock = (make_folder(self.path) / LOCK).open("a")
         except OSError as error:
             raise UserError(
-                f"{self.path} cannot be written ({error.strerror}): set corpus.folder to a folder of yours"
+                f"{self.path} cannot be written ({error.strerror}): set corpus.folder to a folder that you can write to"
             ) from error
         with lock:
             try:

@@ -1,8 +1,9 @@
-"""The index of a corpus: everything that its token shards do not state themselves, and their hashes.
+"""The index of a corpus: its name, its tokenizer, its numbers of tokens, and the sha256 of each token shard.
 
 The corpus is one sequence of token ids, the training tokens followed by the validation tokens. It is stored as unsigned
-little-endian integers of the smallest width that holds `vocab_size` ids, in shards of SHARD_BYTES; the last one may be
-shorter. So the numbers of tokens determine the number of shards and the size of each.
+little-endian integers of the smallest width (1, 2 or 4 bytes) that can represent `vocab_size` different ids. The bytes
+are split into shards of SHARD_BYTES; the last one may be shorter. So `vocab_size` and the numbers of tokens determine
+the number of shards and the size of each.
 
 The sha256 of the index identifies the corpus. It is a shared setting of the run (data.sha256).
 """
@@ -21,9 +22,9 @@ FORMAT = 1
 SHARD_BYTES = 8 << 20
 """Size of every shard except the last: a multiple of every token width."""
 MAX_SHARDS = 32_000
-"""Maximum number of shards: 268 GB."""
+"""Maximum number of shards. A corpus of this many shards has 268 GB."""
 MAX_INDEX_BYTES = 1 << 20
-"""Maximum size of an index: the hashes of MAX_SHARDS shards, and the other values."""
+"""Maximum size of an index: enough for the hashes of MAX_SHARDS shards and for the other fields."""
 MAX_VOCAB = 1 << 24
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .,:+-]{0,63}")
 TOKENIZER = re.compile(r"|bytes|[0-9a-f]{64}")
@@ -35,7 +36,7 @@ FIELDS = ("format", "name", "vocab_size", "tokenizer", "train_tokens", "val_toke
 class CorpusIndex:
     """The index of a corpus.
 
-    name           name that the organizer gave it
+    name           name that the organizer of the run gave the corpus
     vocab_size     upper bound on the token ids (exclusive)
     tokenizer      identity of the tokenizer (see TOKENIZER)
     train_tokens   number of training tokens
@@ -57,11 +58,11 @@ class CorpusIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all shards together."""
+        """Total size of all shards in bytes."""
         return (self.train_tokens + self.val_tokens) * token_bytes(self.vocab_size)
 
     def lengths(self) -> dict[bytes, int]:
-        """Return sha256 -> length in bytes of each different shard, in order of first occurrence."""
+        """Return sha256 -> length in bytes of each distinct shard, in order of first occurrence."""
         ends = range(SHARD_BYTES, self.size_bytes + SHARD_BYTES, SHARD_BYTES)
         pairs = zip(self.shards, ends, strict=True)
         return {sha: SHARD_BYTES - max(0, end - self.size_bytes) for sha, end in pairs}
@@ -113,5 +114,5 @@ def _shards(value: object, size_bytes: int) -> tuple[bytes, ...]:
         )
     shards = tuple(value[start : start + 32] for start in range(0, len(value), 32))
     if size_bytes % SHARD_BYTES and shards[-1] in shards[:-1]:
-        raise MalformedMessage("the last shard of a corpus is shorter, but has the sha256 of another shard")
+        raise MalformedMessage("the last shard of a corpus has the sha256 of another shard, although it is shorter")
     return shards

@@ -2,8 +2,9 @@
 
     outerloop/1/RUN/corpus    {} ->   <- one frame: the index
 
-A machine asks before it is a member of the run. The index is public, so its bytes are limited (admission.py). Shards
-are admitted like the requests of a newcomer: limited in number, and by the upload rate.
+A machine downloads the corpus before it is a member of the run. Requests for the index are public requests, which
+admission.py limits in number and in bytes. Requests for shards have the limits of a newcomer's requests: they are
+limited in number, and the shards are sent at a limited upload rate.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ UPLOAD_SHARE = 0.5
 class CorpusService(RpcService):
     """Serves the corpus in a folder to any peer that the allow-list admits.
 
-    `limiter`: rate limit of all uploads of this peer. `bulk` uploads the shards.
+    `limiter`: rate limit of all uploads of this peer, of which shards use at most UPLOAD_SHARE. `bulk` uploads the
+    shards.
     """
 
     service = CORPUS
@@ -43,10 +45,10 @@ class CorpusService(RpcService):
 
 
 def as_newcomer(peer_id: str) -> bool:
-    """Admit every peer, but with the limits of a newcomer, not those of public requests (transport.anybody)."""
+    """Admit every peer, with the limits of a newcomer (`transport.anybody` would apply those of public requests)."""
     return True
 
 
 def shards_of(run: str) -> str:
-    """Return the run name under which shards are transferred."""
+    """Return the run name to use for bulk transfers (bulk.py) of shards."""
     return f"{run}/corpus"

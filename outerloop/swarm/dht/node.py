@@ -22,8 +22,8 @@ from outerloop.swarm.timeouts import limit
 
 READ_S = 4.0  # time limit of one search; a node that does not answer is abandoned after 3 s
 WORKERS = 20
-"""Number of nodes asked concurrently. A search starts with this number of known nodes, so these never wait behind nodes
-that other peers have merely named."""
+"""Number of nodes asked concurrently. A search starts by asking this many nodes that this peer already knows, so they
+never wait behind nodes that other peers have merely named."""
 
 
 class DhtNode(DHTNode):
@@ -89,7 +89,8 @@ async def enter_dht(
 
     Raises:
         RuntimeError: if no initial peer answers.
-        ValidationError: if `strict` is set, and an initial peer cannot dial this node or its clock differs too much.
+        ValidationError: if `strict` is set, and an initial peer cannot dial this node, or the clocks of the initial
+            peer and this node differ too much.
     """
     node = await DhtNode.create(
         p2p=p2p,
@@ -114,7 +115,7 @@ async def enter_dht(
 
 
 async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
-    """Ping these peers, so that they and this node know each other. Raises an error unless one answers."""
+    """Ping these peers, so that they and this node know each other. Raises an error if none of them answers."""
     pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
     answers = await asyncio.gather(*pings, return_exceptions=True)
     if any(isinstance(answer, DHTID) for answer in answers):

@@ -90,8 +90,8 @@ class GuardedProtocol(DHTProtocol):
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
         """Ask a peer for its node id. Return the id, or None if the answer is missing or malformed.
 
-        Raises hivemind's ValidationError if `strict` is set and either the peer's clock differs too much or the peer
-        cannot dial this node.
+        Raises hivemind's ValidationError if `strict` is set, and the peer's clock differs too much from the local clock
+        or the peer cannot dial this node.
         """
         try:
             return await super().call_ping(peer, validate, strict)
@@ -137,7 +137,10 @@ class GuardedProtocol(DHTProtocol):
     async def call_find(
         self, peer: PeerID, keys: Collection[DHTID]
     ) -> dict[DHTID, tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]] | None:
-        """Ask a peer for its records of `keys` and the nodes near them. Return None if no valid answer arrives."""
+        """Ask a peer for its records under `keys`, and for the nodes nearest to each of these keys.
+
+        Return a mapping from key to (records, nodes), or None if no valid answer arrives.
+        """
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
         try:
@@ -222,7 +225,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return the valid records in an answer, or None if there are none (hivemind counts an empty dict as found)."""
+        """Return the valid records in an answer, or None if there are none: hivemind treats an empty dict as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
@@ -233,7 +236,7 @@ class GuardedProtocol(DHTProtocol):
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
-        """Return the nodes named in an answer, up to one bucket, without those with invalid or unlisted peer ids."""
+        """Return the first `bucket_size` nodes named in an answer, except those with invalid or unlisted peer ids."""
         ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
         return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
 

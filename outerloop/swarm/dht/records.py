@@ -4,8 +4,8 @@
 
 Nodes check a record before they store it, and readers check it when they receive it. So a record that this validator
 refuses is not stored on any honest node and does not reach any reader. The signature covers the key, which is a hash of
-the run's name: a record belongs to one run, and any node can check the records of any run. A peer's later record
-replaces its earlier one, never the reverse, so a record that its owner has withdrawn cannot be replayed.
+the run's name: a record belongs to one run, and any node can check the records of any run. A record can only replace a
+record of the same peer that expires earlier, so a record that its owner has withdrawn cannot be replayed.
 
 Verifying the signature is the expensive check. It comes last, happens once per record, and is rate-limited per peer. In
 an open run, one machine can create many identities; even then, a key never holds more records than can be read
@@ -44,8 +44,8 @@ SIGNATURES_OF_STRANGERS = Rate(burst=4 * MAX_PEERS, per_s=2 * MAX_PEERS / ROSTER
 class SignedRecords(RecordValidatorBase):
     """The record validator of one peer's DHT node.
 
-    `is_member`: returns whether a peer id belongs to a member. All non-members share a further budget for signature
-    checks.
+    `is_member`: returns whether a peer id belongs to a member. Each peer has a budget for signature checks; all
+    non-members together have a second one.
     """
 
     def __init__(self, trust: AccessControl, *, is_member: Callable[[str], bool] = lambda peer_id: False) -> None:
@@ -88,7 +88,7 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Return why a record is refused without checking its signature, or "" if it passes."""
+        """Return why a record is refused before its signature is checked, or "" if it is not refused yet."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record without a valid owner"
@@ -101,9 +101,9 @@ class SignedRecords(RecordValidatorBase):
         return ""
 
     def _unchecked(self, record: DHTRecord, sender: str) -> str:
-        """Charge the sender for a signature check, unless its result is cached.
+        """Charge the sender for a signature check, unless the result of the check is cached.
 
-        Return "", or the owner of a budget that is exhausted.
+        Return "" if the check may run. If not, return whose budget is exhausted: the sender's or all non-members'.
         """
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 

@@ -24,23 +24,23 @@ MAX_KEY_BYTES = 5 << 18
 """Maximum size of the records under one key: 1 KiB from each of 1024 peers, plus overhead."""
 BESIDE_BYTES = 128  # overhead per record in a message: owner, expiration time and length
 MAX_KEYS = 16
-"""Maximum number of keys on one node, i.e. of runs that share the DHT. They take up to 20 MiB."""
+"""Maximum number of keys on one node, i.e. of runs that share the DHT. Their records take up to 20 MiB."""
 MAX_KEYS_PER_PEER = 4
-"""Maximum number of keys that hold records of one peer, i.e. of runs that it takes part in at the same time."""
+"""Maximum number of keys that hold records of one peer, i.e. of runs that the peer takes part in at the same time."""
 
 
 class BoundedDhtStorage(DHTLocalStorage):
-    """hivemind's DHT storage with size limits.
-
-    `member`: a function that returns whether a peer id belongs to a member of this run.
-    """
+    """hivemind's DHT storage with size limits. `member`: returns whether a peer id belongs to a member of this run."""
 
     def __init__(self, member: Callable[[Any], bool]) -> None:
         super().__init__()
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Return a stored value, cut to the size limit, because hivemind's searches may have added records to it."""
+        """Return the records stored under a key, or None if there are none.
+
+        Drop records above the size limit first, because hivemind's searches may have added records.
+        """
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)

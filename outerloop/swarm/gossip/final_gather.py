@@ -10,7 +10,7 @@
     settled    A share may be missing here although another member fetched it before its owner died. Ask the other
                members for missing shares until all reachable members have settled, for at most `wait_s`. If no share
                is missing, only compare the lists of held shares, for at most COMPARE_S.
-    done       Notify the other members that they need not stay online for this one.
+    done       Notify the other members that this peer needs nothing more from them.
 
 The result contains the fetched shares that are signed by their owners (signed_shares.py). A malicious peer can submit a
 bad share in its own name, but not in another peer's name. If it signs different shares for different members, every
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
 """Longest pause between two polls of a member. With 1,000 members, this amounts to 200 polls per second."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Maximum time that a peer with all shares waits for the other members to report which shares they hold."""
+"""Maximum time that a peer that holds all shares waits for the other members to report which shares they hold."""
 WAITS = 3
 """Number of phases of up to `wait_s` each: stating shares, fetching them, and asking others for missing shares."""
 
@@ -101,7 +101,10 @@ class FinalGather(RpcService):
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait up to `wait_s` for members that are still fetching from this peer. Ignore those silent for STALL_S."""
+        """Wait up to `wait_s` for members that are still fetching from this peer.
+
+        Members that have sent nothing for STALL_S are ignored.
+        """
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():
@@ -134,7 +137,10 @@ class FinalGather(RpcService):
                 await collection.until(condition)
 
     async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
-        """Keep polling a member for the shares it holds, even if it seems gone. Poll at once when `settled` is set."""
+        """Keep polling a member for the shares that it holds, even if the member seems gone.
+
+        When `settled` is set, poll at once.
+        """
         pause_s = PROBE_S
         while True:
             settled = collection.settled.is_set()

@@ -2,7 +2,8 @@
 
     proposer                                        acceptor
     {token, number, fragment, sha, length} ->
-                                                    <- {number, fragment, sha, length}, or {ready}: turned down
+                                                    <- {number, fragment, sha, length}: accepted, or {ready}: turned
+                                                    down; ready: whether the acceptor still looks for a partner
     each peer pulls the other's payload (bulk.py) and sends {busy} as a keep-alive: a silent peer counts as frozen
     {have: true} ->            from now on the proposer is bound: it follows the acceptor's decision
                                                     now both peers have both payloads: the acceptor decides that the
@@ -76,7 +77,7 @@ def token_of(request: Request) -> bytes:
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pair) -> None:
     """Run the proposer's side of an accepted pair until the pair has ended.
 
-    `pull` fetches the partner's payload. Raises BrokenStream if the stream fails, or the error of `pull`.
+    `pull` fetches the partner's payload. Raises BrokenStream if the stream fails. An error of `pull` is raised, too.
     """
     async with _both(pull, _receive_flag(stream, "applied")) as (payload, decision):
         await busy_until(stream, payload, beside=decision)
@@ -93,7 +94,7 @@ async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes
     """Run the acceptor's side of a pair. Return the proposer's payload once both peers have both payloads.
 
     The caller then decides whether the pair counts. `pull` fetches the proposer's payload. Raises BrokenStream if the
-    stream fails or the proposer gives up, or the error of `pull`.
+    stream fails or the proposer gives up. An error of `pull` is raised, too.
     """
     async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
         await busy_until(stream, payload, beside=confirmation)

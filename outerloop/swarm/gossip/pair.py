@@ -92,18 +92,21 @@ class Pair:
         self.partner_ready = partner_ready
 
     def bind(self, payload: bytes) -> None:
-        """Record, as the proposer, the partner's payload, just before confirming its receipt."""
+        """Record the partner's payload. The proposer calls this just before it confirms that it has the payload."""
         assert self.is_proposer, "an acceptor decides and is never bound"
         self._enter(PairState.BOUND)
         self.payload = payload
 
     def learn(self, *, applied: bool) -> None:
-        """Record, as the bound proposer, the acceptor's decision."""
+        """Record the acceptor's decision on whether the pair counts. Only a bound proposer may call this."""
         assert self.state is PairState.BOUND, f"a pair that is {self.state.value} does not depend on the acceptor"
         self._enter(PairState.APPLIED if applied else PairState.DROPPED)
 
     def decide(self, payload: bytes, *, applied: bool) -> None:
-        """Record, as the acceptor, this peer's decision, once both peers have both payloads."""
+        """Record the acceptor's decision on whether the pair counts. Only the acceptor may call this.
+
+        `payload`: the proposer's payload.
+        """
         assert not self.is_proposer, "only the acceptor decides"
         self._enter(PairState.APPLIED if applied else PairState.DROPPED)
         self.payload = payload

@@ -1,9 +1,9 @@
-"""Exchange of pair outcomes: report this peer's decisions as acceptor, and fetch those that it missed as proposer.
+"""Exchange of pair outcomes. A proposer asks the acceptor of a pair whether the pair counts; every peer answers.
 
     {token} ->   <- {applied}         false if the acceptor has not decided yet; this is then its final decision
 
-A pair is in doubt if this peer dropped it without knowing the acceptor's decision. The acceptor is asked again when it
-is next seen.
+A pair is in doubt if its proposer dropped it without knowing the acceptor's decision. The proposer asks the acceptor
+again when the acceptor is next seen.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PairOutcomes(RpcService):
         if pair in self._in_doubt:
             self._in_doubt.discard(pair)
             self.one_sided += applied
-            logger.warning("this peer dropped its pair with %s; did that peer apply it? %s", pair.partner, applied)
+            logger.warning("this peer dropped its pair with %s; applied by that peer: %s", pair.partner, applied)
 
     async def _ask(self, pair: Pair) -> bool:
         answer = await self._call(pair.partner, {"token": pair.token}, within_s=VIEW_S)

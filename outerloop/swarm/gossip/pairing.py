@@ -32,7 +32,7 @@ from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
 
 RECENT_ROUNDS = 4
-"""Number of this peer's rounds after which a peer that has sent no notice counts as gone, or too slow to matter."""
+"""A peer from which no notice has arrived during this many of this peer's rounds counts as gone, or as too slow."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,11 @@ def _now_s() -> float:
 
 @dataclass
 class _PoolEntry:
-    """This peer's stay in the pool for one round. `landing`: the partner's contribution, or None for a solo step."""
+    """This peer's stay in the pool for one round, in which it looks for a partner.
+
+    `landing`: result of the round: the partner's contribution, or None for a solo step. `since_s`: time of entering
+    the pool. `paired_s`: time at which the current pair was accepted, or 0 without a pair.
+    """
 
     offer: Offer
     landing: asyncio.Future[Contribution | None]

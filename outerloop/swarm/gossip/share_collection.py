@@ -1,4 +1,4 @@
-"""State of one peer in a final gather: which shares it holds, and which peers claim to hold the others. No I/O.
+"""State of one peer in a final gather: which shares it holds, and which peers claim to hold the other shares.
 
 A share counts if its owner signed it, regardless of which peer reported it. A claim without the owner's signature is
 rejected before anything is fetched, and the rejection names the peer that made the claim. If an owner signed two
@@ -75,7 +75,10 @@ class ShareCollection:
 
     @property
     def idle(self) -> bool:
-        """Return whether no running fetch can still succeed with a share that counts."""
+        """Return whether this peer need not wait for any running fetch.
+
+        A fetch is not worth waiting for if all holders of its share are unreachable, or if the share does not count.
+        """
         counting = self._fetching - self._contradicting.keys()
         return all(self.unreachable.issuperset(self._holders[owner]) for owner in counting)
 
@@ -120,7 +123,7 @@ class ShareCollection:
         """Return up to NAMED members to ask `peer` about: those whose shares are missing.
 
         Once this peer has settled, it asks about all members until the two peers have compared their shares, so that
-        both exclude the same members. Successive calls return different windows of a longer list.
+        both exclude the same members. If there are more than NAMED members, successive calls return different ones.
         """
         all_of_them = self.settled.is_set() and peer not in self._compared
         names = sorted(self.others) if all_of_them else self.missing
@@ -131,8 +134,8 @@ class ShareCollection:
     def to_map(self, asked: Iterable[str]) -> Request:
         """Return this peer's report to another member.
 
-        The report contains this peer's share, whether it has settled, all contradicting shares, and the shares that it
-        holds of the members in `asked`.
+        The report contains this peer's share, whether this peer has settled, all contradicting shares, and, for each
+        member in `asked`, the member's share if this peer holds it.
         """
         second = self._contradicting
         contradicting = [share for owner in second for share in (self._stated[owner], second[owner])]

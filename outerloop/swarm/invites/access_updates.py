@@ -44,7 +44,10 @@ class AccessUpdates:
         self._tasks = BackgroundTasks()
 
     async def serve(self, addresses: Sequence[str]) -> None:
-        """Take the removals that were written while this peer was off, and start. `addresses`: of this peer."""
+        """Apply the removals that were written while this peer was off, and start the service and the checks.
+
+        `addresses`: this peer's addresses, which are stored for `outerloop invite`.
+        """
         await self._take_removals()
         await self._disk.write(ADDRESS, "\n".join(addresses).encode())
         if self.service is not None:

@@ -1,4 +1,4 @@
-"""Requests to the service for invites of another peer (invite_service.py)."""
+"""Send requests to another peer's invite service (invite_service.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outerloop.swarm.timeouts import HISTORY_S, SEND_S, VIEW_S, limit
 from outerloop.swarm.validation import MalformedMessage, checked_int, items, unpacked
 
 PROTOCOL = f"outerloop/1/{INVITES}"
-"""The name contains no run, so that a token for another run can be answered."""
+"""The name contains no run, so that a peer can answer a token for another run with a refusal."""
 STATEMENT_BYTES = 1024
 """Maximum size of a statement. The largest, an admission to a run with a name of 64 characters, has about 700 bytes."""
 MAX_WORD = 16
@@ -28,7 +28,9 @@ class InviteRefused(Exception):
 
 
 async def look(transport: Transport, receiver: str, token: Token, *, peer: str) -> list[str]:
-    """Show a token to a listed peer, and return its exchange.allow. Then this peer may read the run's settings.
+    """Show a token to a listed peer, and return that peer's exchange.allow.
+
+    After that, this peer may read the settings of the run.
 
     `peer`: id of the peer that will use the token, if it has a key already, or "".
 
@@ -48,7 +50,7 @@ async def look(transport: Transport, receiver: str, token: Token, *, peer: str) 
 
 
 async def use(transport: Transport, receiver: str, binding: Binding) -> list[Statement]:
-    """Use an invite for the peer named in `binding`. Return the admissions and removals in the answer, not checked.
+    """Use an invite for the peer named in `binding`. Return the admissions and removals in the answer, unchecked.
 
     Raises InviteRefused, or BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
@@ -58,7 +60,7 @@ async def use(transport: Transport, receiver: str, binding: Binding) -> list[Sta
 
 
 async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statement]:
-    """Return the statements of another peer, not checked, or none if their `digest_of` is `known`.
+    """Return the admissions and removals that another peer knows, unchecked, or [] if `digest_of` them is `known`.
 
     Raises BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
@@ -68,14 +70,17 @@ async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statemen
 
 
 async def tell(transport: Transport, peer: str, statement: Statement) -> None:
-    """Send a statement to another peer. Raises BrokenStream, Unreachable or TimeoutError if that fails."""
+    """Send an admission or a removal to another peer.
+
+    Raises BrokenStream, Unreachable or TimeoutError if that fails.
+    """
     async with limit(SEND_S), transport.open_stream(peer, PROTOCOL) as stream:
         await stream.send_object({"tell": packed(statement)})
         await stream.ended()
 
 
 def digest_of(statements: Iterable[Statement]) -> bytes:
-    """Return the sha256 of statements in the order of InvitedPeers.shared."""
+    """Return the sha256 of these statements, which must be in the order of InvitedPeers.shared."""
     return hashlib.sha256(msgpack.packb([packed(one) for one in statements])).digest()
 
 
@@ -88,7 +93,7 @@ async def _receive_all(answer: Request, stream: Stream) -> list[Statement]:
 
 
 def _accepted(answer: Request) -> Request:
-    """Return an answer. Raises InviteRefused if it is a refusal."""
+    """Return `answer` unchanged. Raises InviteRefused if it is a refusal."""
     refused = answer.get("refused")
     if refused is not None:
         raise InviteRefused(refused if type(refused) is str and len(refused) <= MAX_WORD else "")

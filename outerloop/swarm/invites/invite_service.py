@@ -5,12 +5,14 @@
                           {known}               ->   <- {count}, then each known statement in its own frame
                           {tell}                ->                             tell: an admission or a removal
 
-The first two are for machines that are not in the run yet. After a look, the asking peer may read the roster and the
-run manifest. A use names the peer to admit: this peer, which must be listed, signs that it received the binding, stores
-the admission, and sends it to the other peers. A repeated use for the same peer is answered with the statements about
-this peer alone, because everybody in the run has seen its binding and could send it again.
-Only peers that may take part are answered the third. `known`: sha256 of the asking peer's statements; if it knows the
-same ones, none are sent. Any peer may send the fourth: the signatures in a statement prove it (invite_register.py).
+The first two requests are for machines that are not in the run yet. After a look, the asking machine may read the
+roster and the run manifest. A use contains a binding (invites.py), which names the peer to admit. The peer that
+receives the binding must be listed. It signs that it received the binding, stores the admission, and sends it to the
+other peers. A repeated use for the same peer is answered only with the statements about that peer, because everybody in
+the run has seen the binding and could send it again.
+The third request is answered only to peers that may take part. `known`: sha256 of the asking peer's statements; if both
+peers know the same statements, none are sent. Any peer may send the fourth request, because the signatures in a
+statement prove that it is genuine (invite_register.py).
 
 `refused` is one of the words in invitation.py, which says what to do.
 """
@@ -42,9 +44,9 @@ AROUND_S = 10.0
 """Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
 STATEMENTS, STATEMENTS_OF_STRANGERS = Rate(burst=64, per_s=1), Rate(burst=64, per_s=4)
 """Rate limits for the statements that this peer receives: per sender, and in total for all senders that may not take
-part. Checking a statement takes up to 1 ms; a new and valid one is also written to disk and sent to all peers. The
-first limit also applies to the new statements in a peer's answers to polls: an answer that exceeds it is accepted, but
-that peer is not polled again until the limit allows it."""
+part in the run. Checking a statement takes up to 1 ms; a new and valid one is also written to disk and sent to all
+peers. The first limit also applies to the new statements in a peer's answers to polls: an answer that exceeds it is
+accepted, but that peer is not polled again until the limit allows it."""
 MAX_SENDING = 16
 """Maximum number of statements that are being sent at the same time."""
 TOO_MANY = "sent too many statements about invited peers"
@@ -80,7 +82,7 @@ class InviteService(RpcService):
     def objection(self, invite: Invite, *, peer: str) -> str:
         """Return why this peer does not accept an invite for `peer` ("" if the peer is not known yet), as one word.
 
-        Returns "" if it does.
+        Returns "" if this peer accepts the invite.
         """
         peers, allow = self._register.peers, self._trust.allow
         if self._transport.peer_id not in allow.configured:
@@ -131,7 +133,7 @@ class InviteService(RpcService):
         await stream.send_object({"listed": sorted(self._trust.allow.configured)})
 
     async def _answer_use(self, remote: str, binding: Binding, stream: Stream) -> None:
-        async with self._using:  # two bindings of one token must not both be the first
+        async with self._using:  # of two bindings of one token, only one must count as the first
             why = self.objection(binding.invite, peer=binding.peer)
             if not why and not binding.is_signed(self._trust.signatures):
                 why = "issuer"
@@ -165,7 +167,10 @@ class InviteService(RpcService):
         self.tell(await self._add(remote, [statement]), received_from=remote)
 
     async def _poll(self, peer: str) -> None:
-        """Ask a peer for its statements. The new ones are sent only to the peers that they stop: others ask as well."""
+        """Ask a peer for its statements, and send each new one to the peers that it stops.
+
+        The new statements are not sent to other peers, because those poll as well.
+        """
         if lacking := self._polled.lacking(peer):
             self._trust.refusals.note("requests", lacking, TOO_MANY)
             return
@@ -189,8 +194,8 @@ class InviteService(RpcService):
     def tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:
         """Send statements to all other peers, and to the peers that they stop, in the background.
 
-        A removed peer learns from its own removal that it must stop, and one whose token another machine had used
-        before, from the earlier admission.
+        A removed peer learns from its own removal that it must stop. If a token was used twice, the second peer learns
+        from the admission of the first peer that it must stop.
         """
         for statement in filter(self._register.is_shared, statements):
             stopped = self._register.peers.stopped_by(statement)

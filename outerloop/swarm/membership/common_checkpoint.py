@@ -33,7 +33,7 @@ HASH_LETTERS = 16
 
 
 def pack_held(held: Held | str) -> bytes:
-    """Pack the generations that this peer holds, or ANY, as its statement to the others."""
+    """Pack `held`, the generations that this peer holds or ANY, as this peer's statement to the others."""
     return msgpack.packb([[step, shown] for step, shown in sorted(held.items())] if isinstance(held, Mapping) else held)
 
 
@@ -41,7 +41,7 @@ def unpack_held(content: bytes) -> Held | str | None:
     """Unpack a peer's statement. Return the generations that it lists, or ANY, or None if it is malformed."""
     try:
         value = msgpack.unpackb(content)
-    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
+    except ValueError:  # base class of all errors that unpackb raises for malformed bytes
         return None
     if value == ANY:
         return ANY

@@ -3,8 +3,8 @@
     incarnation   count | nonce | signature over (run, count | nonce)
     objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"
 
-Both are signed with the peer's key, because other peers relay them. An objection proves that its process is alive,
-because it contains a nonce that was drawn after the process had started.
+Both are signed with the peer's key, because other peers relay them. An objection proves that the process that signed it
+was alive after the younger process had started: it contains the younger process's nonce, which did not exist before.
 """
 
 from __future__ import annotations

@@ -123,7 +123,8 @@ class Incarnations(RpcService):
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
         """Introduce this process to one peer every ROSTER_REFRESH_S, in turn, until it must stop.
 
-        When it notices another process with its key, introduce it to the first MAX_INTRODUCED peers at once.
+        When this process notices another process with its key, introduce this process to the first MAX_INTRODUCED peers
+        at once.
         """
         turn = 0
         while self.stopped is None:
@@ -139,7 +140,7 @@ class Incarnations(RpcService):
             await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
-        """Process a peer's answer to a ballot, if any: it reports another process with this peer's key."""
+        """Process a peer's answer to a ballot. Peers answer only to report another process with this peer's key."""
         try:
             answer = await stream.receive_object()
         except BrokenStream:
@@ -168,7 +169,10 @@ class Incarnations(RpcService):
             return False
 
     async def _heed(self, answer: Request, stream: Stream) -> None:
-        """Process a peer's report of another process with this key: stop, or object to it if it is younger."""
+        """Process a peer's report of another process with this key.
+
+        This process stops or, if the other process is younger, sends an objection to that process.
+        """
         known = Incarnation.read(answer.get("known"))
         if known is None or not self._is_twin(known):
             return

@@ -2,8 +2,9 @@
 
 The file is next to the peer's key. Its lines are full multiaddrs, which come from other peers' roster records and are
 not trusted: an address counts only if it contains the id of the peer that published it, and libp2p verifies that id
-when the address is dialed. The peers that this machine met first keep their places, because a record can state any time
-of joining; strangers can still take the places that are left, and those of peers that are away.
+when the address is dialed. The number of addresses is limited. Peers that this machine met first stay in the file, and
+the joining times in the records play no part, because a record can state any time. So strangers can only take free
+places, and the places of peers that are away.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_ADDRESSES = 64
 
 
 def addresses_file(identity: Path | str) -> Path:
-    """Return the file of remembered addresses of the peer with this key file."""
+    """Return the path of the file with the remembered addresses. `identity`: the peer's key file."""
     return Path(identity).with_suffix(".peers")
 
 
@@ -77,9 +78,9 @@ def addresses_of(
 ) -> list[str]:
     """Return the addresses to remember: at most MAX_PER_PEER valid ones of each peer, and MAX_ADDRESSES in total.
 
-    The first address of each peer precedes all second ones. Members precede other peers, then peers that have a record
-    precede those of which only the addresses in `kept` are known. Otherwise peers have the order of `kept`, and new
-    ones follow.
+    The first address of each peer precedes all second ones. Members precede other peers; among each of these two
+    groups, peers that have a record precede peers that are known only from `kept`. Otherwise peers have the order of
+    `kept`, followed by new peers.
     """
     known: dict[str, list[str]] = {}
     for line in kept:

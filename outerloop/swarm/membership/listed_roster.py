@@ -54,7 +54,7 @@ class ListedRoster(RpcService):
 
     @property
     def is_listed(self) -> bool:
-        """Return whether the run has an allow-list. Only then is this roster used, and not the DHT."""
+        """Return whether the run has an allow-list. If so, this roster is used instead of the DHT."""
         return self._transport.trust.allow.closed
 
     def show(self, value: Any, *, expires: float) -> None:
@@ -64,7 +64,7 @@ class ListedRoster(RpcService):
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
 
     async def withdraw(self, value: Any, *, expires: float) -> None:
-        """Replace this peer's own record with `value`, and send it to the peers whose records this peer holds."""
+        """Replace this peer's own record with `value`, and send the new record to all peers whose records it holds."""
         self.show(value, expires=expires)
         if self.is_listed:
             request = {"record": _packed(self._held[self._transport.peer_id])}

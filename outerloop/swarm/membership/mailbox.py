@@ -1,4 +1,4 @@
-"""A mailbox that holds one value per number: a reader waits if the value has not been posted yet."""
+"""A mailbox that holds one value per number. A reader of a number waits until its value is posted."""
 
 from __future__ import annotations
 

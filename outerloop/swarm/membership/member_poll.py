@@ -1,4 +1,4 @@
-"""The answers to one poll about the members of a forming run, and the conclusions from them. Without I/O."""
+"""The answers to one poll about the members of a forming run, and the conclusions from these answers."""
 
 from __future__ import annotations
 

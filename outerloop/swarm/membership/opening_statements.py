@@ -61,11 +61,12 @@ class OpeningStatements:
         patience_s: float,
         on_status: Callable[[str], None],
     ) -> Generation | None:
-        """Agree on the checkpoint generation from which most members resume, or None if they start from scratch.
+        """Agree with the other members on the checkpoint generation to resume from, and return it.
 
-        `on_status` is called with one line for each member that does not hold that generation. Raises UserError if
-        there is no majority for a generation (common_checkpoint.py), or if this peer does not hold the chosen one.
-        Before it raises the error, this peer waits until the others have read its statement.
+        Return None if most members start from scratch. `own`: the generations that this peer holds, or ANY. `on_status`
+        is called with one line for each member that does not hold the chosen generation. Raises UserError if there is
+        no majority (common_checkpoint.py), or if this peer does not hold the chosen generation. Before it raises the
+        error, this peer waits until the others have read its statement.
         """
         statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
         stated = {peer: unpack_held(content) for peer, content in statements.items()}
@@ -86,7 +87,7 @@ class OpeningStatements:
     ) -> dict[str, bytes]:
         """Exchange statements, and return those that count, keyed by member name. They may include this peer's own.
 
-        `patience_s`: how long a live member may take to reach meeting 0 before it is left out.
+        `patience_s`: how many seconds a live member may take to reach meeting 0 before it is left out.
         """
         assert len(statement) <= MAX_STATEMENT_BYTES
         if len(members) == 1:

@@ -226,7 +226,10 @@ def _status(value: Any) -> Status | None:
 
 
 def _public_name(value: Any) -> bytes:
-    """Return a well-formed statement unchanged, else b""; the signature of the record covers it as well."""
+    """Return `value` if it is a well-formed statement of a public name, else b"".
+
+    The name's own signature is not verified, because the signature of the record covers the name as well.
+    """
     try:
         PublicName.from_bytes(value)
     except MalformedMessage:

@@ -30,7 +30,8 @@ from outerloop.types import UserError
 
 T = TypeVar("T")
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Time limit for introducing this process to the peers present. It applies again once the run has its members."""
+"""Time limit for the two introductions of this process: to the peers present, and to the members once they are known.
+Each takes at most half of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,9 @@ class NodeOptions:
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
-    manifest          the settings of the run, for machines that run `outerloop join`; None: the run has its own program
-    corpus            folder of the training data that this peer serves to newcomers; None: none
+    manifest          the settings of the run, for machines that run `outerloop join`; None: the run has its own
+                      training program, so machines cannot join by this command
+    corpus            folder of the training data that this peer serves to newcomers; None: this peer serves no data
     public_name       name of this machine that others see, next to its peer id (public_names.py); empty: none
     max_blob_bytes    maximum size of a payload that this peer sends or accepts; None: 1 GiB
     max_mbit          upload rate limit for payloads, state and data, in Mbit/s; None: no limit
@@ -156,7 +158,7 @@ class PeerSession:
         """Await `work` and return its result.
 
         Raises UserError if another process uses this peer's identity, if this peer was removed, or if it was invited
-        for a number of rounds that is over.
+        for a limited number of rounds, which are over.
         """
         if why := self.node.trust.allow.why_not(self.node.peer_id):
             work.close()

@@ -52,14 +52,17 @@ class Status:
 
 
 def _part(value: Any) -> float | None:
-    """Check that this is a float from 0 to 1 or None, and return it."""
+    """Check that `value` is a float from 0 to 1 or None, and return it."""
     if value is not None and (type(value) is not float or not 0.0 <= value <= 1.0):
         raise MalformedMessage(f"the received part of the state must be 0.0 to 1.0; received {quote(value)}")
     return value
 
 
 def _number(value: Any, what: str) -> float | None:
-    """Check that this is a float or None, and return it. Allow nan and infinity, so that a diverging run shows them."""
+    """Check that `value` is a float or None, and return it.
+
+    NaN and infinity are allowed, so that other peers can see that a run diverges.
+    """
     if value is not None and (type(value) is not float or (math.isfinite(value) and abs(value) > MAX_AMOUNT)):
         raise MalformedMessage(f"{what} must be a number; received {quote(value)}")
     return value

@@ -76,7 +76,8 @@ class Admission:
     Args:
         member: returns whether a peer that `trust` admits is a member.
 
-    `open_streams` counts the streams being answered, and `receiving` counts the bytes announced on them.
+    `open_streams` contains the number of streams being answered, by (peer id, whether the protocol is public), and
+    `receiving` the number of bytes announced on them, by peer id.
     """
 
     def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
@@ -198,9 +199,9 @@ class Admission:
     async def _hold(self, stream: Stream) -> None:
         """Keep a stream open without reading it (a tarpit), then abort it.
 
-        If HELD_AT_ONCE streams are already held, abort it immediately. A sender reopens a closed stream at once, which
-        costs this machine 0.5 ms. An unread open stream costs no CPU time, and flow control stops its sender. The
-        streams end at random times, so that they are not all reopened at the same time.
+        If HELD_AT_ONCE streams are already held, abort this one immediately. A sender that asks too often reopens a
+        closed stream at once, which costs this machine 0.5 ms. An unread open stream costs no CPU time, and flow
+        control stops its sender. The streams end at random times, so that they are not all reopened at the same time.
         """
         if self._held < HELD_AT_ONCE:
             self._held += 1

@@ -5,11 +5,12 @@ This module launches p2pd itself, because three problems arise if hivemind launc
 - A Ctrl-C in the terminal would reach p2pd as well, and race with this peer's shutdown. So p2pd runs in a separate
   session.
 - A kill -9 of the worker would leave p2pd running. So the kernel is asked to kill p2pd when the *thread* that launched
-  it ends (PR_SET_PDEATHSIG). p2pd must be launched from the network thread, which lives as long as the process.
+  p2pd ends (PR_SET_PDEATHSIG). p2pd must be launched from the network thread, which lives as long as the process.
 - QUIC must be off: over QUIC, 82-100 % of hivemind's streams silently lose their tail. So p2pd listens on TCP only.
 
-A small Python program makes the request to the kernel and then replaces itself with p2pd (16 ms). `preexec_fn` would
-instead run Python between fork and exec in a process with many threads, and copy the trainer's page tables.
+A small Python program makes the request to the kernel and then replaces itself with p2pd, which takes 16 ms.
+`preexec_fn` of the subprocess module is not used: it would run Python between fork and exec in a process with many
+threads, and copy the trainer's page tables.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """A daemon's listening address, identity and initial peers. `observer`: whether its DHT node only sends queries."""
+    """A daemon's listening address, identity and initial peers.
+
+    `observer`: whether the daemon belongs to an observer, whose DHT node sends requests but answers none.
+    """
 
     identity_path: Path
     host: str
@@ -84,7 +88,7 @@ def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) ->
 
 
 class _NotUp(Exception):
-    """p2pd exited or did not become ready in time. The message is its last output line, or the reason."""
+    """p2pd exited or did not become ready in time. The message is p2pd's last output line, or the reason."""
 
 
 class Daemon:

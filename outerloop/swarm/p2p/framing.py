@@ -37,7 +37,7 @@ class Unreadable(BrokenStream):
 
 
 class TurnedAway(BrokenStream):
-    """The remote peer refuses this peer: it is not on the remote allow-list, or is not a member yet."""
+    """The remote peer refuses this peer: this peer is not on the remote peer's allow-list, or is not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -149,7 +149,7 @@ class Stream:
             return  # a reset ends the stream as well
 
     def abort(self) -> None:
-        """Close both directions immediately and drop unsent data; a normal close would wait until it is read."""
+        """Close both directions immediately and drop unsent data. A normal close would wait until the data is read."""
         self._writer.transport.abort()
 
     async def write(self, piece: bytes | memoryview) -> None:

@@ -1,6 +1,6 @@
 """The network thread, which runs one asyncio loop. All network calls of the training thread go through it.
 
-`BackgroundTasks` keeps references to tasks that nothing awaits. Such tasks handle their own failures.
+`BackgroundTasks` keeps references to tasks that no other code awaits. Such tasks must handle their own errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Holds references to an owner's running tasks, because asyncio may garbage-collect a task without any.
+    """Holds references to an owner's running tasks, because asyncio may garbage-collect a task without references.
 
     Unlike in an asyncio.TaskGroup, a failing task does not end the others, and the owner need not wait for the tasks.
     """

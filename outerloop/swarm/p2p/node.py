@@ -218,9 +218,9 @@ def _peer(peer_id: str) -> PeerID:
 class PendingCalls(dict[UUID, asyncio.Future[bytes]]):
     """The calls of a hivemind client that wait for an answer.
 
-    A call that has ended, for example by its time limit, is not `in` it. hivemind removes such a call one turn of the
-    event loop later, and would pass an answer that arrives in between to the ended future. That raises
-    InvalidStateError in the task that reads all answers, so no later call would ever be answered.
+    The operator `in` returns False for a call that has ended, for example by its time limit. hivemind removes such a
+    call one turn of the event loop later, and would pass an answer that arrives in between to the ended future. That
+    would raise InvalidStateError in the task that reads all answers, so no later call would ever be answered.
     """
 
     def __contains__(self, call: object) -> bool:

@@ -8,9 +8,9 @@ A peer answers probes from every peer that its allow-list admits or, in an open 
     bytes granted, end mark ->   <- {}              upload
     {}       ->   <- bytes granted, end mark        download
 
-The prober (`outerloop doctor`) is not a member yet. Probes are cheap: they transfer at most 1 MiB per direction each,
-and all probers together on average at most 8 MiB per direction and minute (1.1 Mbit/s), after an initial 8 MiB. Nothing
-is stored or forwarded.
+The prober (e.g. `outerloop doctor`) need not be a member. Probes are cheap: each transfers at most 1 MiB per direction.
+All probes together transfer, after the first 8 MiB, at most 8 MiB per direction and minute (1.1 Mbit/s) on average.
+Nothing is stored or forwarded.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def clock_of(transport: Transport, peer_id: str) -> float:
 
 
 async def _ping(stream: Stream) -> tuple[float, float]:
-    """Return the round-trip time and how far the remote clock is ahead, in seconds.
+    """Return the round-trip time, and by how much the remote clock is ahead of the local clock, both in seconds.
 
     Assumes that a message takes equally long in both directions.
     """

@@ -1,4 +1,4 @@
-"""Judge from where an address can be reached, by its form only."""
+"""Determine from where an address can be reached. Only the form of the address is examined; nothing is dialed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ORDER = ("public", "name", "relay", THIS_NETWORK, THIS_MACHINE)
 
 
 def reachable_from(address: str) -> str:
-    """Return where a multiaddr can be reached from, one of ORDER."""
+    """Return from where a multiaddr can be reached: one of ORDER."""
     match = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
@@ -28,5 +28,5 @@ def is_loopback(host: str) -> bool:
 
 
 def best_first(addresses: Iterable[str]) -> list[str]:
-    """Return the multiaddrs sorted by ORDER. Addresses of one place keep their order."""
+    """Return the multiaddrs sorted by ORDER. Addresses with the same place in ORDER keep their order."""
     return sorted(addresses, key=lambda address: ORDER.index(reachable_from(address)))

@@ -1,8 +1,8 @@
-"""Measure the round-trip time to each of several peers again and again, and notice those that no longer answer.
+"""Measure the round-trip time to each of several peers repeatedly, and notice peers that no longer answer.
 
-Every peer is asked once a second. With more than RATE peers each is asked less often, so that all together are asked
-RATE times a second. A peer that has never answered, for example one behind a router, is asked every RETRY_S seconds,
-and is never called lost.
+A peer that has answered before is asked about once per second. If there are more than RATE peers, each is asked less
+often, so that the total remains at RATE requests per second. A peer that has never answered, for example because it is
+behind a router, is asked every RETRY_S, and never counts as lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import limit
 
 EVERY_S = 1.0
-"""Shortest pause between an answer of a peer and the next request to it."""
+"""Shortest pause after a request to a peer has ended, before the next request to that peer."""
 RATE = 8.0
 """Maximum number of requests per second to peers that have answered."""
 RETRY_S = 60.0
@@ -31,7 +31,7 @@ LOST = 2
 class Link:
     """The link to one peer.
 
-    round_trip_s: the round-trip time of the newest answer; None: the peer has never answered.
+    round_trip_s: the round-trip time of the newest answer; None if the peer has never answered.
     failures: number of consecutive requests without an answer.
     """
 

@@ -1,8 +1,9 @@
 """A private folder for the unix sockets between Python and p2pd. Orphaned folders are removed.
 
-The folder is in /tmp because a unix socket's path is limited to 107 bytes. Its owner keeps the folder locked until the
-process ends, and gives it its final name only after locking it. So an unlocked folder with a final name belongs to a
-peer that was killed. The next peer on the machine, or the command that started the killed worker, removes it.
+The folder is in /tmp because a unix socket's path is limited to 107 bytes. The peer that owns the folder keeps it
+locked until its process ends, and renames it to its final name only after locking it. So an unlocked folder with a
+final name belongs to a peer that was killed. The next peer on the machine, or the command that started the killed
+worker, removes that folder.
 """
 
 from __future__ import annotations

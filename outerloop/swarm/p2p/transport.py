@@ -63,8 +63,8 @@ class Transport(Protocol):
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns True.
 
-        Any peer can dial this peer, but the streams of other peers are refused before any data is read. Each peer's
-        requests are limited, most strictly if `allowed` is `anybody` (admission.py).
+        Any peer can dial this peer, but the streams of peers that are not admitted are refused before any data is read.
+        Each peer's requests are limited, most strictly if `allowed` is `anybody` (admission.py).
         """
         ...
 

@@ -1,4 +1,4 @@
-"""For a peer without the run's state: find the newest proven commit of a run, and follow the chain from it."""
+"""Find the newest proven commit of a run, and follow the chain from it. For peers that do not have the run's state."""
 
 from __future__ import annotations
 

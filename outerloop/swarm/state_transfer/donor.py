@@ -1,7 +1,8 @@
 """Serve the run's state to late joiners: all donors copy their states at the same commit, and continue training.
 
     {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state
-                  <- {} if the commit has passed, or does not land within POLL_S: the joiner has to ask again
+                  <- {} if this peer has landed that commit and has no copy of its state, or if that commit does not
+                  land within POLL_S: the joiner has to ask again
 
 A joiner requests the state as of a commit that is about to land. Donors with equal states have equal manifests
 (manifest.py). The joiner then downloads the chunks by their hashes (bulk.py).
@@ -32,7 +33,8 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 FURTHEST_AHEAD = 2
 """Maximum number of commits by which a requested commit may be ahead of the last commit landed at this donor."""
 COPY_EVERY = 4
-"""Of this many consecutive commits, at most two have their states copied, one of which is a multiple of COPY_EVERY."""
+"""Among this many consecutive commits, the state is copied at most at two: at the multiple of COPY_EVERY, and at one
+other commit."""
 
 
 def next_common(number: int) -> int:
@@ -41,7 +43,7 @@ def next_common(number: int) -> int:
 
 
 class Donor(RpcService):
-    """The serving side of state transfer. Only `wants` may be called from the training thread.
+    """The serving side of state transfer. The training thread may call only `wants`.
 
     `session`: returns the session id that manifest signatures cover.
     """
@@ -77,7 +79,10 @@ class Donor(RpcService):
         return number in list(self._demands.values())
 
     def landed(self, number: int, *, copied: bool) -> None:
-        """Record that commit `number` has landed. If its state was not `copied`, later requests for it are declined."""
+        """Record that commit `number` has landed.
+
+        `copied`: whether the state as of this commit was copied. If not, requests for that state are declined.
+        """
         self._landed = number
         if copied:
             self._copied = self._hashing = number

@@ -35,7 +35,10 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """Downloads states. `disk`: stores chunks only. `session`: returns the session id that donors sign."""
+    """Downloads states. `session`: returns the session id that donors sign.
+
+    `disk`: store for the chunks of unfinished downloads. All other content in it is deleted.
+    """
 
     def __init__(self, transport: Transport, *, run: str, session: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
@@ -126,7 +129,7 @@ class Download:
 
         async def download(sha: bytes, places: list[int]) -> None:
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
-            async with turns:  # at most one download per slot: a waiting one would end the turn of a slow one
+            async with turns:  # no download waits for a slot, because that would end the turn of a slow download
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     sources = holders[first:] + holders[:first]
                     await self._fetch(sha, chunk, sources, lambda amount, _: arrived(sha, amount))

@@ -40,9 +40,9 @@ START = MAX_NUMBER
 class StateTransfer:
     """Both sides of state transfer: serving states and downloading them.
 
-    `own`: this peer's name. `session`: returns the session id that donors sign. `disk`: stores chunks only.
-    `limiter`: rate limit for uploads. `uploads` and `downloads` transfer the bytes and count them. `donor` serves
-    states. `chain` follows the other peers' commits.
+    `own`: this peer's name. `session`: returns the session id that donors sign. `disk`: store for the chunks of
+    unfinished downloads; all other content in it is deleted. `limiter`: rate limit for uploads. `uploads` and
+    `downloads` transfer the bytes and count them. `donor` serves states. `chain` follows the other peers' commits.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class StateTransfer:
     async def landed(self, number: int, content: bytes | None) -> None:
         """Record that the trainer has landed commit `number`, and serve the copied state.
 
-        `content`: the state as of this commit, or None if it was not copied. If it is served, this peer's next payload
-        names it.
+        `content`: the state as of this commit, or None if it was not copied. If this peer serves a state, its next
+        payload names that state, so that a majority can certify it.
         """
         head = self._rounds.head_of(number)
         self.donor.landed(number, copied=content is not None and head is not None)
@@ -111,7 +111,7 @@ class StateTransfer:
     def silent_s(self) -> float:
         """Return the seconds since the last answer to a request about the run or the last transfer of state data.
 
-        A transfer is detected only by the next call of this method, which restarts the time from zero.
+        If state data was transferred since the previous call, return 0, because the time of the transfer is not known.
         """
         moved = self.downloads.bytes_received + self.uploads.bytes_sent
         if moved > self._moved:
@@ -119,7 +119,7 @@ class StateTransfer:
         return time.monotonic() - self.chain.heard_s
 
     def listen(self) -> None:
-        """Restart the clock of `silent_s`."""
+        """Make `silent_s` count from now on."""
         self.chain.heard_s = time.monotonic()
 
     async def install_state(

@@ -79,7 +79,7 @@ class Manifest:
             )
         chunks = tuple(names[start : start + 32] for start in range(0, len(names), 32))
         if size_bytes % CHUNK_BYTES and chunks[-1] in chunks[:-1]:
-            raise MalformedMessage("a manifest's last chunk is shorter, but has the sha256 of another chunk")
+            raise MalformedMessage("a manifest's last chunk has the sha256 of another chunk, although it is shorter")
         number = checked_int(found["number"], "a manifest's commit", maximum=MAX_NUMBER)
         return Manifest(number, digest(found["head"], "a manifest's head"), size_bytes, chunks)
 

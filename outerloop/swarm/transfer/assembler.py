@@ -86,7 +86,7 @@ class ContentAssembler:
     def _hash(self) -> None:
         """Hash the pieces received since the last call.
 
-        They are kept separately from `buffer`, which cannot grow while a view of it exists.
+        These pieces are kept separately, because `buffer` cannot grow while a view of it exists.
         """
         for piece in self._unhashed:
             self._seen.update(piece)

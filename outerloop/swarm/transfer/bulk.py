@@ -64,8 +64,8 @@ class Bulk(RpcService):
     At most TRANSFERS_AT_ONCE downloads and as many uploads run concurrently.
 
     limiter          rate limit for all uploads together, which other parts of the peer may share; None for no limit.
-                     Below 140 kB/s, fewer uploads run at once, so that each piece arrives within half of STALL_S, after
-                     which other peers give up
+                     A downloader gives up on a piece after STALL_S. So below 140 kB/s, fewer uploads run at once, and
+                     each piece still arrives within half of STALL_S
     max_per_source   maximum number of concurrent downloads from one source
 
     `bytes_sent` and `bytes_received` count content bytes, including repeated transfers. `reputation` records peers that

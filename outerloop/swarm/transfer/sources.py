@@ -50,7 +50,7 @@ class SourceReputation:
         self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs one download
 
     def blame(self, source: str, sha: bytes) -> None:
-        """Record that a source sent wrong bytes for the content `sha`, so that it is not asked for it again."""
+        """Record that a source sent wrong bytes for the content `sha`. It is not asked for this content again."""
         if not self.sent_wrong_bytes(source, sha):
             self._wrong_from.add((source, sha))
             self.wrong[source] += 1
@@ -92,7 +92,7 @@ class Sources:
         return min(names, key=self._wasted_s, default=None)
 
     def alternatives(self) -> bool:
-        """Return whether more than one source is left."""
+        """Return whether this download can still use more than one source."""
         return len(self._tries) - len(self._left_out) > 1
 
     async def pause(self) -> None:

@@ -20,14 +20,15 @@ from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE, BusyTimer
 from outerloop.types import UserError
 
 MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
-"""The rate that delivers a piece in half of STALL_S, after which other peers give up."""
+"""The rate at which a piece takes half of STALL_S. Other peers give up if a piece takes longer than STALL_S."""
 
 
 class RateLimiter:
     """A rate limiter. `take` waits until the bytes of all earlier calls would have been sent at the limit.
 
     `bytes_per_s`: the limit, or None for no limit. Idle time earns no credit: t seconds after the first call, at most
-    `bytes_per_s` * t bytes plus the bytes of one call have been sent. `within`: a limiter that also counts the bytes.
+    `bytes_per_s` * t bytes plus the bytes of one call have been sent. `within`: a second limiter, whose limit applies
+    to the same bytes, or None.
     """
 
     def __init__(self, bytes_per_s: float | None, *, within: RateLimiter | None = None) -> None:
@@ -36,7 +37,10 @@ class RateLimiter:
         self._free_at_s = 0.0
 
     def part(self, share: float) -> RateLimiter:
-        """Return a limiter for a share of this rate, but at least MIN_BYTES_PER_S. Its bytes also count here."""
+        """Return a limiter for a share of this rate, but at least MIN_BYTES_PER_S.
+
+        Bytes sent within the returned limiter also count towards this limiter.
+        """
         if self.bytes_per_s is None:
             return self
         return RateLimiter(max(share * self.bytes_per_s, MIN_BYTES_PER_S), within=self)
