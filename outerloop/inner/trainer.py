@@ -156,10 +156,10 @@ class Trainer(Generic[Outer]):
         return loss, self.update(), stall_s
 
     def backward(self, window: Tensor) -> float:
-        """Add the gradient of one batch and return its loss, both divided by `accumulate`.
+        """Add the gradient of one batch to the gradients and return its loss, both divided by `accumulate`.
 
-        Sums over batches are therefore means, and so are those over a batch's micro-batches, which need not be equally
-        long: each counts by its number of sequences.
+        The sums over all batches of a step are therefore means. The micro-batches of a batch may have different sizes:
+        each is weighted by its number of sequences.
         """
         total = 0.0
         for part in window.split(self.micro_batch or len(window)):
@@ -180,7 +180,7 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        # Workers that share this device take turns. Freeing gradients here lets only one worker hold them at a time.
+        # Workers that share a device take turns. Gradients are freed here, so only one worker's are in memory at a time.
         self.optimizer.zero_grad()
         return float(self.optimizer.param_groups[0]["lr"])
 

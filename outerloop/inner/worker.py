@@ -131,7 +131,7 @@ class Worker:
             raise
 
     def emit_downloaded_state(self, landed: Sequence[RoundReport] = ()) -> None:
-        """Emit the last commit that the state of this worker contains, if it has not reached it by landing rounds.
+        """Emit the last commit in this worker's state if the worker downloaded that state instead of landing the round.
 
         Call this after each inner step, with the rounds that landed since the last call.
         """
@@ -143,9 +143,9 @@ class Worker:
     def agree_on_start(self) -> None:
         """Check that most peers start from the same position, and give them equal weights (initial_state.py).
 
-        Raises UserError if the check fails. It is skipped if the exchange does not run peers in lockstep. A worker that
-        loaded weights from other peers saves them at once, because it could not reproduce them if it were killed before
-        its first checkpoint.
+        Raises UserError if the check fails. If the exchange does not run peers in lockstep, nothing is checked. A
+        worker that loaded weights from other peers saves a checkpoint at once, because it could not reproduce these
+        weights if it were killed before its first checkpoint.
         """
         if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
             self.save()

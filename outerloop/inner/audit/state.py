@@ -55,7 +55,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     received = [canonical.unpack(part) for part in state]
     for tree, own in zip(received, trees(like), strict=True):
         if spec(tree) not in (spec(own), spec(unused(own))):
-            raise ValueError("the state has other tensors than this peer's")
+            raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
     weights, optimizer, rest = received
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
