@@ -71,7 +71,7 @@ class SwarmExchange(ABC):
         self._pending: list[SwarmPending] = []
         self._closed = False
         self._status = Status()
-        self._carriers: Sequence[Bulk] = ()  # the Bulk that transfers payloads comes first
+        self._carriers: Sequence[Bulk] = ()  # the first one transfers payloads
         self._corpus = CorpusService(self.node, corpus, run=options.run, limiter=self._rate) if corpus else None
         self._after_close = ExitStack()
 

@@ -180,7 +180,7 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        # Workers that share a device take turns. Gradients are freed here, so only one worker's are in memory at a time.
+        # Workers that share a device take turns. Free the gradients here, so that only one worker's are in memory.
         self.optimizer.zero_grad()
         return float(self.optimizer.param_groups[0]["lr"])
 

@@ -120,7 +120,7 @@ def agree_on_checkpoint(
 ) -> int | None:
     """Agree with the other peers on a checkpoint. Return the inner step to resume from, or None to start from scratch.
 
-    Emit a "back" event if this step is not `resume_step`. Without a network, just return `resume_step`.
+    Emit a "back" event if this step is not `resume_step`. If the exchange uses no network, return `resume_step`.
 
     Raises UserError if peers are missing, or if they have no checkpoint in common.
     """
