@@ -39,8 +39,8 @@ class UpdateCodec:
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
         """Compress tensor x, named `name`, for round `number`.
 
-        leads: whether this peer chooses what all peers use in the next round. If so, the compressor may add a "next"
-            part.
+        leads: whether this peer chooses the tensors that all peers use in the next round (types.CodecContext). If so,
+            the compressor may add a "next" part.
         """
         return self.compress.encode(x, replace(self.context(number, name), leads=leads))
 

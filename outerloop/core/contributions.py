@@ -8,7 +8,7 @@ and round (infinity if they set no limit):
     samples_p ← samples_p + min(n_p, 4 s, 4 B, 2⁴⁰)
 
 All replicas that landed the same rounds have the same counts, because a round lands with the same messages everywhere.
-A message belongs to the peer that signed it (in a swarm, swarm/transfer/signed_payload.py), so no peer is credited for
+In a swarm, a message belongs to the peer that signed it (swarm/transfer/signed_payload.py), so no peer is credited for
 another peer's message. The number of samples is a claim that cannot be verified. The factor 4 leaves room for messages
 that include the samples of up to three missed rounds. The norm screen limits the weight of a message by the same factor
 (aggregate/norm_screen.py).
@@ -27,7 +27,7 @@ from outerloop.aggregate.norm_screen import MAX_SAMPLES, SAMPLES, median
 from outerloop.types import Contributor, Round, id_of
 
 MAX_CONTRIBUTORS = 4096
-"""Maximum number of peers with counts of their own. The counts of further peers are added up."""
+"""Maximum number of peers that have their own counts. The counts of all further peers are added up."""
 OTHERS = ""
 """Key of the entry that adds up the counts of all further peers."""
 MAX_ID = 128
@@ -74,7 +74,7 @@ class ContributionLedger:
         self.by_peer[more.peer] = more if known is None else added(known, more)
 
     def merge_smallest(self, keep: set[str]) -> None:
-        """If there are more than MAX_CONTRIBUTORS peers, move those with the fewest samples to the entry OTHERS.
+        """Move the peers with the fewest samples to the entry OTHERS, until at most MAX_CONTRIBUTORS are left.
 
         Peers in `keep` are not moved.
         """

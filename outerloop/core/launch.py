@@ -89,7 +89,7 @@ class RoundLauncher:
             self.in_flight[round] = self.island.compute(self.launch_blocking, round)
 
     def join_decided_round(self, round: Round) -> None:
-        """Add a round that was decided without this peer's message to the rounds in flight."""
+        """Add to the rounds in flight a round that was decided without this peer's message."""
         update = {name: self.replica.slow[name] for name in self.names(round)}
         pending = self.exchange.start(b"", round)
         self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)

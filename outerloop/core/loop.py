@@ -96,7 +96,7 @@ class RoundLoop:
             self.land(round)
 
     def replay(self, rounds: Sequence[Round]) -> None:
-        """Land rounds that were decided without this peer, and all rounds in flight. Advance to the next launch."""
+        """Land all rounds in flight and these rounds, decided without this peer. Advance to the next launch's step."""
         for round in rounds:
             self.launcher.join_decided_round(round)
         for round in sorted(self.launcher.in_flight):
@@ -104,7 +104,7 @@ class RoundLoop:
         self.inner_step = self.scheduler.step_after_replay(self.inner_step)
 
     def launch(self, round: Round) -> None:
-        """Launch a round. With eager updates, apply the first one at the launch of round 0.
+        """Launch a round. If the run uses eager updates, apply the first eager update when round 0 launches.
 
         Raises UserError if the model's parameters were replaced.
         """

@@ -202,7 +202,7 @@ class OuterLoop:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of buffers that launches and landings keep between rounds, excluding residual and momentum."""
+        """Bytes of the tensors that launches and landings keep between rounds, excluding residual and momentum."""
         return self.pipeline.spare_bytes
 
     @property

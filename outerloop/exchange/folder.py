@@ -35,9 +35,9 @@ KEPT = 4
 When a peer writes file n of a kind, all peers have read its file n − 2 or, with eager updates, its file n − 4.
 """
 MEETING_BYTES = 16 << 20
-"""A message outside of rounds may have this number of bytes more than twice `max_blob_bytes`.
+"""The size limit of a message outside of rounds is twice `max_blob_bytes` plus this number of bytes.
 
-The first all-gather needs them: its messages contain all settings and shapes.
+The messages of the first all-gather contain all settings and shapes.
 """
 TOKEN_BYTES = 16
 

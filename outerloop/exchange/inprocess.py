@@ -143,7 +143,7 @@ class InProcess:
         rng.set_state(self.random)
 
     def give_turn(self) -> None:
-        """If this worker has the turn, save its random state and release the turn. The caller must hold `changed`."""
+        """Save the random state and release the turn if this worker has the turn. The caller must hold `changed`."""
         if self.hub.holder == self.rank:
             self.random = rng.get_state()
             self.hub.holder = None

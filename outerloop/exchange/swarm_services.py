@@ -1,4 +1,4 @@
-"""Create the services of one peer: what it needs to decide rounds, to meet the other peers and to hand over states."""
+"""Create the services of one peer. They decide rounds, exchange messages outside of rounds, and hand over states."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from outerloop.inner.models import next_token_loss
 
 
 class TrialPass:
-    """Runs forward and backward passes over random tokens, and adds to the gradients of a model.
+    """Runs forward and backward passes over random tokens, which add to the gradients of a model.
 
     Args:
         model: the model, on its device.

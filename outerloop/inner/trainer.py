@@ -82,7 +82,7 @@ class Trainer(Generic[Outer]):
             (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
         lr_factor: inner step of the run (from 0) -> factor by which the optimizer's learning rate is multiplied.
-        warmup_steps: length of a linear ramp that limits the factor during this worker's first updates. A late joiner
+        warmup_steps: number of this worker's first updates in which a linear ramp limits the factor. A late joiner
             needs the ramp, because its optimizer moments start at zero.
         accumulate: number of batches per step.
         micro_batch: maximum number of sequences per forward and backward pass; None for a whole batch.

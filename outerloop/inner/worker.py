@@ -204,8 +204,8 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If the schedule lets rounds land early, wait for the inner step after which the newest round has landed on all
-        peers, so that all peers save after the same step.
+        If the schedule lets rounds land early, keep the save pending until the inner step after which the newest round
+        has landed on all peers, so that all peers save after the same step.
         """
         schedule = self.outer.schedule
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
@@ -213,10 +213,10 @@ class Worker:
             self.save()
 
     def save_at_stop_point(self) -> None:
-        """Save and raise Stopped if the run is interrupted and its stop point is reached.
+        """Save this worker's state and raise Stopped, if the run is interrupted and its stop point is reached.
 
-        If different rounds may have landed on the workers at that step, continue to the next step at which this is
-        impossible: no round is in flight, or a round has just landed on all workers.
+        If different rounds may have landed on different workers by that step, continue to the next step at which this
+        is impossible: no round is in flight, or a round has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return

@@ -152,5 +152,5 @@ def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:
 
 
 def run_id(config: DictConfig) -> str:
-    """Return the name of the run that protocol names contain."""
+    """Return the run's name as protocol names contain it: exchange.run, or "default" if it is not set."""
     return str(config.exchange.get("run") or "default")

@@ -66,7 +66,7 @@ def choose(config: DictConfig) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure for the configuration on standard input, print the number of sequences, and return exit code 0.
+    """Read a configuration from standard input, print the number of sequences that fit, and return exit code 0.
 
     Raises UserError if not even one sequence fits.
     """

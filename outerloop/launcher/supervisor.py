@@ -47,7 +47,7 @@ class Supervisor:
         run: directory of the run.
         console: the terminal.
         sinks: loggers that receive every row of metrics.jsonl; already started.
-        show_address: called with the addresses of the first worker, once they are known; by default, prints what to
+        show_address: called with the addresses of the first worker, once they are known. The default prints what to
             type on other machines.
     """
 
@@ -243,7 +243,7 @@ class Supervisor:
             others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
         if self.config.exchange.get("allow"):
             invites = "" if self.config.exchange.get("invites") else "with exchange.invites=true, "
-            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints what one more machine types")
+            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints the command for a new machine")
         elif is_joinable(self.config.exchange.get("manifest")):
             print_line(self.console, f"{others} join with: {join}")
         print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")

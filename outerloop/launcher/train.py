@@ -52,9 +52,9 @@ def train(
 
     `make_pool` creates the worker pool. By default, workers are threads or processes on this machine, depending on the
     exchange. `overrides`: the options as typed on the command line, which are stored in the run directory.
-    `show_address`: called with this machine's addresses; by default, prints what to type on other machines.
+    `show_address`: called with this machine's addresses. The default prints what to type on other machines.
 
-    Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
+    Raises UserError if the settings are invalid or a worker raises UserError. Raises WorkerCrashed on its other errors.
     """
     refuse_missing_packages()
     if config.watch is not None:

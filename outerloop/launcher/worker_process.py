@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         event = run_to_end(
             index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources, stop_point)
         )
-        ignore_signals()  # after the event, the parent closes standard input, which would interrupt `abort`
+        ignore_signals()  # on the event, the parent closes standard input; the resulting signal would interrupt `abort`
         emit(event)
     return int(event["event"] == "error")
 

@@ -28,9 +28,9 @@ from outerloop.state.durable import sync_folder
 KEEP = 2
 """Default of checkpoint.keep. The second-newest generation is the fallback if the newest one is corrupt."""
 COMPARED = 3
-"""Number of newest generations of each peer from which the peers choose one that most of them have.
+"""Number of its newest generations that each peer reports, so that the peers can choose one that most of them have.
 
-One of them may come from an interrupted session, so other machines may not have it.
+One of the reported generations may come from an interrupted session, so other machines may not have it.
 """
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because a shard may be too large for memory."""

@@ -58,7 +58,7 @@ class AssignedStream:
         return assigned_windows(self.tokens, commit=self.commit, peer=self.peer, numbers=numbers, seq_len=self.seq_len)
 
     def follow(self) -> None:
-        """If a commit has landed since the last call, restart with the first of the windows that it assigns."""
+        """Restart with the first windows of the last landed commit, if it has landed since the last call."""
         if (landed := self.landed()) != self.seen:
             self.seen = self.commit = landed
             self.drawn = 0

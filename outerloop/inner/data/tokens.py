@@ -88,7 +88,7 @@ class Shards:
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size, mend=self.mend)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
-        """Yield the part of each shard that lies in the slice `window`, in order. Shards without tokens are skipped."""
+        """Yield the part of each shard inside the slice `window`, in order. Shards without tokens are skipped."""
         start, stop, _ = window.indices(len(self))
         index = int(np.searchsorted(self.ends, start, side="right"))
         while start < stop:
