@@ -55,7 +55,7 @@ class Replicated(Protocol):
         ...
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Fetch the state of the other peers, as `StateTransferRequired.state` does.
+        """Fetch the shared state from the other peers. Arguments and result are those of `StateTransferRequired.state`.
 
         Raises QuorumLost if the state does not arrive.
         """
@@ -108,7 +108,7 @@ class Chained(Protocol):
 
     @property
     def landed_commit(self) -> bytes:
-        """Hash of the commit of the last round that this process has landed or taken over; empty before."""
+        """Hash of the commit of the last round that this process has landed or loaded; empty before the first one."""
         ...
 
 
@@ -159,7 +159,7 @@ class StateSender(Protocol):
 
 
 def hand_over(exchange: Exchange, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
-    """Call `StateSender.hand_over`, or send the first giver's state in an all-gather if the exchange lacks it."""
+    """Call `StateSender.hand_over`. If the exchange lacks it, send the first giver's state in an all-gather."""
     if isinstance(exchange, StateSender):
         return exchange.hand_over(way, state)
     if not way.takers:

@@ -6,7 +6,7 @@ Layout, all integers little-endian:
     version        u8        1
     round          u32       number of the round
     fragment       u16       index of the model fragment
-    samples        u64       training samples behind this contribution
+    samples        u64       number of training samples that contribute to the message
     schema         u64       hash of names and shapes of the fragment's tensors, equal on all peers
     slow           u64       hash of the sender's slow weights before this round
     peer           u8 length + utf-8 bytes

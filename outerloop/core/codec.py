@@ -26,7 +26,7 @@ class UpdateCodec:
     Args:
         compress: the compressor, the same on all peers.
         seed: the seed of the run, the same on all peers.
-        beside: returns the names and shapes of the additional tensors in a fragment's messages, such as mean buffers.
+        beside: returns the names and shapes of the additional tensors in a fragment's messages, such as buffers.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class UpdateCodec:
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
         """Compress tensor x, named `name`, for round `number`.
 
-        leads: whether this peer chooses what all peers use in the next round. If so, the compressor may add a "next"
-            part.
+        leads: whether this peer chooses the tensors that all peers use in the next round (types.CodecContext). If so,
+            the compressor may add a "next" part.
         """
         return self.compress.encode(x, replace(self.context(number, name), leads=leads))
 
@@ -110,9 +110,9 @@ class UpdateCodec:
             self.stateful.landed(on(like.device, message.parts[name]), like.shape, context)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
-        """Store the "next" parts of the leader's landed message, which apply in the following round only.
+        """Store the "next" parts of the leader's landed message. They apply in the following round only.
 
-        If a round fails, the round after it has no agreed tensors.
+        If a round fails, the following round has no agreed tensors.
 
         messages: all messages of the landed round, sorted by peer name. "next" parts of other peers are ignored.
         """
@@ -156,11 +156,11 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:
-    """Return a decoded tensor after checking its dtype. Raises ValueError unless it is float32 or that of `like`.
+    """Return a decoded tensor unchanged. Raises ValueError unless its dtype is float32 or that of `like`.
 
-    A codec that sends values unchanged keeps the sender's dtype, and a float64 value such as 1e300 is infinite in
-    float32.
+    A codec that sends values unchanged keeps the dtype that the sender chose. If this is float64, a value such as 1e300
+    would become infinite when it is converted to float32.
     """
     if x.dtype not in (torch.float32, like.dtype):
-        raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")
+        raise ValueError(f"decodes to {x.dtype}, but only torch.float32 and {like.dtype} are allowed")
     return x

@@ -1,16 +1,16 @@
 """Count what each peer has contributed to a run. The counts are part of the state that all replicas share.
 
 When round r of fragment 0 lands, every peer p whose message is included is credited. n_p is the number of samples that
-p's message claims, s the lower median of the positive n_p, and B the number of samples that the settings allow in one
-round (infinity if they set no limit):
+p's message claims, s the lower median of the positive n_p, and B the number of samples that the settings allow per peer
+and round (infinity if they set no limit):
 
     rounds_p  ← rounds_p + 1
     samples_p ← samples_p + min(n_p, 4 s, 4 B, 2⁴⁰)
 
 All replicas that landed the same rounds have the same counts, because a round lands with the same messages everywhere.
-A message belongs to the peer that signed it (in a swarm, swarm/transfer/signed_payload.py), so no peer is credited for
-another peer's message. The number of samples is a claim that cannot be verified; the factor 4 leaves room for messages
-that include the samples of up to three missed rounds, and equals the largest weight that a claim can have
+In a swarm, a message belongs to the peer that signed it (swarm/transfer/signed_payload.py), so no peer is credited for
+another peer's message. The number of samples is a claim that cannot be verified. The factor 4 leaves room for messages
+that include the samples of up to three missed rounds. The norm screen limits the weight of a message by the same factor
 (aggregate/norm_screen.py).
 
 Messages of other fragments are not counted: a message contains the samples since the last counted message of the same
@@ -27,16 +27,16 @@ from outerloop.aggregate.norm_screen import MAX_SAMPLES, SAMPLES, median
 from outerloop.types import Contributor, Round, id_of
 
 MAX_CONTRIBUTORS = 4096
-"""Maximum number of peers with counts of their own. The counts of further peers are added up."""
+"""Maximum number of peers that have their own counts. The counts of all further peers are added up."""
 OTHERS = ""
-"""Key of the counts of all further peers together."""
+"""Key of the entry that adds up the counts of all further peers."""
 MAX_ID = 128
 """Maximum number of characters of a peer id."""
 ENTRY_BYTES = 256
-"""Upper bound on the size of one peer's counts in a serialized state."""
+"""Upper bound on the size, in bytes, of one peer's counts in a serialized state."""
 MAX_BYTES = ENTRY_BYTES * (MAX_CONTRIBUTORS + 1)
 MOST = 1 << 62
-"""Largest count in a state from another peer."""
+"""Largest count that is accepted in a state from another peer."""
 
 
 class ContributionLedger:
@@ -69,12 +69,15 @@ class ContributionLedger:
         return min(limits if self.samples_per_round is None else [*limits, SAMPLES * self.samples_per_round])
 
     def credit(self, more: Contributor) -> None:
-        """Add counts to those of the peer `more.peer`."""
+        """Add the counts in `more` to those of the same peer."""
         known = self.by_peer.get(more.peer)
         self.by_peer[more.peer] = more if known is None else added(known, more)
 
     def merge_smallest(self, keep: set[str]) -> None:
-        """Merge peers that are not in `keep`, those with the fewest samples first, until MAX_CONTRIBUTORS are left."""
+        """Move the peers with the fewest samples to the entry OTHERS, until at most MAX_CONTRIBUTORS are left.
+
+        Peers in `keep` are not moved.
+        """
         surplus = len(self.by_peer) - (OTHERS in self.by_peer) - MAX_CONTRIBUTORS
         if surplus <= 0:
             return
@@ -88,7 +91,7 @@ class ContributionLedger:
         return self.by_peer.get(peer, Contributor(peer, 0, 0, 0, 0))
 
     def contributors(self) -> tuple[Contributor, ...]:
-        """Return the counts of all peers, sorted by peer id. So the entry of all further peers comes first."""
+        """Return the counts of all peers, sorted by peer id. The entry OTHERS, if there is one, comes first."""
         return tuple(self.by_peer[peer] for peer in sorted(self.by_peer))
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,10 +102,10 @@ class ContributionLedger:
         return {"peers": {peer: list(astuple(one)[1:]) for peer, one in self.by_peer.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`; an older state may be empty. Raises ValueError if it is invalid."""
+        """Load a state returned by `state_dict`, or {} from an older run. Raises ValueError if the state is invalid."""
         peers = state.get("peers", {})
         if len(peers.keys() - {OTHERS}) > MAX_CONTRIBUTORS or not all(is_id(peer) for peer in peers):
-            raise ValueError(f"contributions must be those of at most {MAX_CONTRIBUTORS} peers, by peer id")
+            raise ValueError(f"contributions must be a map from at most {MAX_CONTRIBUTORS} peer ids to their counts")
         self.by_peer = {peer: checked(peer, counts) for peer, counts in peers.items()}
 
 

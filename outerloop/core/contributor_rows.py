@@ -31,9 +31,9 @@ class ContributorRow:
 class Contributions:
     """The contributions of all peers to a run, as one peer states them.
 
-    round: the last round that is counted, counted from 1.
+    round: number, from 1, of the last round that the rows include.
     rows: one row for each contributor.
-    asked, equal: number of other peers that stated their counts as of this round, and how many of them are equal.
+    asked, equal: number of other peers that stated their rows as of this round, and how many of these state equal rows.
     """
 
     round: int
@@ -60,9 +60,9 @@ def to_maps(rows: Iterable[ContributorRow]) -> list[dict[str, Any]]:
 
 
 def from_maps(value: Any) -> list[ContributorRow]:
-    """Parse the result of `to_maps` from a file, which may come from others: texts are made printable.
+    """Convert JSON values from `to_maps` back to rows. Return an empty list if they are missing or malformed.
 
-    Return an empty list if it is missing or malformed.
+    The values may come from a file that others wrote, so non-printable characters are escaped.
     """
     kinds = {field.name: str if field.name in ("peer", "name") else int for field in fields(ContributorRow)}
     if not isinstance(value, list) or not all(isinstance(row, dict) and row.keys() == kinds.keys() for row in value):

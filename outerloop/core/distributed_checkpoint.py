@@ -3,14 +3,14 @@
     index.json                   location of each entry; replaces torch's pickle (dcp_index.py)
     model, inner optimizer       as torch.distributed.checkpoint stores them
     slow weights, residual, outer momentum    as DTensors, sharded as their parameters are
-    all other state that evolves              one uint8 tensor (canonical.py), equal on all ranks
+    all other state that training changes     one uint8 tensor (canonical.py), equal on all ranks
 
 Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
-written as float32, because its blocks follow the shards, and is quantized again if the new shards differ.
+written as float32, because its quantization blocks depend on how it is sharded. It is quantized again after loading.
 
 Three things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
-the next round, and the norms of the last rounds. The progress of a round in flight is not lost: as after a failed
-round, the next round contains it. But all islands of a run must be saved after the same inner step, each in a separate
+the next round, and the norms of the last rounds. The progress of a round in flight is not lost: the next round contains
+it, as after a failed round. But all islands of a run must be saved after the same inner step, each in a separate
 folder, and must be loaded together.
 """
 

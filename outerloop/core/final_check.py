@@ -4,11 +4,12 @@
     majority       if most of the peers that report a hash report the same one, these peers export their model, and log
                    the peers that report a different hash or none
     minority       a peer with a different hash exports nothing and raises Outvoted, but only if the peers that report
-                   the most common hash are more than half of all peers of the last rounds. So a few peers that end
-                   together cannot suppress another peer's model
+                   the most common hash are more than half of all peers of the last rounds. So a few peers that reach
+                   the end together cannot prevent another peer from exporting its model
     no majority    every peer exports its own model, then ends with an error, because no model is known to be right
 
-So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.
+So one peer that lies about its weights, or stops responding, cannot end the other peers' run with an error, and cannot
+prevent them from exporting their model.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
 seeds do not give equal weights. If no two peers hold the same weights, all start with the weights of a single peer,
 which no other peer confirms. Slow weights and averaged buffers are transferred in the same way as to a late joiner
-(shared_state.py). The fast weights θ become φ bit for bit, because φ − θ is 0 before the first inner step. Frozen
-parameters, and buffers that are not averaged, are not transferred. If the exchange waits for all peers, no peer is left
-out: if one is at a different position, no peer starts. With gossip (`exchange.info.agrees` is False: NoLoCo), no
-weights are transferred, because replicas differ by design.
+(shared_state.py). The receiver's fast weights θ become equal to the slow weights φ bit for bit, because φ − θ is 0
+before the first inner step. Frozen parameters, and buffers that are not averaged, are not transferred. If the exchange
+waits for all peers, no peer is left out: if one is at a different position, no peer starts. With gossip
+(`exchange.info.agrees` is False: NoLoCo), no weights are transferred, because replicas differ by design.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ inspect    let observers read the messages and the slow weights to which they ap
 land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)          (pipeline)
 observe    adapt schedule, codec and screen, identically on all replicas; adapt the compressor to the cost of the round
 publish    offer the new shared state to the exchange, which may send it to other peers, and report unusable messages
+
+core/loop.py defines the symbols.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class RoundLander:
         return time.perf_counter() - began_s
 
     def is_included(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> bool:
-        """Return whether the round includes the message of this launch, not one that was sent before a restart."""
+        """Return whether the round includes the message of this launch, and not another one, sent before a restart."""
         own = self.exchange.peer
         sent = [bytes(contribution.blob) for contribution in received.contributions if contribution.peer == own]
         return sent == [flight.blob] and own in {message.header.peer for message in verified.aggregated.messages}

@@ -1,10 +1,11 @@
 """Launch a round: read the model, compute the difference, add feedback, compress, pack, and pass to the exchange.
 
-    blocking    inner steps stop for all of this
-    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied. If
-                the caller announces updates of the model, they stop only when the weights are about to change.
+    blocking    inner steps stop until all of this is done
+    async       a background thread does all of this, and inner steps stop only until it has copied the fast weights.
+                If the caller announces each update of the model, inner steps continue during the copy, and wait for it
+                only when the weights are about to change.
 
-The thread also reads the slow weights, the residual and what peers agreed on for this round. These change only when a
+The thread also reads the slow weights, the residual and the tensors agreed on for this round. These change only when a
 round lands. Until the thread is done, no round lands and no other round launches, so both ways produce the same bytes.
 """
 
@@ -40,7 +41,7 @@ def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMetho
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """Return a context in which a GPU works on `stream`. If it is None, CUDA is neither used nor initialized."""
+    """Return a context in which a GPU works on `stream`. If `stream` is None, CUDA is neither used nor initialized."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
@@ -88,7 +89,7 @@ class RoundLauncher:
             self.in_flight[round] = self.island.compute(self.launch_blocking, round)
 
     def join_decided_round(self, round: Round) -> None:
-        """Add a round that was decided without this peer's message to the rounds in flight."""
+        """Add to the rounds in flight a round that was decided without this peer's message."""
         update = {name: self.replica.slow[name] for name in self.names(round)}
         pending = self.exchange.start(b"", round)
         self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)
@@ -152,7 +153,7 @@ class RoundLauncher:
     def launch_async(self, round: Round) -> PendingLaunch:
         """Launch a round in the background thread. Wait until the weights are copied, unless `notifies_updates` is set.
 
-        Raises UserError if the model's parameters were replaced. Other errors are raised when the result is requested.
+        Raises UserError if the model's parameters were replaced. The methods of the result raise all other errors.
         """
         assert self.thread
         samples, leads = self.samples_of(round), self.leads(round)

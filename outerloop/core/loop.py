@@ -5,11 +5,14 @@
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)                            (land.py)
     not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e do not change
 
+φ: slow weights, θ: fast weights, Δ: pseudo-gradient, e: residual, β: factor by which the feedback multiplies e, x: what
+is compressed, x̂: x after compression and decoding. "Not included": the round landed without this peer's payload.
+
 This order guarantees three properties:
 
     no lost progress     A round that failed, or that was decided without this peer, costs no progress: only a landing
                          that includes this peer's own payload changes the residual and merges the fast weights. The
-                         next Δ contains the progress that such a round did not send.
+                         next Δ contains the progress that the other rounds did not apply.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
     no lost updates      Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads
@@ -93,7 +96,7 @@ class RoundLoop:
             self.land(round)
 
     def replay(self, rounds: Sequence[Round]) -> None:
-        """Land rounds that were decided without this peer, and all rounds in flight. Advance to the next launch."""
+        """Land all rounds in flight and these rounds, decided without this peer. Advance to the next launch's step."""
         for round in rounds:
             self.launcher.join_decided_round(round)
         for round in sorted(self.launcher.in_flight):
@@ -101,7 +104,7 @@ class RoundLoop:
         self.inner_step = self.scheduler.step_after_replay(self.inner_step)
 
     def launch(self, round: Round) -> None:
-        """Launch a round. With eager updates, apply the first one at the launch of round 0.
+        """Launch a round. If the run uses eager updates, apply the first eager update when round 0 launches.
 
         Raises UserError if the model's parameters were replaced.
         """
@@ -112,9 +115,9 @@ class RoundLoop:
     def land(self, round: Round) -> None:
         """Wait for a round, then apply all of it, or nothing if it failed. Store the round's report.
 
-        If this raises QuorumLost, StateTransferRequired or ReplicasDiverged, the replica is unchanged, and the round is
-        no longer in flight, as after a failed round: its landing would never be due again, and the next Δ contains its
-        progress.
+        If this raises QuorumLost, StateTransferRequired or ReplicasDiverged, the replica is unchanged. The round is
+        then no longer in flight, because its landing would never be due again. As after a failed round, the next Δ
+        contains its progress.
         """
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:
@@ -129,8 +132,8 @@ class RoundLoop:
     def take_over(self, round: Round, content: bytes) -> None:
         """Load `content`, the other peers' shared state after `round`, and continue as if that round had landed.
 
-        The rounds in flight are dropped. Their exchanges need not be cancelled: the exchange ends the ones that the
-        state includes, and a message that the other peers already have cannot be withdrawn.
+        This forgets the rounds in flight, but does not cancel their exchange. The exchange itself ends the rounds that
+        the state includes, and a message that the other peers already have cannot be withdrawn.
         """
         self.launcher.wait()
         self.lander.shared_state.restore(content)

@@ -53,9 +53,9 @@ class OuterLoop:
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: maximum time that a landing waits for its round's messages.
         seed: seed for all random choices of the compressor, equal on all peers.
-        rounds: number of rounds in the run, or None for no limit; a peer that was absent never skips past the last one.
-        samples_per_round: training samples that one peer processes in a round, if the settings determine it, equally
-            on all peers; limits the samples that are credited to a peer (contributions.py).
+        rounds: number of rounds in the run; None for no limit. A peer that was absent never skips past the last one.
+        samples_per_round: number of training samples that one peer processes in a round, equal on all peers; None if
+            the settings do not determine it. Limits the samples that are credited to a peer (contributions.py).
         island: gives access to the model; by default `Island(model)`.
 
     Attributes:
@@ -202,7 +202,7 @@ class OuterLoop:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of buffers that launches and landings keep between rounds, excluding residual and momentum."""
+        """Bytes of the tensors that launches and landings keep between rounds, excluding residual and momentum."""
         return self.pipeline.spare_bytes
 
     @property
@@ -267,7 +267,7 @@ class OuterLoop:
         return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full."""
+        """Return the result of `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full."""
         return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class OuterLoop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from `state_dict` or `evolved`, and restart the exchange of the rounds in flight."""
+        """Restore a state returned by `state_dict` or `evolved`, and restart the exchange of the rounds in flight."""
         self.launcher.wait()
         state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])

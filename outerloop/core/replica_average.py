@@ -5,7 +5,7 @@ The mean is over the peers p whose weights φ_p are usable. φ are this peer's w
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
-r is known before any peer sends its final weights. So no number of peers can push another peer out of the mean, and if
+r is known before any peer sends its final weights. So peers, however many, cannot push another peer out of the mean. If
 f of n peers lie, they move the mean by at most 4 r f / n. Each peer computes the mean independently, from the weights
 that it has fetched itself; its own weights always count in full. Peers that have fetched the same weights and clip no
 distance get the same mean. If workers wait for each other (threads, or processes of one program) or clip=none is set,

@@ -5,8 +5,8 @@
     launches    rounds to launch now
     landings    rounds to land now, if they are in flight
 
-Peers may land a round after different inner steps. A message refers to the slow weights after the previous round, which
-lands before the message is sent.
+Peers may land a round after different inner steps. Every message is computed from the slow weights after the previous
+round, because a peer sends it only once that round has landed.
 
 An inner step is a position in the run, not the number of steps that this peer took: a peer that was absent skips the
 steps that the others took in the meantime.
@@ -37,7 +37,7 @@ class RoundScheduler:
 
     Args:
         schedule: determines when rounds launch and land.
-        rounds: number of rounds in the run, or None for no limit; a peer that was absent never skips past the last one.
+        rounds: number of rounds in the run; None for no limit. A peer that was absent never skips past the last one.
     """
 
     def __init__(self, schedule: Schedule, *, rounds: int | None) -> None:

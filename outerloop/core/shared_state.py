@@ -1,7 +1,7 @@
 """The state that all replicas of a run share, serialized for a replica that joins late or was absent for too long.
 
-    slow weights φ, the outer method's state, the tensors agreed on for the next round, the schedule's state, mean
-    buffers, norms of the last rounds, contributions of all peers
+    slow weights φ, the outer method's state, the tensors agreed on for the next round, the schedule's state,
+    averaged buffers, norms of the last rounds, contributions of all peers
     -> bytes (canonical.py)
     -> the receiver replaces its own state;  θ ← φ_new + (θ − φ_old)
 
@@ -33,7 +33,10 @@ from outerloop.state.checkpoint import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
-"""Maximum size of a state, as a multiple of the slow weights and mean buffers. With outer AdamW, it is about 3."""
+"""Maximum size of a state, as a multiple of the size of slow weights and averaged buffers together.
+
+With outer AdamW, the actual size is about 3 times that size.
+"""
 OVERHEAD_BYTES = 1 << 20
 """Maximum size, in bytes, of everything in a state except its tensors."""
 SCREEN, CONTRIBUTIONS = "screen", "contributions"
@@ -43,7 +46,7 @@ PARTS = {"slow", "method", "agreed", "schedule", "buffers", *LATER_PARTS}
 
 
 class SharedState:
-    """The state that one replica shares with all others: slow weights, method and codec state, mean buffers, norms.
+    """The state that one replica shares with all others: slow weights, method and codec state, averaged buffers, norms.
 
     schedule: the schedule if it adapts, else None.
     ledger: counts the contributions of all peers; None with gossip, where no two peers land the same rounds.
@@ -124,11 +127,11 @@ class SharedState:
     def check(self, state: Any) -> None:
         """Check that a received state can be loaded.
 
-        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. Where a part checks its
-        state only on loading, a copy of the part loads it.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it cannot. If a part
+        checks its state only while loading it, a copy of this part loads the state.
         """
         if not isinstance(state, dict) or state.keys() | LATER_PARTS != PARTS:
-            raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
+            raise ValueError(f"a state must be a map with the keys {', '.join(sorted(PARTS))}")
         check(state["slow"], self.replica.slow)
         check(state["buffers"], self.buffers.mean)
         check_method(self.method, state["method"], self.replica.slow)
@@ -161,7 +164,7 @@ def check(received: Any, own: Tensors) -> None:
 def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
     """Check that the compressor can use the received agreed tensors. Raises ValueError or TypeError if it cannot."""
     if received.keys() != {"agreed"}:
-        raise ValueError("the agreed tensors must be a map with the key agreed")
+        raise ValueError("the agreed tensors must be a map with the single key 'agreed'")
     for name, word in received["agreed"].items():
         codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):

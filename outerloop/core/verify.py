@@ -75,8 +75,8 @@ class RoundVerifier:
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
         """Verify and aggregate those messages of a round that have not been refused yet.
 
-        refused: peer -> why its message was refused when the same round was read before (also for its norm); empty when
-            the round is read for the first time.
+        refused: peer -> why its message was refused when the same round was read before, by decoding or by its norm;
+            empty when the round is read for the first time.
 
         Raises InvalidMessage if the round is unusable.
         """
@@ -114,7 +114,7 @@ class RoundVerifier:
         return self.read(received, like, {**refused, **new}, screened=screened)
 
     def aggregate(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
-        """Aggregate messages with the factors and weights from the norm screen. Raises InvalidMessage."""
+        """Aggregate messages with the norm screen's factors and weights. Raises InvalidMessage if decoding fails."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
         aggregated = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
         return VerifiedRound(aggregated, measured, refused, None)

@@ -71,7 +71,7 @@ class Distributed:
         return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
 
     def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """Call `swap` and add its duration to `transfer_s`."""
+        """Exchange the messages of a round by `swap`, and add the duration to `transfer_s`."""
         began_s = time.monotonic()
         messages = self.swap(blob, partners)
         self.transfer_s += time.monotonic() - began_s

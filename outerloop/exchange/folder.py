@@ -35,9 +35,9 @@ KEPT = 4
 When a peer writes file n of a kind, all peers have read its file n − 2 or, with eager updates, its file n − 4.
 """
 MEETING_BYTES = 16 << 20
-"""Maximum size in bytes by which a message outside of rounds may exceed twice the limit for a message of a round.
+"""The size limit of a message outside of rounds is twice `max_blob_bytes` plus this number of bytes.
 
-In the first all-gather, peers send all settings and shapes.
+The messages of the first all-gather contain all settings and shapes.
 """
 TOKEN_BYTES = 16
 
@@ -106,7 +106,7 @@ class SharedFolder:
         self.files.delete_all_but(self.session, self.peer)
 
     def unagreed(self) -> list[str]:
-        """Return the peers that have not appeared yet, or have not confirmed the session that this peer sees."""
+        """Return the peers that have not appeared yet, or have not confirmed the session that this peer computed."""
         if absent := self.lacking("hello"):
             return absent
         tokens = [self.files.get(f"hello.{name}", TOKEN_BYTES) for name in self.names]

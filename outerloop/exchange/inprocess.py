@@ -143,7 +143,7 @@ class InProcess:
         rng.set_state(self.random)
 
     def give_turn(self) -> None:
-        """Save this worker's random state and release the turn, if it has the turn. The caller must hold `changed`."""
+        """Save the random state and release the turn if this worker has the turn. The caller must hold `changed`."""
         if self.hub.holder == self.rank:
             self.random = rng.get_state()
             self.hub.holder = None
@@ -155,7 +155,7 @@ class InProcess:
             self.give_turn()
 
     def abort(self) -> None:
-        """Do the same as `close`, which does not wait for the other workers."""
+        """Call `close`, because it does not wait for the other workers."""
         self.close()
 
 

@@ -40,7 +40,10 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Error types that all processes raise if the leader does. For any other type, the others raise LeaderFailed."""
+"""Error types that all processes of an island raise if its leader does.
+
+If the leader raises an error of any other type, the other processes raise LeaderFailed.
+"""
 
 
 class LeaderExchange:
@@ -136,7 +139,7 @@ class LeaderExchange:
             self.exchange.abort()
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
-        """Download the run's state, at most `max_bytes`, from other peers. Return its round and this process's part."""
+        """Download the run's state, at most `max_bytes` bytes. Return its last round, and this process's part of it."""
         raise NotImplementedError
 
     def fetch_state(self, exchange: Exchange, max_bytes: int) -> tuple[Round, bytes]:

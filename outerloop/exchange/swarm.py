@@ -71,7 +71,7 @@ class SwarmExchange(ABC):
         self._pending: list[SwarmPending] = []
         self._closed = False
         self._status = Status()
-        self._carriers: Sequence[Bulk] = ()  # the Bulk that transfers payloads comes first
+        self._carriers: Sequence[Bulk] = ()  # the first one transfers payloads
         self._corpus = CorpusService(self.node, corpus, run=options.run, limiter=self._rate) if corpus else None
         self._after_close = ExitStack()
 
@@ -172,7 +172,7 @@ class SwarmExchange(ABC):
             )
 
     def _under_way(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start work in the network thread. It raises UserError if this process may not take part (session.py)."""
+        """Start `work` in the network thread. Its result is a UserError if this peer may not take part (session.py)."""
         return self.node.spawn(self._presence.while_admitted(work))
 
     def _follow(self, pending: SwarmPending) -> None:

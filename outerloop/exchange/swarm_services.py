@@ -1,4 +1,4 @@
-"""Create the services of one peer: what it needs to decide rounds, to meet the other peers and to hand over states."""
+"""Create the services of one peer. They decide rounds, exchange messages outside of rounds, and hand over states."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class SwarmServices:
         return self._presence.members.known | {id_of(name): name for name in self.rounds.roster}
 
     def counts_on(self, peer_id: str) -> bool:
-        """Return whether this is the id of a peer that was present at the start or that decides rounds."""
+        """Return whether a peer was present at the start or takes part in decisions on rounds."""
         return peer_id in self._presence.members.names or peer_id in map(id_of, self.rounds.roster)
 
     async def _names_present(self) -> list[tuple[str, bytes]]:

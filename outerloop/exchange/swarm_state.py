@@ -24,7 +24,7 @@ class SwarmState:
         roster: returns the names of the peers that the next round expects.
         spawn: starts a coroutine in the network thread.
         on_status: called with each progress message.
-        on_loading: called with the received part of the state of the run, 0 to 1, while it is downloaded.
+        on_loading: called during a download of the run's state with the fraction received so far, 0 to 1.
         patience_s: give up after this number of seconds without any message about the run.
     """
 

@@ -61,9 +61,9 @@ class PatientPending(SwarmPending):
 def progress_to(
     on_status: OnStatus, *, what: str = "state of the run", done: str = "received"
 ) -> Callable[[int, int], None]:
-    """Return a callback that takes (bytes done, total bytes) and reports progress at intervals.
+    """Return a callback that reports progress at intervals. Its arguments are the bytes done and the total bytes.
 
-    `what`: name of the content. `done`: what is done with it.
+    `what`: name of the content. `done`: past participle of what is done with the bytes, such as "received".
     """
     reported_s = time.monotonic()
 

@@ -51,7 +51,7 @@ class GatheredFollower:
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
-    """Run the leader's commands until one is "leave". Raises UserError or LeaderFailed if the leader fails."""
+    """Execute the leader's commands until it sends "leave". Raises UserError or LeaderFailed if the leader fails."""
     follower = Follower(outer.island)
     while (command := follower.recv_command())["do"] != "leave":
         if command["do"] == "step":

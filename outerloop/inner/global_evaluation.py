@@ -61,7 +61,7 @@ class GlobalEvaluation:
             self.emit_result(round_number, averaged.mean, spread=averaged.spread, replicas=len(averaged.peers))
 
     def adopt_mean(self) -> None:
-        """Make the mean of all compatible replicas the worker's final model, and evaluate it."""
+        """Make the mean of all usable replicas (core/replica_average.py) the worker's final model, and evaluate it."""
         averaged = average(self.outer, self.lanes)
         self.outer.replica.assign(averaged.mean)
         for reason in averaged.refused.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from outerloop.kernels.portable import cosine
 
 COOLDOWN = 0.2
-"""Last fraction of the steps after the warm-up, in which `warmup_wsd` decreases the factor (arXiv 2405.18392)."""
+"""Share of the steps after the warm-up, at their end, in which `warmup_wsd` lowers the factor (arXiv 2405.18392)."""
 
 
 def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, floor: float) -> float:
@@ -42,7 +42,7 @@ SCHEDULES = {"cosine": warmup_cosine, "linear": warmup_linear, "wsd": warmup_wsd
 
 
 def completed(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Return the completed fraction (0 .. 1) of the steps after the warm-up."""
+    """Return how much of the steps after the warm-up has been completed, from 0 to 1."""
     return max(0.0, min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps)))
 
 

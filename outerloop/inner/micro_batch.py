@@ -1,8 +1,8 @@
 """Measure how many sequences fit in memory in one forward and backward pass. No weight changes.
 
-CUDA       run passes over the batch, a half of it, a quarter, ... until one does not run out of memory
-elsewhere  an operating system kills a program that runs out of memory, so only one sequence is run: its tensors, at
-           their peak, times the number of sequences must fit
+CUDA       passes over the whole batch, half of it, a quarter, ... are run until one does not run out of memory
+elsewhere  the operating system would kill a program that runs out of memory, so only a pass over one sequence is run.
+           The peak bytes of its tensors, times the number of sequences, must fit in the available memory
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outerloop.inner.models import next_token_loss
 
 
 class TrialPass:
-    """Runs forward and backward passes over random tokens, and adds to the gradients of a model.
+    """Runs forward and backward passes over random tokens, which add to the gradients of a model.
 
     Args:
         model: the model, on its device.
@@ -42,7 +42,7 @@ class TrialPass:
         loss.backward()
 
     def fits(self, sequences: int) -> bool:
-        """Return whether a GPU has the memory for passes over this many sequences, with gradients of an earlier one."""
+        """Return whether a pass over this many sequences fits in the memory of a GPU that also holds gradients."""
         fits = True
         try:
             self.run(sequences)
@@ -54,7 +54,7 @@ class TrialPass:
         return fits
 
     def bytes_per_sequence(self) -> int:
-        """Return the peak of the bytes that a pass over one sequence needs besides weights and gradients."""
+        """Return the peak number of bytes that a pass over one sequence needs in addition to weights and gradients."""
         self.run(1)
         with LiveBytes() as live:
             self.run(1)

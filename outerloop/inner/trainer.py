@@ -82,7 +82,7 @@ class Trainer(Generic[Outer]):
             (gathered_follower.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
         lr_factor: inner step of the run (from 0) -> factor by which the optimizer's learning rate is multiplied.
-        warmup_steps: length of a linear ramp that limits the factor during this worker's first updates. A late joiner
+        warmup_steps: number of this worker's first updates in which a linear ramp limits the factor. A late joiner
             needs the ramp, because its optimizer moments start at zero.
         accumulate: number of batches per step.
         micro_batch: maximum number of sequences per forward and backward pass; None for a whole batch.
@@ -156,10 +156,10 @@ class Trainer(Generic[Outer]):
         return loss, self.update(), stall_s
 
     def backward(self, window: Tensor) -> float:
-        """Add the gradient of one batch and return its loss, both divided by `accumulate`.
+        """Add the gradient of one batch to the gradients and return its loss, both divided by `accumulate`.
 
-        Sums over batches are therefore means, and so are those over a batch's micro-batches, which need not be equally
-        long: each counts by its number of sequences.
+        The sums over all batches of a step are therefore means. The micro-batches of a batch may have different sizes:
+        each is weighted by its number of sequences.
         """
         total = 0.0
         for part in window.split(self.micro_batch or len(window)):
@@ -180,7 +180,7 @@ class Trainer(Generic[Outer]):
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        # Workers that share this device take turns. Freeing gradients here lets only one worker hold them at a time.
+        # Workers that share a device take turns. Free the gradients here, so that only one worker's are in memory.
         self.optimizer.zero_grad()
         return float(self.optimizer.param_groups[0]["lr"])
 

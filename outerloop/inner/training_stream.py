@@ -76,7 +76,7 @@ def round_hashes(outer: TrainerHooks, seed: int) -> tuple[Callable[[], bytes], C
 def order_seed(exchange: Exchange, seed: int) -> int:
     """Return the seed of the order in which this worker reads its part of the text.
 
-    It is the run's seed, unless a late joiner shares its part with a member. A member that returns keeps its part and
-    its order, so that it continues exactly where its checkpoint was.
+    This is the run's seed, except for a late joiner that shares its part of the text with a member. A member that
+    returns keeps its part and its order, so it continues exactly at the position in its checkpoint.
     """
     return late_joiner_seed(exchange.peer) if shares_rank(exchange) else seed

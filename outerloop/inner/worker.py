@@ -131,7 +131,7 @@ class Worker:
             raise
 
     def emit_downloaded_state(self, landed: Sequence[RoundReport] = ()) -> None:
-        """Emit the last commit that the state of this worker contains, if it has not reached it by landing rounds.
+        """Emit the last commit in this worker's state if the worker downloaded that state instead of landing the round.
 
         Call this after each inner step, with the rounds that landed since the last call.
         """
@@ -143,9 +143,9 @@ class Worker:
     def agree_on_start(self) -> None:
         """Check that most peers start from the same position, and give them equal weights (initial_state.py).
 
-        Raises UserError if the check fails. It is skipped if the exchange does not run peers in lockstep. A worker that
-        loaded weights from other peers saves them at once, because it could not reproduce them if it were killed before
-        its first checkpoint.
+        Raises UserError if the check fails. If the exchange does not run peers in lockstep, nothing is checked. A
+        worker that loaded weights from other peers saves a checkpoint at once, because it could not reproduce these
+        weights if it were killed before its first checkpoint.
         """
         if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
             self.save()
@@ -204,8 +204,8 @@ class Worker:
     def save_when_due(self) -> None:
         """Save if a save is pending.
 
-        If the schedule lets rounds land early, wait for the inner step after which the newest round has landed on all
-        peers, so that all peers save after the same step.
+        If the schedule lets rounds land early, keep the save pending until the inner step after which the newest round
+        has landed on all peers, so that all peers save after the same step.
         """
         schedule = self.outer.schedule
         if self.save_pending and (not schedule.early or schedule.due(self.step).land):
@@ -213,10 +213,10 @@ class Worker:
             self.save()
 
     def save_at_stop_point(self) -> None:
-        """Save and raise Stopped if the run is interrupted and its stop point is reached.
+        """Save this worker's state and raise Stopped, if the run is interrupted and its stop point is reached.
 
-        If different rounds may have landed on the workers at that step, continue to the next step at which this is
-        impossible: no round is in flight, or a round has just landed on all workers.
+        If different rounds may have landed on different workers by that step, continue to the next step at which this
+        is impossible: no round is in flight, or a round has just landed on all workers.
         """
         if self.stop_point.begin_step(self.step):
             return

@@ -71,7 +71,7 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
 
 def distributed_checkpoint() -> ModuleType:
-    """Return the module that saves and loads shards. The import takes a second, so it is made only when needed."""
+    """Import and return the module that saves and loads shards, only when needed: the import takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 

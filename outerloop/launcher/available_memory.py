@@ -12,14 +12,14 @@ CGROUP_FILES = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "total_inactive_file"),
 }
-"""File with the limit -> file with the usage, and the part of the usage that the kernel frees if memory is short.
+"""File with the memory limit -> file with the usage, and the field of memory.stat with the part that can be freed.
 
-The first row is cgroup v2, the second v1.
+The kernel frees that part of the usage if memory is short. The first row is cgroup v2, the second v1.
 """
 
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
-    """Return the number of bytes, or None if this system does not report it."""
+    """Return how many bytes of memory a new program may use, or None if this system does not report the number."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
     if match is None:
         return None

@@ -35,8 +35,8 @@ Sources = AbstractContextManager[tuple[ObserverNode, list[str]]]
 def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell = ignore) -> None:
     """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
 
-    `sources`: peers to ask, instead of those in `source_peers`. Raises UserError if no peer sends the index, or if this
-    machine refuses to download the corpus.
+    `sources`: the peers to ask; None: those of `source_peers`. Raises UserError if no peer sends the index, or if the
+    corpus is too large for corpus.max_gb or for the disk.
     """
     path = shared_corpus(config)
     if path is None:
@@ -49,7 +49,7 @@ def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell =
 
 
 def download(config: DictConfig, tell: Tell) -> None:
-    """Download what this machine does not have of the run's corpus. Raises UserError if that fails."""
+    """Download those parts of the run's corpus that this machine does not have. Raises UserError if that fails."""
     fetch_index(config, tell=tell)
     folder = CorpusFolder.open(Path(str(shared_corpus(config))))
     what = f"corpus {folder.index.name}"
@@ -63,7 +63,7 @@ def download(config: DictConfig, tell: Tell) -> None:
 
 
 def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
-    """Raise UserError if shards are missing and the corpus is larger than `max_gb`, or the disk has no space for it."""
+    """Raise UserError if shards are missing and the corpus is larger than `max_gb` GB or does not fit on the disk."""
     size_gb = folder.index.size_bytes / 1e9
     if size_gb > max_gb and folder.missing():
         raise UserError(
@@ -77,9 +77,9 @@ def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
 def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]:
     """Yield a node that takes no part in the run, and the ids of the peers to download from.
 
-    These are the initial peers, and all others of the run's roster. In a run with an allow-list, whose peers serve no
-    DHT, the node has the key of this machine's first worker. Raises UserError if there is no initial peer, or if none
-    answers.
+    These are the initial peers and all other peers in the run's roster. In a run with an allow-list, whose peers serve
+    no DHT, the node has the key of this machine's first worker. Raises UserError if there is no initial peer, or if
+    none answers.
     """
     addresses = initial_peers(config)
     if not addresses:
@@ -101,7 +101,7 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
 
 
 def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
-    """Connect to all of these peers that can be reached. Raises UserError if none can."""
+    """Connect to those of these peers that can be reached. Raises UserError if none can."""
     results = node.call(dial_all(node, addresses), timeout_s=2 * OPEN_S)
     if all(isinstance(result, Unreachable) for result in results):
         raise UserError(
@@ -111,9 +111,9 @@ def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
 
 
 def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> list[str]:
-    """Connect to the peers of a run with an allow-list, and return the ids of those that can be reached.
+    """Connect to the other peers of a run with an allow-list, and return the ids of those that can be reached.
 
-    `peers`: connected peers (ids). The first one that answers sends the roster, as to a read-only observer.
+    `peers`: ids of the peers that are connected already. The first one that answers sends the roster.
     """
     roster = ListedRoster(node, node.records, run=run)
     for peer in peers:
@@ -152,5 +152,5 @@ def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:
 
 
 def run_id(config: DictConfig) -> str:
-    """Return the name of the run, as it is part of protocol names."""
+    """Return the run's name as protocol names contain it: exchange.run, or "default" if it is not set."""
     return str(config.exchange.get("run") or "default")

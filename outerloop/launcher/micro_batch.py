@@ -1,10 +1,12 @@
 """Choose inner.micro_batch=auto: measure how many sequences per pass fit in the memory of this machine.
 
-A process of its own measures, so that all of its memory is free again when training starts. It is `outerloop measure`,
-which reads the configuration from standard input and prints the number of sequences.
+A separate process, `outerloop measure`, does this, so that all of its memory is free again when training starts. It
+reads the configuration from standard input and prints the number of sequences.
 
-    CUDA       a tensor as large as the state that training adds (optimizer, slow weights, residual) exists in the trial
-    elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory - weights and state of all workers)
+    CUDA       trial passes run while a tensor as large as the state that training adds (optimizer, slow weights,
+               residual) is in memory
+    elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory / workers - bytes of one worker's
+               weights and state)
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ from outerloop.sinks.console import format_bytes
 from outerloop.types import UserError
 
 HOST_SHARE = 0.5
-"""Part of the memory left by weights and state that passes may use; the rest is for libraries and other programs."""
+"""Share of the memory left by weights and state that passes may use. The rest is for libraries and other programs."""
 GPU_SHARE = 0.9
-"""Part of a GPU's free memory that training may use; the rest is for libraries and fragmentation."""
+"""Share of a GPU's free memory that training may use. The rest is for libraries and fragmentation."""
 IN_TRIAL = ("weights", "gradients")
 """Components of memory that exist during the trial passes."""
 ON_DEVICE = (*IN_TRIAL, "inner optimizer")
-"""Components of memory that are on the GPU with state_device=cpu, too."""
+"""Components of memory that are on the GPU even with state_device=cpu."""
 ADVICE = "close other programs, or train on a machine with more memory"
 BY_HAND = "set inner.micro_batch to a number of sequences"
 
 
 def saved(config: DictConfig) -> int | None:
-    """Return the number of sequences per pass of the run in run_dir, or None if there is no run or no number."""
+    """Return the sequences per pass that the run in run_dir has saved, or None if there is no such run or number."""
     file = Path(config.run_dir or "") / "config.yaml"
     number = OmegaConf.select(OmegaConf.load(file), "inner.micro_batch") if config.run_dir and file.exists() else None
     return number if isinstance(number, int) else None
@@ -64,7 +66,7 @@ def choose(config: DictConfig) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure for the configuration on standard input, print the number of sequences, and return exit code 0.
+    """Read a configuration from standard input, print the number of sequences that fit, and return exit code 0.
 
     Raises UserError if not even one sequence fits.
     """
@@ -82,7 +84,7 @@ def measure(config: DictConfig) -> int:
 
 
 def measure_on_host(config: DictConfig, corpus: Corpus) -> int:
-    """Return how many sequences fit in the main memory: all of them if this system does not report its size."""
+    """Return how many sequences fit in main memory, or inner.batch if this system does not report its free memory."""
     if (free := available_bytes()) is None:
         return int(config.inner.batch)
     model = make_model(config, corpus)
@@ -121,18 +123,18 @@ def measure_on_gpu(config: DictConfig, corpus: Corpus, device: torch.device) -> 
 
 
 def trial_pass(config: DictConfig, corpus: Corpus, model: Module, device: torch.device) -> TrialPass:
-    """Return the trial pass of a model that is on `device`."""
+    """Return the TrialPass that measures a model, which is on `device` already."""
     autocast = autocast_context(config.inner.precision, device)
     return TrialPass(model, autocast, seq_len=config.inner.seq_len, vocab_size=corpus.vocab_size)
 
 
 def memory_by_component(config: DictConfig) -> dict[str, float]:
-    """Return component of one worker's memory -> bytes per parameter."""
+    """Return a map from each component of one worker's memory to its bytes per parameter."""
     return memory_per_param(config, peers=config.exchange.get("peers", config.workers))
 
 
 def added_bytes(config: DictConfig, params: int) -> int:
-    """Return the bytes of a GPU that training uses in addition to weights, gradients and passes."""
+    """Return the bytes of GPU memory that training uses in addition to weights, gradients and passes."""
     parts = memory_by_component(config)
     counted = ON_DEVICE if config.state_device == "cpu" else tuple(parts)
     return round(params * sum(parts[name] for name in counted if name not in IN_TRIAL))

@@ -178,7 +178,7 @@ def record_failure(settings: DictConfig, error: Exception) -> None:
 
 
 def contains_other_run(folder: Path, settings: DictConfig) -> bool:
-    """Return whether a folder contains a run of another configuration, or one that `settings` cannot be compared to."""
+    """Return whether a folder contains a run of another configuration, or one that cannot be compared to `settings`."""
     if not (folder / "config.yaml").exists():
         return False
     try:

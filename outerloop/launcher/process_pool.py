@@ -20,7 +20,7 @@ from outerloop.launcher import cpu_share
 from outerloop.launcher.worker_pool import died_event, error_event
 
 LEAVE_S = 30
-"""Seconds that each worker process has to leave before it is killed."""
+"""Seconds within which each worker process must leave. After that time, it is killed."""
 
 
 def worker_pythonpath() -> str:

@@ -27,9 +27,9 @@ Row = dict[str, Any]
 ANSWER_S = 10.0
 """Seconds that workers have, after an interrupt, to report which inner step they have begun."""
 SAVE_S = 120.0
-"""Seconds that workers then have to reach a common inner step and save."""
+"""Seconds that workers have, after these reports, to reach a common inner step and save."""
 ASK_S = 5.0
-"""Seconds without an event after which workers are asked again whether they can reach that step."""
+"""Seconds without an event after which workers are asked again whether they can reach the common inner step."""
 
 
 class WorkerCrashed(Exception):
@@ -47,7 +47,7 @@ class Supervisor:
         run: directory of the run.
         console: the terminal.
         sinks: loggers that receive every row of metrics.jsonl; already started.
-        show_address: called with the addresses of the first worker, once they are known; by default, prints what to
+        show_address: called with the addresses of the first worker, once they are known. The default prints what to
             type on other machines.
     """
 
@@ -189,11 +189,11 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Delete the rows after `step`: all peers resume from there, not from this machine's newest checkpoint."""
+        """Delete the rows of metrics.jsonl after `step`, from which the peers resume instead of a newer checkpoint."""
         if not self.rewound:
             self.rewound = True
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
-            print_line(self.console, f"going back to inner step {step}, the newest checkpoint that all peers have")
+            print_line(self.console, f"going back to inner step {step}, whose checkpoint most peers have")
 
     def on_worker_died(self, event: Event) -> None:
         """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
@@ -212,9 +212,9 @@ class Supervisor:
     def on_saved(self, event: Event) -> None:
         """Seal the checkpoint of an inner step once every local worker has saved its part of it.
 
-        The rows are written to disk first. After a worker has died, checkpoints lack its part and are deleted, because
-        a run cannot resume from them. The checkpoint that an interrupted run saves does not replace an older one,
-        because other machines may have no checkpoint of the same step.
+        The rows of metrics.jsonl are written to disk first. After a worker has died, checkpoints lack its part and are
+        deleted, because a run cannot resume from them. The checkpoint that an interrupted run saves does not replace an
+        older one, because other machines may have no checkpoint of the same step.
         """
         workers = self.saved.setdefault(event["step"], set())
         workers.add(event["worker"])
@@ -243,7 +243,7 @@ class Supervisor:
             others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
         if self.config.exchange.get("allow"):
             invites = "" if self.config.exchange.get("invites") else "with exchange.invites=true, "
-            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints what one more machine types")
+            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints the command for a new machine")
         elif is_joinable(self.config.exchange.get("manifest")):
             print_line(self.console, f"{others} join with: {join}")
         print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")

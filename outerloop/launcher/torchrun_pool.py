@@ -92,7 +92,10 @@ class TorchrunPool:
             self.events.put(error_event(0, error))
 
     def forward(self, event: Event) -> None:
-        """Forward an event. Hold back "stopping" events until all ranks have sent one: any rank may be ahead."""
+        """Forward an event. Hold back "stopping" events until all ranks have sent one.
+
+        Only then is it known which of them has begun the most inner steps.
+        """
         if event["event"] != "stopping":
             self.events.put(event)
             return

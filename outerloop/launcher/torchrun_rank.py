@@ -51,7 +51,7 @@ LEAVE_S = 20
 def train(overrides: Sequence[str]) -> int:
     """Run one worker and, on rank 0, the supervisor. Return the exit code.
 
-    Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
+    Raises UserError if the settings are invalid or a worker raises UserError. Raises WorkerCrashed on its other errors.
     """
     check_environment(overrides)
     settings = load_settings(overrides, processes=int(os.environ["WORLD_SIZE"]))

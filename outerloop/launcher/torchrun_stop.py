@@ -23,7 +23,7 @@ from outerloop.launcher.worker_pool import stopping_event
 STOP_POLL_S = 0.5
 """Seconds between two checks for a request to stop."""
 STOP_REQUESTED, STOP_AFTER = "stop requested", "stop after"
-"""Keys in the store."""
+"""Keys, in the store, of the request and of the inner step after which to stop."""
 LEAVE = "leave"
 
 

@@ -52,9 +52,9 @@ def train(
 
     `make_pool` creates the worker pool. By default, workers are threads or processes on this machine, depending on the
     exchange. `overrides`: the options as typed on the command line, which are stored in the run directory.
-    `show_address`: called with this machine's addresses; by default, prints what to type on other machines.
+    `show_address`: called with this machine's addresses. The default prints what to type on other machines.
 
-    Raises UserError if the settings are invalid or a worker raises UserError, WorkerCrashed if it raises another error.
+    Raises UserError if the settings are invalid or a worker raises UserError. Raises WorkerCrashed on its other errors.
     """
     refuse_missing_packages()
     if config.watch is not None:
@@ -73,7 +73,7 @@ def train(
 def prepare(config: DictConfig, console: Console) -> None:
     """Bring the data to this machine, check the settings, and complete them.
 
-    Raises UserError if the data cannot be had, or if the settings are invalid.
+    Raises UserError if the data cannot be published or downloaded, or if the settings are invalid.
     """
     shared_data.prepare(config, partial(print_line, console))
     part_checks.limit_payloads(config, part_checks.check_parts(config))
@@ -85,7 +85,7 @@ def prepare(config: DictConfig, console: Console) -> None:
 def choose_micro_batch(config: DictConfig, console: Console) -> int:
     """Return the number of sequences per pass that fit in this machine's memory, and print it.
 
-    A resumed run keeps its number, because another one would change the last bits of the gradients.
+    A resumed run keeps the number of its first start, because any other number would change the last bits of gradients.
     """
     chosen = micro_batch.saved(config) or micro_batch.choose(config)
     line = f"{chosen} of {config.inner.batch} sequences per forward and backward pass (inner.micro_batch=auto)"

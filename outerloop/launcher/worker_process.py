@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         event = run_to_end(
             index, partial(join_and_train, config, run_dir, index, resume_step, emit, resources, stop_point)
         )
-        ignore_signals()  # after the event, the parent closes standard input, which would interrupt `abort`
+        ignore_signals()  # on the event, the parent closes standard input; the resulting signal would interrupt `abort`
         emit(event)
     return int(event["event"] == "error")
 
@@ -120,7 +120,7 @@ def agree_on_checkpoint(
 ) -> int | None:
     """Agree with the other peers on a checkpoint. Return the inner step to resume from, or None to start from scratch.
 
-    Emit a "back" event if this step is not `resume_step`. Without a network, just return `resume_step`.
+    Emit a "back" event if this step is not `resume_step`. If the exchange uses no network, return `resume_step`.
 
     Raises UserError if peers are missing, or if they have no checkpoint in common.
     """

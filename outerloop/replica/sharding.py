@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from outerloop.types import Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
-"""Model -> process group of its whole mesh, for meshes without such a group (HSDP). Created once per model."""
+"""Model -> process group of its whole mesh. Created once per model if the mesh itself has no such group (HSDP)."""
 FORWARD_WRAPPERS = ("_orig_mod", "_forward_module")
 """Attributes in which torch.compile and Lightning Fabric store the module that they wrap."""
 WRAPPERS = (*FORWARD_WRAPPERS, "_checkpoint_wrapped_module")

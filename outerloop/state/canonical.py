@@ -31,13 +31,13 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the tree that `pack` encoded. Raises ValueError if the bytes did not come from `pack`."""
+    """Return the tree that `pack` encoded. Raises ValueError if the bytes cannot be decoded."""
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
         return from_json(tree, named)
     except Exception as error:  # safetensors' own errors derive directly from Exception
-        raise ValueError(f"not a snapshot: {error}") from error
+        raise ValueError(f"the bytes are not an encoded state: {error}") from error
 
 
 def to_json(tree: Any, tensors: list[Tensor]) -> Any:
@@ -57,7 +57,7 @@ def to_json(tree: Any, tensors: list[Tensor]) -> Any:
         return [to_json(item, tensors) for item in tree]
     if tree is None or isinstance(tree, str | int | float):
         return tree
-    raise TypeError(f"a snapshot cannot hold {type(tree).__name__}")
+    raise TypeError(f"a state contains maps, lists, tensors, texts, numbers and None, not {type(tree).__name__}")
 
 
 def from_json(tree: Any, named: dict[str, Tensor]) -> Any:

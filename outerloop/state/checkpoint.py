@@ -28,9 +28,9 @@ from outerloop.state.durable import sync_folder
 KEEP = 2
 """Default of checkpoint.keep. The second-newest generation is the fallback if the newest one is corrupt."""
 COMPARED = 3
-"""Number of newest generations of each peer from which the peers choose one that most of them have.
+"""Number of its newest generations that each peer reports, so that the peers can choose one that most of them have.
 
-One of them may come from an interrupted session, so other machines may not have it.
+One of the reported generations may come from an interrupted session, so other machines may not have it.
 """
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because a shard may be too large for memory."""
@@ -125,7 +125,7 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
     """Return a mapping from step to hash of the slow weights for the newest steps from which this worker can resume.
 
-    Only steps up to `newest` count; if it is None, the result is empty.
+    Steps after `newest` are left out. If `newest` is None, the result is empty.
     """
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     valid = [step for step in steps[:COMPARED] if not find_damage(run_dir, step, worker)]
@@ -163,7 +163,7 @@ def generations(run_dir: Path) -> list[int]:
 
 
 def find_damage(run_dir: Path, step: int, worker: int) -> str:
-    """Return a line that names a damaged file of one worker and step, or "" if all of its files are valid."""
+    """Return a line that names a damaged file of this worker at this step, or "" if all its files are valid."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
         expected = read_fingerprints(run_dir, step, worker)
@@ -236,6 +236,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk, the caller waits for the space that this file occupies
+        temporary.unlink(missing_ok=True)  # it would take up space, which a caller waits for if the disk is full
         raise
     sync_folder(path.parent)

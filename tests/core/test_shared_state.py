@@ -278,7 +278,7 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing():
         r"is torch.float32 \(8,": loop_of("plain", width=8).shared_state.serialize(),
         "is torch.float64": toy.outer(toy.model(), Decided(), state_dtype="float64").shared_state.serialize(),
         "is not finite": broken.shared_state.serialize(),
-        "not a snapshot": before[:-1],
+        "not an encoded state": before[:-1],
     }
     for said, content in others.items():
         with pytest.raises(UserError, match=f"the other peers does not match this configuration: .*{said}"):
@@ -396,7 +396,7 @@ BROKEN = {
     "counts of a long name": ("sgd", part("contributions", "peers", "x" * 129), [1] * 4, "4096 peers, by peer id"),
     "counts that are none": ("sgd", part("contributions", "peers"), 7, "has no attribute .keys."),
     "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
-    "a part more": ("sgd", part("x"), 1, "a state must be a map of"),
+    "a part more": ("sgd", part("x"), 1, "a state must be a map with the keys"),
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def test_a_gossip_run_takes_no_newcomers_and_tells_while_it_forms_alone() -> Non
 def test_a_listed_run_names_the_command_that_invites_and_not_the_line_that_is_refused() -> None:
     config = load.load(["exchange=swarm_gather", "workers=1", "exchange.peers=2", "exchange.allow=[x]"])
     add_manifest(config)
-    line = "outerloop invite runs/mine prints what one more machine types"
+    line = "outerloop invite runs/mine prints the command for a new machine"
     assert told(PUBLIC, config=config)[0] == f"with exchange.invites=true, {line}"
     config.exchange.invites = True
     assert told(PUBLIC, config=config)[0] == line

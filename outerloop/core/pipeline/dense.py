@@ -3,7 +3,8 @@
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
 Norms, agreement and aggregate are all computed from the same kind of tensor: from coefficients if the compressor
-applies an orthonormal transform and the aggregate accepts coefficients, otherwise from values.
+applies an orthonormal transform and the aggregate accepts coefficients, otherwise from values. core/loop.py defines the
+symbols.
 """
 
 from __future__ import annotations

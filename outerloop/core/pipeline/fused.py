@@ -7,13 +7,13 @@ Supports SparseLoCo and its variants:
     aggregate    the mean over peers or senders, with or without clipping to the median norm
     method       SGD on the slow weights
 
-A part that is one of these provides a description for the kernels (kernels/specs.py). If any part provides none, the
+Each of these parts provides a description for the kernels (kernels/specs.py). If any part of a run provides none, the
 dense pipeline is used. The choice depends on settings, shapes and memory order, which peers compare before they
 start (Island.layouts), never on the machine. So all peers round in the same way.
 
 For the residual, the landing kernel recomputes Δ = φ − θ with the θ of the launch. If inner steps run between launch
 and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of that θ
-(`on_copy`), and the model is written afterwards.
+(`on_copy`), and the fast weights are written to the model afterwards.
 
 P is the number of peers, M the number of kept values of a tensor.
 """
@@ -68,7 +68,7 @@ class SparseUpdates:
 
 
 class FusedPipeline:
-    """Runs rounds in fused kernels, for weights in float32 or bfloat16 whose codec selects the same values.
+    """Runs rounds in fused kernels, for the tensors that `takes` accepts.
 
     Args:
         dense: the pipeline for all other tensors, with the same parts.
@@ -211,7 +211,7 @@ class FusedPipeline:
 
 
 def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:
-    """Return the tensor on this device, or None if it is None."""
+    """Return x on this device, or None if x is None."""
     return None if x is None else x.to(device)
 
 
@@ -238,7 +238,7 @@ def decode_kept(
     try:
         return sparse.unpack([on(like.device, message.parts[name]) for message in messages], rows, context)
     except (ValueError, KeyError):
-        for message in messages:  # one of them is invalid: decode each alone to find its sender
+        for message in messages:  # one message is invalid: decode each one alone to find its sender
             with blaming(message, name):
                 sparse.unpack([on(like.device, message.parts[name])], rows, context)
         raise

@@ -13,7 +13,7 @@ from outerloop.kernels import arithmetic_platform
 from outerloop.swarm.audit.leaves import machine_class
 
 SAMPLES = 256
-"""Number of windows of the training text that the class compares, to recognize machines with other data."""
+"""Number of windows of the training text hashed into the machine class, so that other data gives another class."""
 
 
 def class_of(trainer: Trainer[Any], tokens: TokenArray, *, seq_len: int, batch: int, sync_every: int) -> bytes:

@@ -1,11 +1,15 @@
-"""Record a peer's leaves while it trains, and replay the windows of other peers that it has to audit.
+"""Record a peer's inner steps while it trains, and replay those of other peers that it has to audit.
 
-round begins    a leaf; the round has leaves only if this peer can show that it continues the previous one:
-                it landed the previous round, and either its payload was not counted, or its weights are the slow
-                weights and it recorded that round, too
-every J steps   a leaf, and the state before each window on disk
-round ends      a leaf, before the payload is built
-between steps   replays that have been ordered (desk.py), in this thread, so that all settings of torch are equal
+A leaf consists of hashes of the state between two inner steps. The steps between two leaves are a window. J is the
+setting exchange.audit_every (swarm/audit/leaves.py).
+
+round begins    add a leaf. A round has leaves only if this peer can show that it continues the previous round: it
+                landed that round, and either that round did not count its payload, or it has recorded that round and
+                its weights are the slow weights
+every J steps   add a leaf. Every state with which a window begins is also stored on disk
+round ends      add a leaf, before the payload is built
+between steps   replay the windows that the network thread has ordered (swarm/audit/desk.py). The training thread does
+                this, because settings of torch may differ between threads
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ class AuditObserver:
         self.counted: dict[int, frozenset[str]] = {}  # round -> peers whose payloads it includes
 
     def begin_step(self) -> None:
-        """Replay what has been ordered. Record the first leaf of a round."""
+        """Replay the windows that have been ordered. Before the first inner step of a round, record its first leaf."""
         while order := self.desk.take():
             order.leaf.set_result(self.examine(order))
         commit = landed_commit(self.outer.exchange)
@@ -102,7 +106,10 @@ class AuditObserver:
             self.valid = self.continues()
 
     def landed_before(self) -> bool:
-        """Return whether this peer trained from the previous round on: on the windows that its commit assigns."""
+        """Return whether this peer begins the round where the previous one landed, or begins the run.
+
+        Only then does it train on the windows that the last commit assigns.
+        """
         if self.outer.inner_step != self.number * self.steps:
             return False
         if self.last is None:
@@ -110,14 +117,14 @@ class AuditObserver:
         return not self.last.failed and self.last.round.number == self.number - 1
 
     def continues(self) -> bool:
-        """Return whether an auditor, too, can see that the first leaf continues the previous round."""
+        """Return whether an auditor can verify that the first leaf continues the previous round."""
         if self.outer.exchange.peer not in self.counted.get(self.number - 1, ()):
             return True
         recorded = self.desk.record(self.number - 1) is not None
         return recorded and self.leaves[0].weights == self.slow[self.number]
 
     def add_leaf(self) -> None:
-        """Record the current state. Keep it on disk if a window begins with it."""
+        """Add a leaf for the current state. Store the state on disk if a window of inner steps begins with it."""
         state = capture(self.trainer)
         self.leaves.append(leaf_of(state))
         self.sizes.append((len(state[0]), len(state[1]), len(state[2])))
@@ -135,10 +142,10 @@ class AuditObserver:
     # auditing
 
     def examine(self, order: Order) -> int | None:
-        """Check and replay the window of an order.
+        """Check the leaves of an order, and replay its window of inner steps.
 
-        Return the first differing leaf, or MATCH, or None if this machine cannot replay it, for example for lack of
-        memory.
+        Return the number of the first leaf that differs, or MATCH, or None if this machine cannot replay the window,
+        for example for lack of memory.
         """
         window, every, claimed = order.pick.window, self.desk.every, order.leaves
         if len(claimed) != 1 + -(-self.steps // every) or not self.follows(order):
@@ -156,7 +163,7 @@ class AuditObserver:
             [found] = replay(self.trainer, order.state, steps, inner_step=before, every=every)
         except (ValueError, ArithmeticError):  # the state does not fit the model, or no optimizer can continue from it
             return window
-        except RuntimeError as error:  # torch's own errors; on a CPU, also those of lacking memory
+        except RuntimeError as error:  # torch's own errors; on a CPU, these include a lack of memory
             logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, error)
             return None
         return MATCH if found == claimed[window + 1] else window + 1
@@ -171,7 +178,7 @@ class AuditObserver:
         return not order.before or first.optimizer == order.before[-1].optimizer
 
     def windows(self, order: Order, numbers: range) -> Tensor:
-        """Return the windows with these numbers that the audited peer was due to train on."""
+        """Return the training windows with these numbers, on which the audited peer was due to train."""
         return assigned_windows(
             self.tokens, commit=order.parent, peer=id_of(order.pick.peer), numbers=numbers, seq_len=self.seq_len
         )

@@ -1,4 +1,4 @@
-"""Replay inner steps of another peer, on a copy of the trainer, with the same code as its own steps."""
+"""Replay another peer's inner steps on a copy of the trainer, with the code that takes this peer's own steps."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     received = [canonical.unpack(part) for part in state]
     for tree, own in zip(received, trees(like), strict=True):
         if spec(tree) not in (spec(own), spec(unused(own))):
-            raise ValueError("the state has other tensors than this peer's")
+            raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
     weights, optimizer, rest = received
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
@@ -69,7 +69,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
 
 
 def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:
-    """Return the trees of tensors of weights, optimizer and rest."""
+    """Return three trees of tensors: weights, optimizer state, and the rest of the state."""
     assert trainer.optimizer is not None, "audits need an inner optimizer"
     weights = {name: p.detach() for name, p in trainer.outer.island.params.items()}
     optimizer = {"updates": torch.tensor(trainer.updates), "optimizer": tensors_of(trainer.optimizer.state_dict())}
@@ -84,14 +84,14 @@ def tensors_of(tree: Any) -> Any:
         return [tensors_of(item) for item in tree]
     if not isinstance(tree, Tensor):
         raise UserError(
-            f"exchange.audit needs an inner optimizer whose state consists of tensors, but it contains a"
+            f"exchange.audit needs an inner optimizer whose state consists of tensors, but its state contains a"
             f" {type(tree).__name__}: set inner=adamw or inner=muon, or exchange.audit=0"
         )
     return tree
 
 
 def with_tensors(own: Any, received: Any) -> Any:
-    """Return an optimizer's state with the received tensors and its own hyperparameters."""
+    """Return an optimizer's state with the tensors in `received` and the hyperparameters in `own`."""
     if isinstance(own, list):
         return [with_tensors(part, other) for part, other in zip(own, received, strict=True)]
     return {
@@ -101,7 +101,7 @@ def with_tensors(own: Any, received: Any) -> Any:
 
 
 def unused(tree: Any) -> Any:
-    """Return the tree of an optimizer before its first step: each `state` is empty."""
+    """Return the tree as it is before the optimizer's first step: with each `state` empty."""
     if isinstance(tree, dict):
         return {key: {} if key == STATE else unused(item) for key, item in tree.items()}
     return [unused(item) for item in tree] if isinstance(tree, list) else tree
@@ -117,6 +117,6 @@ def spec(tree: Any) -> Any:
 
 
 def copy_all(received: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Copy tensors to this trainer's tensors of the same names."""
+    """Copy each tensor in `received` to the tensor of the same name in `own`."""
     for name, x in own.items():
         x.copy_(received[name])

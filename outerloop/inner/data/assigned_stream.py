@@ -41,9 +41,10 @@ class AssignedStream:
         self.drawn = 0
 
     def next(self) -> Tensor:
-        """Return the next windows, (batch, seq_len + 1) int64: the first ones if a round has landed in the meantime.
+        """Return the next windows, (batch, seq_len + 1) int64.
 
-        Raises UserError if the exchange names no commit.
+        If a round has landed since the last call, these are the first windows that its commit assigns. Raises UserError
+        if the exchange has no commits.
         """
         self.follow()
         self.commit = self.commit or self.first()
@@ -57,13 +58,13 @@ class AssignedStream:
         return assigned_windows(self.tokens, commit=self.commit, peer=self.peer, numbers=numbers, seq_len=self.seq_len)
 
     def follow(self) -> None:
-        """Begin with the windows of the last landed commit, if one has landed since the last call."""
+        """Restart with the first windows of the last landed commit, if it has landed since the last call."""
         if (landed := self.landed()) != self.seen:
             self.seen = self.commit = landed
             self.drawn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the commit and the number of its windows already drawn. All ranks of an island must call this."""
+        """Return the commit and how many of its windows have been drawn. All ranks of an island must call this."""
         self.follow()
         return {"commit": self.commit.hex(), "drawn": self.drawn}
 

@@ -64,8 +64,8 @@ def hash_without_chain(seed: int, landed: Round) -> bytes:
 
 
 def late_joiner_seed(peer: str) -> int:
-    """Return the seed, 56 bits, of the order in which a late joiner reads the part of the text that it shares.
+    """Return the seed (56 bits) of the order in which a late joiner reads the part of the text of a member.
 
-    The late joiner and the member whose part it shares thus draw different windows.
+    The late joiner and this member read the same part, but draw different windows.
     """
     return int.from_bytes(hashlib.sha256(LATE_JOINER + peer.encode()).digest()[:7], "big")

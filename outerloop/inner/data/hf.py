@@ -66,7 +66,7 @@ class HuggingFace:
         return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """Return the first windows of the validation text; a stream cannot be sampled over its whole length."""
+        """Return the first windows of the validation text, because a stream cannot be sampled over its whole length."""
         packer, windows = Packer(seq_len), list[Tensor]()
         for tokens in self._validation_tokens():
             packer.add(tokens)

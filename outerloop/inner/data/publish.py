@@ -57,7 +57,7 @@ def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = 
 
 
 def refuse(corpus: Publishable, name: str, train: int, val: int) -> None:
-    """Raise UserError if the corpus has no name, no tokens or too many. `train`, `val`: numbers of tokens."""
+    """Raise UserError if the name or size of a corpus is not allowed. `train`, `val`: numbers of tokens."""
     if not NAME.fullmatch(name):
         raise UserError(
             f"corpus.share={name!r} must be 1 to 64 letters, digits, spaces and _ . , : + -: set corpus.share=data"

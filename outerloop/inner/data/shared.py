@@ -28,8 +28,8 @@ class SharedCorpus:
     Args:
         sha256: sha256 of the corpus's index, in hexadecimal.
         folder: folder of all corpora; null: ~/.cache/outerloop/corpus.
-        tokenizer: folder of the tokenizer that made the tokens, to be exported with the model; null: none, unless the
-            tokens are bytes.
+        tokenizer: folder of the tokenizer that made the tokens, to be exported with the model; null: no tokenizer is
+            exported, unless the tokens are bytes.
     """
 
     def __init__(self, *, sha256: str, folder: str | None, tokenizer: str | None) -> None:

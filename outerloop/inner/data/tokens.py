@@ -84,11 +84,11 @@ class Shards:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint16)
 
     def view(self, window: slice) -> Shards:
-        """Return a part of the tokens as `Shards`, without reading the files."""
+        """Return the tokens in the slice `window` as `Shards`, without reading the files."""
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size, mend=self.mend)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
-        """Yield the overlap of each shard with the window, in order. Shards without tokens are skipped."""
+        """Yield the part of each shard inside the slice `window`, in order. Shards without tokens are skipped."""
         start, stop, _ = window.indices(len(self))
         index = int(np.searchsorted(self.ends, start, side="right"))
         while start < stop:

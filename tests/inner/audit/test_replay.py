@@ -151,7 +151,7 @@ def test_an_invalid_random_state_is_refused() -> None:
 def test_bytes_that_are_no_state_are_refused() -> None:
     trainer = trainer_of(*SMALL_BATCH)
     [_, state], steps = trained(trainer, 2, every=2)
-    with pytest.raises(ValueError, match="not a snapshot"):
+    with pytest.raises(ValueError, match="not an encoded state"):
         leaf_at(trainer, (b"\x80\x04.", state[1], state[2]), steps, 2)
 
 
