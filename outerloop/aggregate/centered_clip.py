@@ -14,7 +14,7 @@ The paper starts from the aggregate of the last round. This file starts from the
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: the centre is then mostly
 0, and every peer is about as far from it as a liar. Rotated payloads (compress/rotated.py) are dense, so they work.
 
-P is the number of peers.
+Δ̂_p is the decoded payload of peer p, P the number of peers, and ḡ the result.
 """
 
 from __future__ import annotations

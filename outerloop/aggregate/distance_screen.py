@@ -1,6 +1,6 @@
 """Limit how far a gossip partner's weights may be from this peer's own before the two are averaged (NoLoCo).
 
-Let i be this peer. The weights that its partners send pull it towards them. In a pair, one of the two peers alone
+Let i be this peer. Averaging pulls its weights towards those of its partners. In a pair, one of the two peers alone
 could set the median of their distances, so the usual distance r is computed from this peer's own past instead. For a
 fragment, let φ_i be the slow weights of this peer, θ_i its weights after its inner steps, and θ_j the weights that
 partner j sent. If a method sends both θ_j and φ_j, they are stacked, and both are compared with φ_i.
@@ -60,7 +60,7 @@ class DistanceScreen(NormScreen):
         return too_far(self.partners(round), self.usual(round))
 
     def factors(self, round: Measured) -> list[float]:
-        """Return one factor per contribution, at most 1, that scales its difference from this peer's weights.
+        """Return one factor per contribution, at most 1, for the difference between it and this peer's weights.
 
         The factor of this peer's own contribution is 1.
         """
@@ -123,7 +123,7 @@ class DistanceScreen(NormScreen):
 
 
 def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:
-    """Return the reason for each partner that is too far away, by partner. `usual`: the expected distance."""
+    """Return partner -> reason for each partner whose weights are too far away. `usual`: the usual distance r."""
     bound = REFUSED * usual if usual else LONGEST
     return {
         who: f"its weights are {d:.3g} away from this peer's, more than {describe_limit(REFUSED, usual)}"

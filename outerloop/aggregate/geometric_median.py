@@ -12,7 +12,7 @@ coordinate-wise median is closer, so even a very large contribution has a small 
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: all contributions are then
 about equally far from each other. Rotated payloads (compress/rotated.py) are dense, so they work.
 
-P is the number of peers.
+Δ̂_p is the decoded payload of peer p, P the number of peers, L the number of iterations, and ḡ the result.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ So all machines get the same bits.
 Nothing is stored between rounds. An aggregate is called per tensor, without the tensor's name, and also for rounds that
 are not applied afterwards, so a centre kept from the last round could differ between replicas.
 
-P is the number of peers.
+Δ̂_p is the decoded payload of peer p, P the number of peers, L the number of iterations, and ḡ the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Take the plain mean, in which all peers have the same weight.
 
-    ḡ = (1/P) Σ_p Δ̂_p
+    ḡ = (1/P) Σ_p Δ̂_p          Δ̂_p: decoded payload of peer p; P: number of peers
 
 Used by DiLoCo (arXiv 2311.08105) and by SparseLoCo as described in its paper (arXiv 2508.15706).
 """

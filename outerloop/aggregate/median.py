@@ -9,7 +9,7 @@ values that only a minority of peers have are lost. So use it against peers that
 Not suitable for compressors such as top-k, where each peer sends different coordinates: most values are then zero, and
 so is the median.
 
-P is the number of peers.
+Δ̂_p,i is coordinate i of the decoded payload of peer p, P the number of peers, and ḡ the result.
 """
 
 from __future__ import annotations

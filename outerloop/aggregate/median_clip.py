@@ -2,6 +2,8 @@
 
     Δ̂_p ← Δ̂_p · min(1, median_q ‖Δ̂_q‖ / ‖Δ̂_p‖)          norms over the whole fragment
 
+Δ̂_p is the decoded payload of peer p.
+
 For an even number of norms, the median is the lower of the two middle norms. The mean of these two would grow with the
 larger one, so that one of two peers could set it alone.
 

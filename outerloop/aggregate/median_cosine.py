@@ -3,21 +3,24 @@
     c_p = max(0, median_{q ≠ p} cos(Δ̂_p, Δ̂_q));    m = median_p c_p
     Δ̂_p ← Δ̂_p · min(1, 2 c_p / m)          unchanged for all p if m = 0
 
-Medians are lower medians. A contribution gets the factor 0 if it is orthogonal or opposed to half of the others: one
+Δ̂_p is the decoded payload of peer p. Medians are lower medians.
+
+A contribution gets the factor 0 if it is orthogonal or opposed to half of the others: one
 with a flipped sign, random noise, or values only where no other peer sends any. Honest contributions have similar c_p,
-so most of them have the factor 1. If m = 0, most contributions do not agree with most others, which says nothing about
-liars; that is also so for two peers whose cosine is not positive.
+so most of them have the factor 1. If m = 0, most contributions do not agree with most others, so that honest peers
+cannot be distinguished from liars. This is also the case for two peers whose cosine is not positive.
 
 Unlike trust.py, this needs no coordinate that most peers send, so it works for top-k and other sparse payloads: the
 cosine of two peers that select different coordinates is small, but positive. `of` is `senders` by default, which does
 not count the coordinates of a contribution with the factor 0.
 
-Comparing peers by the cosines of all pairs is from FLAME (arXiv 2101.02281), which clusters the peers by them. Cosines
-are computed per tensor by exact_norms.py, in P (P − 1) / 2 products for P peers, so all machines get the same bits.
+FLAME (arXiv 2101.02281) also compares peers by the cosines of all pairs, and clusters the peers by these cosines. Here
+exact_norms.py computes the cosines per tensor, with P (P − 1) / 2 scalar products for P peers, so all machines get the
+same bits.
 
-It does not help against a liar whose contribution points in the direction of the others: one that copies or delays
-honest payloads, that trains a back door along with the rest, or that follows the others just enough to have their
-median cosine and is opposed to them otherwise.
+This aggregate does not help against a liar whose contribution points in the direction of the others. Such a liar may
+copy or delay honest payloads, or train a back door in addition to the task. It may also follow the others just enough
+to reach the median cosine, and oppose them otherwise.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from outerloop.aggregate.trust import cosine
 from outerloop.protocols import Aggregate
 
 FULL = 0.5
-"""Fraction of the median m from which on c_p counts fully. With 1, almost half of the honest contributions would be
-weakened, although their cosines differ only by chance."""
+"""A contribution is not weakened if its c_p is at least this fraction of the median m. With 1, almost half of the
+honest contributions would be weakened, although their cosines differ only by chance."""
 
 
 class MedianCosine:

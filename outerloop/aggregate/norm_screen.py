@@ -16,10 +16,10 @@ reports:
 With two norms, one of the two peers alone could set the median. So with two peers, earlier rounds determine the usual
 norm. A norm of zero is ignored.
 
-This limits how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
-this stops. Everything is computed from norms that have the same bits on all machines (exact_norms.py) and from rounds
-that all replicas applied, so all peers refuse and clip the same contributions. Clipping to the median is from
-Covenant-72B, arXiv 2603.08163.
+This limits how far one contribution moves the slow weights, but not in which direction. The attacks that it stops and
+those that it does not stop are in docs/explanation/threat-model.md. Everything is computed from norms that have the
+same bits on all machines (exact_norms.py) and from rounds that all replicas applied, so all peers refuse and clip the
+same contributions. Clipping to the median is from Covenant-72B, arXiv 2603.08163.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFUSED = 5.0
 norms grow more slowly than the number of inner steps. If rounds take equal time, a worker exceeds this limit only if it
 is about 8 times as fast as the others."""
 SAMPLES = 4
-"""Limit on a peer's sample count, as a multiple of the round's median. More samples give no additional weight."""
+"""Limit on the sample count that determines a peer's weight, as a multiple of the round's median sample count."""
 REMEMBERED = 4
 """Number of landed rounds per fragment whose norms are kept."""
 LONGEST = 2.0**60
@@ -152,7 +152,7 @@ class NormScreen:
 
 
 def describe_limit(times: float, usual: float) -> str:
-    """Return the refusal limit in words: `times` times the usual value, or LONGEST if it is lower or `usual` is 0."""
+    """Return the refusal limit in words: `times` times the usual value, or LONGEST if that is lower or `usual` is 0."""
     return f"{times:.0f} times the usual {usual:.3g}" if 0 < times * usual <= LONGEST else f"the maximum {LONGEST:.3g}"
 
 

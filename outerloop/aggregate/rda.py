@@ -2,6 +2,8 @@
 
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
+Δ̂_p is the decoded payload of peer p, P the number of peers, and ḡ the result.
+
 The more the contributions disagree, the shorter their mean. RDA keeps the direction of the mean, and scales it to the
 mean norm of the contributions. exact_norms.py computes the norms, and the mean is scaled in float64 and rounded once,
 so that all machines get the same bits.

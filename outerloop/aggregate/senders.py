@@ -1,6 +1,6 @@
 """Divide each coordinate's sum by the number of peers that sent it. For dense payloads without zeros this is the mean.
 
-    ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|
+    ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|          Δ̂_p,i: coordinate i of the decoded payload of peer p
 
 Use it for sparse payloads. The source code of SparseLoCo's authors (arXiv 2508.15706) computes the same, except that it
 counts values that are exactly 0 as sent, whereas this file counts them as not sent. If two peers send 0.4 and 0, their

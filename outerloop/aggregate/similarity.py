@@ -3,6 +3,8 @@
     ρ = Σ_j Σ_{p≠q} Δ̂_pj Δ̂_qj / Σ_j (c_j − 1) Σ_p Δ̂_pj²  =  (A − B) / D
     A = Σ_j (Σ_p Δ̂_pj)²,   B = Σ_j Σ_p Δ̂_pj²,   D = Σ_j (c_j − 1) Σ_p Δ̂_pj²,   c_j = |{p : Δ̂_pj ≠ 0}|
 
+Δ̂_pj is coordinate j of the decoded payload of peer p.
+
 ρ is 1 if, for every coordinate, all peers that sent a value sent the same one, 0 if the values have nothing in common,
 and below 0 if they contradict each other. A coordinate that only one peer sent does not contribute, so in sparse
 payloads only coordinates chosen by several peers count. With dense payloads c_j = P, and ρ is the mean agreement of two

@@ -9,7 +9,7 @@ mean.
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: values that few peers send
 are the largest and are dropped. Rotated payloads (compress/rotated.py) are dense, so they work.
 
-P is the number of peers.
+Δ̂_p,i is coordinate i of the decoded payload of peer p, P the number of peers, and ḡ the result.
 """
 
 from __future__ import annotations

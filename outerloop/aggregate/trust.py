@@ -17,7 +17,7 @@ of peer names, and the result is rounded once. So all machines get the same bits
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: the median is then mostly
 0, and gives no direction. Rotated payloads (compress/rotated.py) are dense, so they work.
 
-P is the number of peers.
+Δ̂_p is the decoded payload of peer p, P the number of peers, and ḡ the result.
 """
 
 from __future__ import annotations

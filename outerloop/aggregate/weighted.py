@@ -2,6 +2,7 @@
 
     ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples of peer p since this fragment's last landing
 
+Δ̂_p is the decoded payload of peer p.
 The shares n_p / Σ_q n_q are computed before the multiplication, so that products stay finite for any 64-bit counts.
 """
 

@@ -1,4 +1,4 @@
-"""`outerloop expel`: remove an invited peer from a run with an allow-list, or refuse a listed one on this machine."""
+"""`outerloop expel`: remove an invited peer from a run with an allow-list, or let this machine refuse a listed peer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from outerloop.types import UserError
 DESCRIPTION = """\
 Removes a peer from a run with an allow-list. An invited peer is removed on all machines: this machine signs the removal
 and sends it to the others. A listed peer is refused by this machine only; to remove it from the run, take its id off
-exchange.allow on all machines. Run it on a machine whose id is in exchange.allow, while the run is active or not."""
+exchange.allow on all machines. Run this command on a machine whose id is in exchange.allow. The run need not be
+active."""
 
 EXAMPLES = """\
 examples
   outerloop expel runs/mine 12D3Koo...                     remove the peer with this id
   outerloop expel runs/mine lab-2                          remove the invited peer with this name
   outerloop invite runs/mine --list                        the invited peers, with their ids and names
-  outerloop expelled runs/mine --lift 12D3Koo...           let it take part again
+  outerloop expelled runs/mine --lift 12D3Koo...           let this peer take part again
 
 Rounds that are already decided stay decided. From now on the peer's payloads are not counted, and its connections are
 refused. It leaves the roster like a peer that has crashed."""
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     peer = peer_of(run, without_rank(options.peer))
     removals = [sign_removal(run, worker, peer, lifted=False) for worker in run.workers]
     where = "by this machine only" if removals[0].peer in run.allow else "on all machines"
-    print(f"{peer} is removed {where}: within 10 s if the run is active, otherwise when it starts here again")
+    print(f"{peer} is removed {where}: within 10 s if the run is active, otherwise when the run starts here again")
     return 0
 
 
@@ -76,9 +77,12 @@ def ids_of(peers: InvitedPeers, given: str) -> list[str]:
 
 
 def sign_removal(run: ListedRun, worker: ListedWorker, peer: str, *, lifted: bool) -> Removal:
-    """Write a removal, signed by a worker of the run, for the worker's process. Return the removal."""
+    """Sign a removal as a worker of the run, and write it where the worker's process reads it. Return the removal.
+
+    `lifted`: the statement lifts an earlier removal instead.
+    """
     earlier = peers_of(worker).removals.get(peer)
-    at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than an earlier one, whatever the clock
+    at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than `earlier`, even if the clock is not
     removal = Removal.new(worker.signatures, run=run.run, peer=peer, lifted=lifted, at_s=at_s)
     asyncio.run(write_removal(worker.access, removal))
     return removal

@@ -86,7 +86,7 @@ def peer_of(run_dir: Path, given: str) -> str:
 
 
 def line(removal: Removal) -> str:
-    """Return a description of a removal."""
+    """Return one line that states which peer was removed, by whom, and when."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(removal.at_s))
     return f"{removal.peer} removed by {removal.by} with outerloop expel {when}"
 

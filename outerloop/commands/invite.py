@@ -25,9 +25,9 @@ from outerloop.swarm.validation import MAX_NUMBER
 from outerloop.types import UserError
 
 DESCRIPTION = """\
-Prints a token with which one machine can join a run with an allow-list, and the line to type there. The first machine
-that uses the token is admitted; no list is edited. Run it on a machine whose id is in exchange.allow, while the run is
-active or between two runs. Send the line over a private channel: anyone who has it can use it."""
+Prints a token with which one machine can join a run with an allow-list, and the line to type on that machine. The first
+machine that uses the token is admitted; no list is edited. Run this command on a machine whose id is in exchange.allow.
+The run need not be active. Send the line over a private channel: anyone who has the line can use the token."""
 
 EXAMPLES = """\
 examples
@@ -115,14 +115,17 @@ def how_to_join(known: Sequence[str], token: str) -> list[str]:
 
 
 def issue(run: ListedRun, *, name: str, expires_s: int, rounds: int) -> str:
-    """Return a new token, signed by the first listed worker, and record it. Raises UserError if there are too many."""
+    """Return a new token, signed by the first listed worker, and record it.
+
+    Raises UserError if this machine has already invited the maximum number of peers.
+    """
     worker = run.workers[0]
     peers = peers_of(worker)
     open_tokens = unused(worker, peers, now_s=time.time())
     if len(open_tokens) + peers.number_by(worker.signatures.peer_id) >= MAX_PER_ISSUER:
         raise UserError(
-            f"invite: this machine has invited {MAX_PER_ISSUER} peers, with the tokens that can still be used: wait"
-            " until some have expired, or invite from another listed machine"
+            f"invite: this machine has reached the limit of {MAX_PER_ISSUER} invited peers and unused tokens: wait"
+            " until some tokens have expired, or invite from another listed machine"
         )
     token = Token.new(worker.signatures, run=run.run, listed=run.allow, name=name, expires_s=expires_s, rounds=rounds)
     issued = [*open_tokens, IssuedToken(token.invite.digest, expires_s, name)]
@@ -140,7 +143,7 @@ def unused(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> list[I
 
 
 def token_line(token: IssuedToken) -> str:
-    """Return a description of an unused token."""
+    """Return one line that shows the start of an unused token's digest, its name, and until when it can be used."""
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.expires_s))
     return f"unused token {token.digest[:4].hex()} {token.name or '-'}, can be used before {until}"
 
@@ -151,7 +154,7 @@ def peers_of(worker: ListedWorker) -> InvitedPeers:
 
 
 def invited(statements: Iterable[Statement]) -> InvitedPeers:
-    """Return the peers of these admissions and removals, which are not checked."""
+    """Return the peers that these admissions and removals name. Signatures are not checked."""
     out = InvitedPeers()
     for statement in statements:
         out = out.with_statement(statement)
@@ -164,7 +167,7 @@ def lines(peers: InvitedPeers) -> list[str]:
 
 
 def line(admission: Admission, removal: Removal | None) -> str:
-    """Return a description of an invited peer."""
+    """Return one line that states who invited a peer, when it joined, its last round, and whether it was removed."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(admission.at_s))
     limit = "" if admission.last is None else f", for rounds up to {admission.last}"
     removed = "; removed from the run" if removal is not None and not removal.lifted else ""

@@ -1,4 +1,4 @@
-"""Show what volunteers need to join a run: one line to type, a QR code of it, and from where it works."""
+"""Show what volunteers need to join a run: the line to type, its QR code, and from where its address can be reached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HINTS = {
 class JoinLine:
     """Prints how to join the run `run` by an address of this machine.
 
-    qr          whether to draw the QR code also if the output is not a terminal
+    qr          whether to draw the QR code even if the output is not a terminal
     announce    what the user types to announce another address; it contains {port}
 
     Raises ModuleNotFoundError if `qr` is set, but the package that draws QR codes is missing.

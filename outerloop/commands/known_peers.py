@@ -30,7 +30,10 @@ def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> list[str]:
 
 
 def answering_peers(identity: Path, *, named: Sequence[str] = ()) -> list[str]:
-    """Return the addresses at which peers answer: of those `named`, and those remembered next to the key `identity`."""
+    """Return those addresses at which a peer answers, out of `named` and the remembered ones.
+
+    `identity`: this machine's key file; the remembered addresses are stored next to it.
+    """
     addresses = [*named, *read_addresses(addresses_file(identity))]
     if not addresses:
         return []

@@ -16,8 +16,8 @@ from outerloop.types import UserError
 def probe_links(addresses: Sequence[str]) -> Links:
     """Probe each address as `outerloop doctor` does, and combine the results into one link.
 
-    Its upload and download rates are the lowest that were measured. Its latency is half of the longest round-trip time.
-    Raises UserError if a peer cannot be measured, or if no peer agreed to transfer data.
+    The link has the lowest upload and download rates that were measured. Its latency is half of the longest round-trip
+    time. Raises UserError if a peer cannot be measured, or if no peer agreed to transfer data.
     """
     with visit(observer=False) as node:
         measured = [probe_peer(node, address) for address in addresses]

@@ -56,6 +56,6 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
     listed = [worker for worker in workers if worker.signatures.peer_id in allow]
     if not listed:
         raise UserError(
-            f"{command}: no worker of {run_dir} is in exchange.allow: run it on the machine of a listed peer"
+            f"{command}: no worker of {run_dir} is in exchange.allow: run this command on the machine of a listed peer"
         )
     return ListedRun(config, listed)

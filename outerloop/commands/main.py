@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from textwrap import fill
 
-import outerloop.launcher.passive_threads  # before anything that loads torch
+import outerloop.launcher.passive_threads  # must precede every import that loads torch
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir

@@ -49,9 +49,9 @@ RECOUNT_S = 10.0
 
 
 class LatestAnswer(Generic[T]):
-    """Repeats a request, and keeps the answer to the last one, so that a display need not wait.
+    """The latest answer to a request that is repeated in the background, so that a display need not wait for answers.
 
-    `request` starts a request, at most every `every_s` seconds.
+    `request`: sends the request. `every_s`: minimum number of seconds between two requests.
     """
 
     def __init__(self, request: Callable[[], Future[T]], *, every_s: float = 0.0) -> None:
@@ -61,9 +61,9 @@ class LatestAnswer(Generic[T]):
         self._answer: T | None = None
 
     def get(self, *, wait_s: float = 0.0) -> T | None:
-        """Return the latest answer, or None if the last request failed or none has been answered.
+        """Return the latest answer, or None if the last request failed or no request has been answered yet.
 
-        Waits up to `wait_s` seconds for an answer.
+        Sends the request again if it is due. Waits up to `wait_s` seconds for an answer that is pending.
         """
         if self._pending is None and time.monotonic() - self._began_s >= self._every_s:
             self._began_s, self._pending = time.monotonic(), self._request()
@@ -83,7 +83,7 @@ def answer_of(done: Future[T]) -> T | None:
 
 
 class RunObservation:
-    """Observes a run through the peer `peer_id`, without joining it. `roster` is called to read the current roster."""
+    """An observer of a run that asks the peer `peer_id`, without joining. `roster` reads the current roster."""
 
     def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
@@ -113,18 +113,18 @@ class RunObservation:
         self._visitor.call(self._follow({}), timeout_s=STOP_S)
 
     async def _follow(self, addresses: Mapping[str, str]) -> None:
-        """Replace the peers that are measured."""
+        """Measure the round-trip times to these peers instead of earlier ones. `addresses`: peer id -> address."""
         self._round_trips.follow(addresses)
 
     async def _ask(self, address: str) -> float:
-        """Return the round-trip time to the peer at this address."""
+        """Dial the peer at this address and return its round-trip time in seconds."""
         return await round_trip_to(self._visitor, await self._visitor.dial(address))
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return the evidence against each peer that the observed peer has expelled, or None if it has not answered.
+        """Return the evidence against each peer that the observed peer has expelled, or None without an answer.
 
         The evidence is verified locally. Waits up to `wait_s` seconds for an answer. While a request is pending,
-        returns the result of the previous request.
+        returns the answer to the previous request.
         """
         answer = self._expelled.get(wait_s=wait_s)
         if answer is None:
@@ -132,14 +132,15 @@ class RunObservation:
         return [evidence for evidence in answer if guilty(evidence, self._visitor.trust.signatures)]
 
     def contributions(self, *, wait_s: float = 0.0) -> Contributions | None:
-        """Return what each peer has contributed, or None if the observed peer has not answered or does not count it.
+        """Return what each peer has contributed, or None if the observed peer has not answered or keeps no counts.
 
-        Call `seen` first: its peers are asked for their counts as well. Waits as `expelled` does.
+        Call `seen` first: the peers that it returns are asked for their counts as well. Waits up to `wait_s` seconds
+        for an answer. While a request is pending, returns the answer to the previous request.
         """
         return self._counted.get(wait_s=wait_s)
 
     def manifest(self) -> RunManifest | None:
-        """Return the settings of the run as the observed peer describes them, or None if it does not."""
+        """Return the settings of the run as the observed peer describes them, or None if it sends no valid manifest."""
         try:
             signed = self._visitor.call(fetch_manifest(self._visitor, self._peer_id), timeout_s=2 * OPEN_S)
             return parse(signed.content) if signed else None
@@ -150,7 +151,7 @@ class RunObservation:
 async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> Contributions | None:
     """Fetch the contributions from the peer `peer_id`, and compare them with those of up to COMPARED others in `seen`.
 
-    Raises BrokenStream, Unreachable or TimeoutError if it does not answer.
+    Return None if that peer keeps no counts. Raises BrokenStream, Unreachable or TimeoutError if it does not answer.
     """
     totals = await fetch(visitor, run, peer_id)
     if totals is None:
@@ -175,7 +176,7 @@ def contributions_of(
 ) -> Contributions:
     """Return the contributions in a peer's answer, with the public names that their owners signed.
 
-    `names`: verifies and collects the names. `digests`: those of other peers' counts as of the same round.
+    `names`: verifies and collects the names. `digests`: digests of the counts that other peers hold for the same round.
     """
     statements = [*totals.statements.items(), *((record.peer_id, record.public_name) for record, _ in seen)]
     for peer, statement in statements:

@@ -56,8 +56,8 @@ columns
   waiting     part of the round in which a peer waits for slower or absent peers, or for a partner, in seconds
   met         share of a peer's rounds with an exchange; in the others it took a solo step (gossip) or was late (gather)
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
-  recommended of the rows within --hours and --traffic, the one with the lowest loss in scripts/results (1M parameters,
-              equal tokens); without a budget, of the rows within 5 % of the fastest
+  recommended the row with the lowest loss in scripts/results (1M parameters, equal tokens), out of the rows within
+              --hours and --traffic or, without such a budget, the rows within 5 % of the fastest
 
 assumptions
   All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at
@@ -184,7 +184,10 @@ def make_methods(options: argparse.Namespace) -> list[Method]:
 
 
 def chosen_sync_every(text: str | None) -> list[int] | list[None]:
-    """Parse "15,30" as [15, 30]; None, the recipe's own, as [None]. Raises UserError if a number is out of range."""
+    """Parse "15,30" as [15, 30], and None as [None], which stands for the recipe's own H.
+
+    Raises UserError if a number is out of range.
+    """
     if text is None:
         return [None]
     words = text.split(",")

@@ -1,4 +1,7 @@
-"""--systemd and --docker: print what keeps a command running across crashes and reboots, without starting anything."""
+"""--systemd and --docker: print a systemd unit or a docker command that keeps an outerloop command running.
+
+The unit or container restarts the command after crashes and reboots. Printing it starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ STOP_S = 180
 RESTART_S = 30
 """Seconds until a command that failed is started again, for example because the network was not up yet."""
 CORPUS_IN_VOLUME = "/work/runs/corpus"
-"""Folder of the training data that a container downloads from peers, in its volume, so that it is downloaded once."""
+"""Folder for the training data that a container downloads from peers. It is in the container's volume, so that a
+restarted container does not download the data again."""
 MAX_RUN = 40
 """Maximum number of characters of a run's id in the name of a unit."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
-"""Arguments that systemd reads as they are."""
+"""Form of the arguments that need neither quotes nor escapes in a systemd unit."""
 
 UNIT = """\
 # {self} | sudo tee /etc/systemd/system/{name}.service

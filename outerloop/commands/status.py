@@ -48,8 +48,8 @@ A peer reports its status every 5 to 20 s, so the table lags a little; "updated"
 without leaving stays in the table for a minute. Each row is what the peer claims about itself, signed with its key.
 Nothing else proves the claim. Names are chosen by the peers and need not be unique: compare the ends of the peer ids.
 
-All peers count the same contributions: the peer at this address states them, and up to 16 others are asked whether they
-state the same. Runs with exchange=swarm_gossip do not count them."""
+All peers count the contributions in the same way. The second table shows the counts of the peer at this address, and
+how many of up to 16 other peers state the same. Runs with exchange=swarm_gossip do not count contributions."""
 
 
 def parser() -> Parser:
@@ -120,7 +120,7 @@ def page(
     *,
     asked: str = "",
 ) -> Group:
-    """Return a headline, the table of all peers, that of all contributors, and one line for each expelled peer.
+    """Return a headline, the table of all peers, the table of all contributors, and one line for each expelled peer.
 
     `expelled`, `contributions`: None if they are not known. `asked`: id of the peer that was asked for them.
     """
@@ -139,7 +139,7 @@ def why_unknown(asked: str, seen: SeenPeers) -> str:
 
 
 def contributors_part(contributions: Contributions, present: Collection[str]) -> list[Text | Table]:
-    """Return the table of all peers that have contributed to the run, those that have left included.
+    """Return the table of all peers that have contributed to the run, including those that have left.
 
     `present`: ids of the peers that are present.
     """
@@ -195,7 +195,10 @@ def peer_address(record: Record) -> str:
 
 
 def status_cells(status: Status) -> list[str]:
-    """Return the cells that show a peer's status. Values that the peer has not reported yet are empty; bytes are 0."""
+    """Return the cells that show a peer's status.
+
+    A cell is empty if the peer has not reported its value yet, except that byte counts are 0 until then.
+    """
     took_part = (f"{status.peers} peers" if status.peers else "no") if status.round else ""
     return [
         str(status.round or ""),

@@ -35,7 +35,10 @@ This keeps 20 % measurement noise from making k oscillate.
 
 
 class Chosen(Ladder):
-    """Top-k with an adjustable k: rung `step` of the ladder, initially the lowest. Takes the arguments of `Ladder`."""
+    """Top-k with an adjustable k: the rung at index `step` of the ladder of values of k, initially the lowest rung.
+
+    Takes the arguments of `Ladder`.
+    """
 
     step = 0
 
@@ -109,7 +112,7 @@ class Auto(BySize):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current rung and the measured transit seconds per unit of k."""
+        """Return the index of the current rung, and s, the measured transit time per unit of k, in seconds."""
         return {"step": self.chosen.step, "seconds_per_k": self.seconds_per_k}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

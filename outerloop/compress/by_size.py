@@ -46,7 +46,7 @@ class BySize:
         return self.of(shape).decode(parts, shape, context)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
-        """Notify the compressor for this shape, if it is stateful, that this peer's parts have landed."""
+        """Notify the compressor for this shape that this peer's parts have landed, if that compressor has a state."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
             codec.landed(own, shape, context)
 
@@ -61,5 +61,5 @@ class BySize:
 
 
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
-    """Return the compressor for a tensor of this shape: the choice of a `BySize`, or else `compress` itself."""
+    """Return the compressor for a tensor of this shape: the one that a `BySize` chooses, or else `compress` itself."""
     return compress.of(shape) if isinstance(compress, BySize) else compress

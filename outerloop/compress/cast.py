@@ -1,4 +1,4 @@
-"""Cast values to 16-bit floats: bfloat16 (8 bits of precision, range of float32) or float16 (11 bits, to 65504)."""
+"""Cast values to bfloat16 (8 bits of precision, range of float32) or float16 (11 bits of precision, up to 65504)."""
 
 from __future__ import annotations
 

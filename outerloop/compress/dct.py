@@ -12,6 +12,7 @@ Every multiplication and addition is rounded separately, in a fixed order, in fl
 depend on the processor, but all peers must decode to the same bits. For even L, the transform is split into sums and
 differences of mirrored values, which reduces the work to a third at L = 64.
 
+x are the values of a chunk, c their coefficients; x̂ and ĉ are the decoded ones.
 Sizes: C chunks, L values per chunk, H = L / 2, K terms of a sum.
 """
 

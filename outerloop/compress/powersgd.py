@@ -8,8 +8,8 @@ sums P over the workers before it computes Q, which takes two exchanges per roun
 so one message is enough. Needs error feedback. Not suitable for tensors with a flat spectrum.
 
 Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
-the paper, Q₀ is the mean of all workers' Q, equal on all of them; here it is this peer's Q in its last landed round.
-Q₀ is used only by this peer's `encode`, because M̂ is decoded from P and Q alone.
+the paper, Q₀ is the mean of all workers' Q, so it is equal on all workers. Here Q₀ is the Q that this peer sent in its
+last landed round. Q₀ is used only by this peer's `encode`, because M̂ is decoded from P and Q alone.
 
 Sizes: n rows, m columns, rank r.
 """

@@ -7,6 +7,7 @@ fixed-width positions of top-k take. All peers keep the same positions, so parts
 network. For the same k, random-k drops far more of x than top-k. New positions are drawn in every round. x̂ is not
 scaled up by chunk / k, because error feedback sends the dropped values later. Needs error feedback.
 
+x is the tensor, x̂ the decoded tensor, and `values` the compressor of the kept values.
 Sizes: N values, M kept values in total.
 """
 

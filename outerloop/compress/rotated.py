@@ -2,9 +2,11 @@
 
     y = R x, x̂ = Rᵀ ŷ       R: random signs, then an orthonormal Walsh-Hadamard transform (kernels/rotation.py)
 
-ŷ is what `of` decodes. R is orthonormal, so the error of x̂ has the same norm as the error of ŷ. The signs are drawn
-from the seed of the round and tensor, equal on all peers. The rotated values of a chunk are nearly Gaussian with equal
-variance, whatever the distribution of x (DRIVE, arXiv 2105.08339; QuIP#, 2402.04396).
+x are the values of a chunk, and ŷ is what `of` decodes. R is orthonormal, so the error of x̂ has the same norm as the
+error of ŷ. The signs are drawn from the seed of the round and tensor, so they are equal on all peers. The rotated
+values of a chunk are nearly Gaussian with equal variance, whatever the distribution of x (DRIVE, arXiv 2105.08339;
+QuIP#, 2402.04396).
+
 A top-k codec then sends part of the energy of every value of x, instead of all the energy of a few; the decoded
 tensor is dense. This lowers the loss if all coordinates have updates of similar size (Muon), and raises it if a few
 coordinates dominate (AdamW).

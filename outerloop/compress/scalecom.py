@@ -9,11 +9,12 @@ round, before the Δ of that round is added. In the first round, and after a rou
 positions are drawn from the seed (random-k). The paper's low-pass filter of the residual belongs to the feedback axis.
 
 All peers keep the same positions. So their parts can be added, unlike those of top-k, and the mean over P peers is as
-sparse as one payload. Only the leader sends "next". It must not be added: a network that computes the sum must forward
-"next" in addition to the sum. "next" takes 12 bits per kept value at chunk 4096, but only one peer per round sends it,
-so it costs 12 / P bits on average. Needs error feedback. Not suitable for peers with very different data, because the
-leader's residual is then a poor estimate of theirs.
+sparse as one payload. Only the leader sends "next". This part must not be added: a network that computes the sum must
+forward "next" in addition to the sum. "next" takes 12 bits per kept value at chunk 4096, but only one peer per round
+sends it, so it costs 12 / P bits on average. Needs error feedback. Not suitable for peers with very different data,
+because the leader's residual is then a poor estimate of theirs.
 
+x is the tensor, x̂ the decoded tensor, and `values` the compressor of the kept values.
 Sizes: N values, M kept values in total, P peers.
 """
 
@@ -30,7 +31,7 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class ScaleCom(RandomK):
-    """Compressor that keeps the positions announced by the previous round's leader, or random ones if none were.
+    """Compressor that keeps the positions that the previous round's leader announced, or else random positions.
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
@@ -78,7 +79,7 @@ class ScaleCom(RandomK):
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` are invalid.
 
-        This includes "next", which is checked in the round in which it is sent, so that no later round depends on it.
+        The part "next" is checked, too, so that invalid positions are rejected before the round that uses them.
         """
         if "next" in parts:
             self.check_agreed(parts["next"], shape)

@@ -7,7 +7,7 @@ magnitude, but share one scale: in a real residual, 93 % of the sent values fall
 relative error is 0.51. With `two_bit` it is 0.010. The authors send one byte per value; here two bits are sent. Prefer
 `two_bit`. Needs error feedback.
 
-N is the number of values.
+x are the values, x̂ the decoded values, σ the standard deviation of x, and N the number of values.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x
 makes the magnitudes within a chunk more equal. So inside `topk`, one bit per value and one mean carry almost all
 information: for the same size, more one-bit values are better than fewer two-bit values. Needs error feedback.
 
-Sizes: N values, G groups, L values per group.
+x̂ is the decoded value of x. Sizes: N values, G groups, L values per group.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Threshold:
 
 
 def fitted(size_N: Tensor, wanted: int) -> float:
-    """Return a threshold that about `wanted` of the magnitudes reach, and at least one.
+    """Return a threshold that about `wanted` magnitudes reach. At least one magnitude reaches it.
 
     The exponential fit is corrected by bisection. If many magnitudes are equal, the count may differ from `wanted`.
     """

@@ -9,6 +9,7 @@ error feedback.
 The payloads of several peers are decoded together if the compressor of the kept values supports it, otherwise one by
 one.
 
+x is the tensor, x̂ the decoded tensor, and `values` the compressor of the kept values.
 Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total, P peers.
 """
 

@@ -6,7 +6,7 @@ Each group has its own magnitudes: chunks differ in scale by orders of magnitude
 map most values to zero. For the kept values of a real residual at k = 64, the relative L2 error is 0.010, compared with
 0.51 for the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
 
-Sizes: N values, G groups, L values per group; the last group may be shorter.
+x̂ is the decoded value of x. Sizes: N values, G groups, L values per group; the last group may be shorter.
 """
 
 from __future__ import annotations

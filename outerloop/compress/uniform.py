@@ -4,11 +4,11 @@
 
 The scale is set by the largest magnitude of a group, not of the tensor, so a large value makes the levels coarser only
 in its own group. Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it
-were not sent. 2 bits need error feedback, and `two_bit` is the better codec for 2 bits: its relative error is 0.35, and
-that of this codec is 0.81 (Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its own kind of
-error feedback (feedback/loco.py).
+were not sent. With 2 bits, this codec needs error feedback, and `two_bit` is better: the relative error of `two_bit` is
+0.35, and that of this codec is 0.81 (Gaussian values, chunk 256). LoCo (arXiv 2407.04480) sends int4 values with its
+own kind of error feedback (feedback/loco.py).
 
-Sizes: N values, G groups.
+x̂ is the decoded value of x. Sizes: N values, G groups.
 """
 
 from __future__ import annotations

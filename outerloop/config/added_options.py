@@ -23,8 +23,8 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
     """Return whether any code reads the option `key` of `config`.
 
     A key that exists in `base`, the configuration without added options, always counts as read. A new key counts as
-    read if the `_target_` next to it takes it as an argument, or if it is inside a dictionary that is an argument of an
-    outer `_target_`. A new log sink, log.NAME, may have any name.
+    read if the class or function in the `_target_` of the same node takes it as an argument, or if it is inside a
+    dictionary that is passed to the `_target_` of an enclosing node. A new log sink, log.NAME, may have any name.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)

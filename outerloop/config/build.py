@@ -48,9 +48,11 @@ def make_peer_exchange(
     lanes: int = 1,
     on_status: Callable[[str], None] | None = None,
 ) -> Exchange:
-    """Create the exchange of this process. It gets a runtime value, such as the key file, if its yaml file lists it.
+    """Create the exchange of this process.
 
-    `lanes`: number of shards in each message of this peer's island. `on_status`: called with status lines for the user.
+    Values that are known only at run time, such as the path of the key file, are passed as those arguments that the
+    yaml file of the exchange lists. `lanes`: number of shards in each message of this peer's island. `on_status`:
+    called with status lines for the user.
     """
     node = config.exchange
     options = {
@@ -160,7 +162,7 @@ def make_trainer(
     if config.get("init_from"):
         load_initial_weights(model, config.init_from)
     model = model.to(pick_device(inner.device, index if layout is ALONE else LOCAL_RANK))
-    forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # at most one of the two applies
+    forward: Any = torch.compile(model) if inner.compile else layout.wrap(model)  # an island is never compiled
     outer = make_rank_outer_loop(layout, config, model, exchange, compute)
     # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(order_seed(exchange, config.seed) + 1 + exchange.rank + exchange.size * ranks.rank)

@@ -14,8 +14,8 @@ from outerloop.types import UserError, missing_package
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate the object that a configuration node describes. `runtime`: additional arguments of its constructor.
 
-    Raises UserError if this fails. The message is the constructor's own, or it names the extra to install if a package
-    is missing, or it states the root cause.
+    Raises UserError if this fails. If the constructor raised a UserError, its message is kept. If a package is missing,
+    the message names the extra to install. For any other error, the message states the root cause.
     """
     try:
         return instantiate(node, **runtime, _convert_="all")

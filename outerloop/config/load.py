@@ -74,7 +74,7 @@ def refuse_missing(config: DictConfig) -> None:
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """Check that all options exist, and that their values are valid and compatible. Raises UserError if not."""
-    defaults = cache(lambda: compose_config(group_choices(overrides)))  # composing takes half the time of `load`
+    defaults = cache(lambda: compose_config(group_choices(overrides)))  # slow: half the time of `load`
     choices = groups(overrides)
     schema.check(config, defaults)
     for override in parse_overrides(overrides):

@@ -23,7 +23,7 @@ from outerloop.replica.island import trainable_parameters
 from outerloop.types import Capabilities, UserError
 
 MAX_LANES = 64
-"""Maximum number of shards of an island in one payload. The size limit includes one tensor table per shard."""
+"""Maximum number of shards of an island in one payload. The limit on payloads includes a tensor table for each."""
 
 
 def check_parts(config: DictConfig) -> Module:
@@ -58,7 +58,10 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule, exchange: Capabilities) -> None:
-    """Check that payloads can be scored, if any are. Raises UserError, naming the option to change, if they cannot."""
+    """Check that payloads can be scored, if scores.share is set.
+
+    Raises UserError, naming the option to change, if they cannot be scored.
+    """
     needed = {
         "assignment=by_round": config.assignment == "by_round",
         "exchange=swarm_gather or exchange=inprocess": exchange.agrees,
@@ -79,8 +82,8 @@ def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule,
 def limit_payloads(config: DictConfig, model: Module) -> None:
     """Limit exchange.max_blob_bytes to an upper bound on the size of this model's messages.
 
-    The bound is twice the limit of the wire format, because some methods send both fast and slow weights, and because
-    values take more bytes with state_dtype=float64.
+    The bound is twice the size limit of the wire format, because some methods send both fast and slow weights, and
+    because values take more bytes with state_dtype=float64.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable_parameters(model).items(), *model.named_buffers()]}
@@ -108,7 +111,7 @@ def meta_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def check_training_text(config: DictConfig, corpus: Corpus) -> None:
-    """Check that the text can be divided among the peers, and that it suffices. Raises UserError if not."""
+    """Check that the training text can be divided among the peers, and is long enough. Raises UserError if not."""
     seq_len = config.inner.seq_len
     if config.assignment == "by_round":
         training_text(corpus, seq_len=seq_len)

@@ -1,4 +1,4 @@
-"""Measure a recipe for the planner by running its real parts on models of a few hundred thousand parameters.
+"""Measure a recipe for `outerloop plan` by running its real parts on models of a few hundred thousand parameters.
 
 message   size in bytes = frame + slope · parameters, computed from the packed messages of two models
 memory    bytes per parameter of the weights and gradients, of the state of the parts, and of a round
@@ -30,7 +30,7 @@ NAME = "layers.0.weight"
 SIDE = 512
 """Number of rows and columns of the matrix that stands in for a model. The matrix has 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""A round number large enough that every warm-up has ended."""
+"""Number of a round in which every warm-up has ended."""
 FLOAT = 4
 
 

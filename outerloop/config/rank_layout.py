@@ -29,7 +29,7 @@ from outerloop.types import UserError
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """Rank of this process among the processes that torchrun started on this machine."""
 MIN_TIMEOUT_S = 1800
-"""Minimum timeout between the ranks of an island, in seconds; long, because the first rank may wait for a round."""
+"""Minimum timeout between the ranks of an island, in seconds: long, because the first rank may wait for a round."""
 
 
 class RankLayout:

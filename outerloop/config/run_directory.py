@@ -167,7 +167,7 @@ def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
     """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
-    `earlier`: the settings that `earlier_length` returned. `resumed`: whether the directory already contained a run.
+    `earlier`: the settings returned by `earlier_length`. `resumed`: whether the directory already contained a run.
     """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)
@@ -187,7 +187,10 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
 
 
 def refuse_other_run(path: Path, config: DictConfig) -> DictConfig:
-    """Return the settings from `earlier_length`. Raises UserError if they differ from those of the run at `path`."""
+    """Return the settings that `earlier_length` returns for this run directory.
+
+    Raises UserError if these settings differ from those saved in the directory.
+    """
     earlier = earlier_length(path, config)
     refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
     return earlier
@@ -214,8 +217,8 @@ def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in a run directory before the run has started.
 
     Such files are keys created by `outerloop doctor`, the admission of an invited peer, files that hydra writes for a
-    sweep job, the record of a job that died before it started, and the lock file of a process that could not write
-    config.yaml.
+    sweep job, the record (DIED) of a sweep job that failed before its run started, and the lock file of a process that
+    could not write config.yaml.
     """
     return path.is_dir() or path.name in ("identity.key", DIED, LOCK) or path.parent.name in (".hydra", ACCESS)
 

@@ -142,8 +142,8 @@ class SwarmTraining(Training):
 def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
     """Check the values of a composed configuration. Raises UserError for the first option whose value is invalid.
 
-    `defaults` returns the configuration with the same choices but no other overrides. The error message suggests its
-    value.
+    `defaults` returns the configuration with the same choices but no other overrides. The error message suggests the
+    option's value in that configuration.
     """
     values: Any = OmegaConf.to_container(config, resolve=True)
     try:

@@ -40,7 +40,8 @@ def training_settings(config: DictConfig) -> dict[str, Any]:
 def samples_per_round(config: DictConfig) -> int | None:
     """Return the number of samples that a peer processes in a round, or None if it may differ between peers or rounds.
 
-    batch · accumulate · H, if contributions are not weighted and H neither adapts nor counts seconds.
+    The number is batch · accumulate · H. It may differ if contributions are weighted by the number of samples, if H
+    adapts, or if rounds last a fixed number of seconds.
     """
     schedule = make(config.schedule)
     varies = isinstance(schedule, AdaptiveSchedule) or schedule.step_s > 0

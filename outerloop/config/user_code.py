@@ -1,8 +1,8 @@
 """Add the current folder to `sys.path` if a setting names a module in that folder.
 
-For example, `model._target_=mine.Net` does so if the current folder contains mine.py or mine/. Every later import then
+For example, with `model._target_=mine.Net` the folder is added if it contains mine.py or mine/. Every later import then
 searches the current folder first. If no setting names such a module, nothing is imported from the current folder, so
-running `outerloop inspect` in a folder of downloads executes no code from it.
+running `outerloop inspect` in a folder of downloads executes no code from that folder.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     u ← m u + Δ;    x = v + u                  momentum correction
     v ← x − x̂;      u ← 0 where x̂ ≠ 0          momentum factor masking; x̂: this peer's decoded payload
 
-u is the momentum with factor m, and v the sum of the values that have not been sent.
+Δ is this round's update, u the momentum with factor m, v the sum of the values that have not been sent, and x the input
+of the compressor.
 
 A value that waits for many rounds is sent with the momentum that it would have accumulated in these rounds. Masking
 resets this momentum once the value has been sent, so that it does not push in an outdated direction. The paper sends

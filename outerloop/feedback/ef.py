@@ -1,6 +1,6 @@
 """Error feedback (SparseLoCo, arXiv 2508.15706): add the values that were not sent to the next round, decayed by β.
 
-    x = Δ + β e;    e ← x − x̂        x̂: this peer's decoded payload
+    x = Δ + β e;    e ← x − x̂        Δ: this round's update; x̂: this peer's decoded payload
 
 The residual e contains both the sparsification error and the quantization error. With β = 1 nothing is lost: over all
 rounds, the sum of all Δ equals the sum of all x̂ plus e. β < 1 forgets stale directions and acts like outer momentum.

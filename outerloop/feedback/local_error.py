@@ -1,6 +1,6 @@
 """Local error feedback (the local model of CSER, arXiv 2007.13221): unsent values stay in the fast weights.
 
-    x = Δ;    θ ← φ − β (x − x̂)        x̂: this peer's decoded payload
+    x = Δ;    θ ← φ − β (x − x̂)        φ, θ: slow and fast weights; Δ = φ − θ; x̂: this peer's decoded payload
 
 The next Δ = φ − θ then includes β (x − x̂), so the payload is the same as with `ef`, but no residual is stored. The
 difference is where the inner steps start: `ef` resets the fast weights to φ and stores the residual separately; with
@@ -89,9 +89,12 @@ class LocalError:
         return self.unsent[name], None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of landed rounds, by parameter name. The fast weights contain the unsent values."""
+        """Return the number of landed rounds of each parameter, by name.
+
+        The unsent values are not included, because the fast weights contain them.
+        """
         return {"landed": dict(self.landed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`. Older states, of runs with a constant β, are empty."""
+        """Load a state returned by `state_dict`. States that older versions saved with a constant β are empty."""
         self.landed = dict(state.get("landed", {}))

@@ -1,6 +1,8 @@
 """LoCo (arXiv 2407.04480): a moving average of the error, stored in 8 bits, reset every T rounds.
 
-    h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: this peer's decoded payload;  e ← 0 after every T-th round
+    h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        e ← 0 after every T-th round
+
+Δ is this round's update, h the input of the compressor, ĥ this peer's decoded payload, and e the averaged error.
 
 Use LoCo with dense codecs of at least 4 bits per value. Averaging smooths the error of a quantizer but does not
 compensate for values that were never sent, so use `ef` with a sparse codec.

@@ -1,7 +1,8 @@
 """Describe the properties of a machine that affect the rounding of operations that are not bit-exact.
 
-Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
-number of threads. As far as we know, machines with equal descriptions produce equal results; others may not.
+Some vector units fuse a multiplication and an addition, which rounds once instead of twice. The order of reductions
+depends on the vector units and on the number of threads. As far as we know, machines with equal descriptions produce
+equal results. Machines with different descriptions may produce different ones.
 """
 
 from __future__ import annotations

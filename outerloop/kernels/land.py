@@ -1,6 +1,7 @@
 """The landing pass: average all payloads and update all state in one sweep.
 
-The state consists of the residual, the momentum, the slow weights and the fast weights.
+The state consists of the residual e, the momentum b, the slow weights and the fast weights. v_p are the decoded values
+of peer p, β the decay of the residual, μ the momentum factor, and η the learning rate.
 
     ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S is the number of peers that sent a nonzero value for the coordinate
     e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent

@@ -83,7 +83,7 @@ def cosine(half_turns: float) -> float:
 
 
 def geometric(first: int, last: int, step: int, steps: int) -> int:
-    """Return the whole number nearest to first · (last / first)^(step / steps), for positive first and last.
+    """Return the whole number nearest to first · (last / first)^(step / steps), for positive `first` and `last`.
 
     40 digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number is exactly halfway
     between two whole numbers.

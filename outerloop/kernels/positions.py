@@ -3,9 +3,9 @@
 A row consists of the K kept positions of one chunk of L values. They are relative to the chunk and ascend strictly.
 Streams and numbers start with their lowest bit.
 
-The functions of a code run if no faster kernel is registered for the device. A decode operator takes the bytes of
-P >= 1 peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder never
-returns; the positions of peer p are then meaningless.
+The functions in rice.py and elias_fano.py run if no faster kernel is registered for the device. A decode operator takes
+the bytes of P >= 1 peers for one tensor and returns (position_PM, good_P). good[p] is false for bytes that the encoder
+never returns; the positions of peer p are then meaningless.
 
 Sizes: M kept values in total, C chunks, L values per chunk, K of them kept, B bytes, P peers.
 """

@@ -140,9 +140,10 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """For each bit, assume that a code starts there. Return the index of its first 1 bit, and that of the next code.
+    """Return, for each bit of the stream, where a code that starts at this bit has its first 1, and where it ends.
 
-    An index outside the stream is replaced by the index of the last bit, which is padding. b: low bits per code.
+    Both are indices of bits, and the end is the index of the next code's first bit. An index outside the stream is
+    replaced by the index of the last bit, which is padding. b: low bits per code.
     """
     nowhere = len(bit_T) - 1
     one_T = torch.where(bit_T > 0, upto(len(bit_T), bit_T), nowhere).flip(0).cummin(0).values.flip(0)

@@ -2,10 +2,10 @@
 
     x = (slow − fast) + residual · β;    kept = the k largest of |x| in each chunk, ties to the lowest position
 
-If signs are given, x is rotated before the selection (rotation.py).
+β is the decay of the residual. If signs are given, x is rotated before the selection (rotation.py).
 
-The residual is float32, or int8 with scales as defined in `eight_bit`. In the latter case the length of every chunk but
-the last is a multiple of the block length.
+The residual is float32, or int8 with scales as defined in `eight_bit`. With int8, the length of every chunk but the
+last is a multiple of the block length.
 
 The functions in this file are the reference implementation, in plain torch; `cpu/select.py` does the same in one sweep.
 Sizes: N values, C chunks, L values per chunk, K of them kept, M kept values in total.

@@ -21,7 +21,8 @@ from outerloop.kernels.select import Rows
 from outerloop.types import CodecContext, Parts, Tensors
 
 StoredResidual = tuple[Tensor | None, Tensor | None, float]
-"""A tensor's residual, its scales and its decay β. Kernels change it in place. Only 8-bit residuals have scales."""
+"""A tensor's residual, the residual's scales, and the decay β. Kernels change the residual and its scales in place.
+Only 8-bit residuals have scales."""
 
 
 class SparseCodec(Protocol):

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GRAIN = 1 << 16
-"""Minimum number of values per thread. With fewer, another thread costs more than it saves."""
+"""Minimum number of values per thread. For fewer values, starting another thread takes more time than it saves."""
 
 
 class ThreadState(threading.local):

@@ -1,6 +1,6 @@
 """Average the weights that were sent, and keep the others (SPARTA: a random share of the weights in every step).
 
-    φ_i ← θ_i + (mean_j θ̂_j − θ̂_i)         θ̂_j: worker j's decoded payload
+    φ_i ← θ_i + (mean_j θ̂_j − θ̂_i)         φ, θ: slow and fast weights; θ̂_j: worker j's decoded payload
 
 A coordinate that was sent becomes the mean on every worker. For a coordinate that was not sent, θ̂ is zero on all
 workers, and each worker keeps its own value. If all coordinates are sent, this is LocalSGD. Slow weights differ between
@@ -33,7 +33,7 @@ class Average:
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
         """Return a copy of the fast weights `read`, and store it until the round lands."""
         sent = {name: fast.clone() for name, fast in read.items()}
-        self.sent |= sent  # a fragment may launch while another one is in flight
+        self.sent |= sent  # adds, because other fragments may be in flight
         return sent
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
@@ -42,7 +42,7 @@ class Average:
             slow[name].copy_(self.sent[name]).add_(mean[name] - sent)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of the last launch of each parameter."""
+        """Return a copy of each parameter's fast weights from its last launch."""
         return {"sent": dict(self.sent)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

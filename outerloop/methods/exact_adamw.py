@@ -2,7 +2,9 @@
 
     x ← x · (1 − η λ)                                            λ: decoupled weight decay
     m ← m + (g − m) · (1 − β₁);   v ← v · β₂ + (g · g) · (1 − β₂)
-    x ← x − (m · η / (1 − β₁ᵗ)) / (√v / √(1 − β₂ᵗ) + ε)          t: steps of x so far, this one included
+    x ← x − (m · η / (1 − β₁ᵗ)) / (√v / √(1 − β₂ᵗ) + ε)          t: steps of x so far, including this one
+
+x: weights; g: gradient; m, v: moments; η: learning rate; β₁, β₂, ε: as in torch.
 
 Each operation is rounded separately. torch's own step uses `lerp`, `addcmul`, `addcdiv`, MKL's sqrt and the C library's
 pow, whose last bits depend on the machine. Scalars such as η / (1 − β₁ᵗ) are computed in float64.

@@ -4,6 +4,8 @@
     b ← b · μ + g · (1 − d);   b ← g in the first step          d: dampening
     x ← x − (g + b · μ) · η  (Nesterov),   x − b · η,   or without momentum  x − g · η
 
+x: weights; ḡ: gradient; b: momentum buffer; μ: momentum factor; η: learning rate.
+
 Every product and sum is rounded separately. torch's own step uses `add(alpha=)`, which rounds once on AVX2 (fused
 multiply-add) and twice elsewhere. kernels/land.py computes the same step from sparse contributions.
 """

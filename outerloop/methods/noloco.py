@@ -1,6 +1,6 @@
 """NoLoCo (arXiv 2506.10911): gossip in pairs, with momentum and a pull towards the partner, but no collective.
 
-For worker i, with means over j = i and the partners j of i in the round:
+φ are slow weights, θ fast weights, and δ the momentum. For worker i, mean_j is over i and its partners in the round:
 
     inside:    δ_i ← α δ_i + β mean_j(θ_j − φ_j) + γ (mean_j φ_j − φ_i);     φ_i ← φ_i + δ_i
     outside:   δ_i ← α δ_i + β mean_j(θ_j − φ_j);                φ_i ← φ_i + δ_i + γ (mean_j φ_j − φ_i)
@@ -60,7 +60,7 @@ class NoLoCo:
         self.delta = {name: torch.zeros_like(x) for name, x in slow.items()}
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Return the fast weights; unless `weights_only`, stacked with the slow weights to tensors (2, *shape)."""
+        """Return the fast weights if `weights_only`, otherwise tensors (2, *shape) of the fast and the slow weights."""
         if self.weights_only:
             return {name: fast.clone() for name, fast in read.items()}
         return {name: torch.stack([fast.to(slow[name].dtype), slow[name]]) for name, fast in read.items()}

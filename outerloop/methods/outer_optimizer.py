@@ -2,6 +2,8 @@
 
     ḡ = aggregate_p Δ̂_p;   φ ← optimizer(φ, ḡ)          Δ = φ − θ  (reads = "weights"),  or ∇ (reads = "gradients")
 
+Δ̂_p is the decoded contribution of peer p, φ the slow weights, θ the fast weights, and ∇ the gradient of one step.
+
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η 0.7, μ 0.9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706) and plain averaging (LocalSGD): plain SGD, η 1.
 DDP: reads = "gradients", H = 1. The optimizer (AdamW, Muon or another inner optimizer) receives the averaged gradient
@@ -113,7 +115,7 @@ class OuterOptimizer(Differences):
         }
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """Take one optimizer step on the parameters in `mean`. The others do not change."""
+        """Take one optimizer step on the parameters in `mean`. All other parameters stay unchanged."""
         if self.clip_norm is not None:
             factor = clip_factor(mean, self.clip_norm)
             mean = {name: m * factor for name, m in mean.items()}

@@ -1,6 +1,6 @@
 """Step by the sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same amount.
 
-    φ ← φ · (1 − η λ) − sign(ḡ) · η
+    φ ← φ · (1 − η λ) − sign(ḡ) · η          φ: slow weights; ḡ: aggregated contributions
 
 DeMo uses reads = "gradients", H = 1, error feedback with β = 0.999, and top-k compression of DCT coefficients.
 """

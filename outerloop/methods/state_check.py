@@ -4,8 +4,8 @@ counts       {name of a slow weight: rounds}                                    
 several      {"parts": [torch, ...]}                                             the state of inner/muon.py
 torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}     the state of OuterOptimizer
   group      equal to the local group, except that a setting that changes with the rounds may be any finite number
-  tensor     finite; for SGD and AdamW of the parameter's shape and dtype, except "step", which is a scalar;
-             for any other optimizer not larger than the parameter
+  tensor     finite. In SGD and AdamW it has the parameter's shape and dtype, except "step", which is a scalar.
+             In any other optimizer it is not larger than the parameter.
   v          (exp_avg_sq of AdamW) not negative, because its square root is computed
 """
 

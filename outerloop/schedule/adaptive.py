@@ -9,7 +9,7 @@ al. (arXiv 1706.05699): workers that step in the same direction do redundant wor
 mostly cancel in the mean. AdaComm (arXiv 1810.08313) also changes H during a run, but based on the loss, which differs
 between peers. ρ depends only on the payloads of the round, so all peers compute the same H independently.
 
-The state consists of the last landed round, the step after which it launched, and H; earlier rounds are not stored.
+The state consists of the last landed round, the step after which that round launched, and H.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Adaptive(EveryH):
         self.landed, self.left_after = -1, 0
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
-        """Return the round that launches after this step, if any. Rounds before the last landed one are left out."""
+        """Return the round that launches after this step, if any, but no round before the last landed one."""
         rounds, rest = divmod(step - self.left_after, self.sync_every)
         number = self.landed + rounds
         return (Round(number),) if not rest and number >= max(0, self.landed) else ()
@@ -76,7 +76,10 @@ class Adaptive(EveryH):
         return self.left_after + (rounds - 1 - self.landed) * self.sync_every + self.delay
 
     def observe(self, round: Round, agreement: float | None) -> str:
-        """Adapt H to the agreement of a landed round's payloads; None leaves H unchanged. Return a log line, or ""."""
+        """Adapt H to the agreement of a landed round's payloads; None leaves H unchanged.
+
+        Return a log line about the change, or "" if H is unchanged.
+        """
         before = self.sync_every
         self.left_after += (round.number - self.landed) * before
         self.landed = round.number

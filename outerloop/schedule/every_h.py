@@ -1,8 +1,9 @@
 """Exchange the whole model every H inner steps (DiLoCo, arXiv 2311.08105).
 
 With a delay τ, the round launched after step (r + 1) H lands τ steps later, so the inner loop does not wait for the
-network. With `early`, τ is the maximum: each peer lands a round as soon as its bytes have arrived. With τ = H, each
-round lands when the next one launches, which is useful only with eager updates (arXiv 2502.12996).
+network. With `early`, τ is the maximum delay: each peer lands a round as soon as the payloads of that round have
+arrived. With τ = H, each round lands when the next one launches, which is useful only with eager updates
+(arXiv 2502.12996).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class EveryH:
     Args:
         sync_every: H, inner steps between two rounds. DiLoCo: 500 (works from 30 to 1000); SparseLoCo: 15 .. 250.
         delay: τ, inner steps between launch and landing, 0 .. H.
-        early: land a round as soon as its bytes have arrived, after τ steps at the latest; requires 0 < τ < H.
+        early: land a round as soon as its payloads have arrived, after τ steps at the latest; requires 0 < τ < H.
 
     Raises:
         UserError: if a setting is out of range.

@@ -1,11 +1,11 @@
-"""Launch a round every S seconds of wall-clock time, so that peers exchange together, however much work each has done.
+"""Launch a round every S seconds of wall-clock time, so that peers of different speeds exchange at the same time.
 
     round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
 
 S seconds count as H steps of S / H seconds each, however long a peer's own inner steps take. Delays, learning rates and
 checkpoints use these counted steps. A round lands on all peers at the same time, and each peer then restarts its clock,
-so clocks need not agree. Peers contribute different numbers of samples to a round; aggregate=weighted takes these into
-account.
+so clocks need not agree. Peers contribute different numbers of samples to a round. With aggregate=weighted, each
+contribution is weighted by its number of samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EverySeconds(EveryH):
     """A schedule with one fragment, the whole model, driven by wall-clock time.
 
     Args:
-        seconds: S. Inner steps should take much less time than S, because the other peers wait until they end.
+        seconds: S. An inner step should take much less time than S, because the other peers wait until it ends.
         sync_every: H, the number of counted steps into which S is divided.
         delay: τ, counted steps between launch and landing, 0 .. H.
 

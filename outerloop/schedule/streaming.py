@@ -24,7 +24,7 @@ class Streaming:
         sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
         fragments: P, 1 .. number of layers. Paper: 3 layers per fragment.
         delay: τ, inner steps between launch and landing, below H / P.
-        early: land a round as soon as its bytes have arrived, after τ steps at the latest; requires τ > 0.
+        early: land a round as soon as its payloads have arrived, after τ steps at the latest; requires τ > 0.
 
     Raises:
         UserError: if a setting is out of range.
@@ -90,7 +90,7 @@ def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
 
 
 def ranks_of(names: Sequence[str]) -> dict[int, int]:
-    """Return the rank of each layer number in these parameter names, such as {0: 0, 2: 1, 4: 2}."""
+    """Return a map from each layer number in these names to its rank in ascending order, as in {0: 0, 2: 1, 4: 2}."""
     numbers = {layer_of(name) for name in names} - {None}
     return {number: rank for rank, number in enumerate(sorted(cast(set[int], numbers)))}
 

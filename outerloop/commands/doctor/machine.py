@@ -22,7 +22,7 @@ SHOWN_PACKAGES = ("torch", "hivemind", "hydra-core", "numba", "triton")
 MIN_DISK_BYTES = 2e9
 """Minimum free disk space in bytes: 30 times the size of two checkpoints and the exported model of the default job."""
 MIN_MEMORY_BYTES = 1e9
-"""Minimum free memory in bytes. A worker of the default job needs half of it, and its libp2p daemon (p2pd) a tenth."""
+"""Minimum free memory in bytes. A worker of the default job needs half of this, and its libp2p daemon a tenth."""
 MIN_OPEN_FILES = 1024
 """Minimum soft limit on open files: p2pd keeps up to 512 connections, and each stream uses a file descriptor too."""
 

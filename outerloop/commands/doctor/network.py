@@ -73,7 +73,7 @@ def port_finding(failures: dict[str, str], announce: Sequence[str]) -> Finding:
     """Return the finding about the addresses that were dialed. `failures`: address -> reason, or "" on success.
 
     If addresses are announced, a failure leaves the finding undecided, because many routers do not forward
-    connections from their own network to its public address.
+    connections that a machine behind the router makes to the router's public address.
     """
     failed = [f"{without_peer_id(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
@@ -146,7 +146,7 @@ def clock_finding(measured: Measured) -> Finding:
 
 
 def nat_finding(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
-    """Check for NAT: compare this machine's address as seen by the peer with the local address that it sends from."""
+    """Check for NAT: compare this machine's local address with the address that the peer sees."""
     outside = ip_of(seen)
     if not outside or not local:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
@@ -192,6 +192,9 @@ def without_peer_id(address: str) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error message, because libp2p reports each dial attempt on a separate line."""
+    """Return the last line of an error's message: libp2p reports each attempt to dial on a separate line.
+
+    Return "no answer in time" if the message is empty.
+    """
     lines = str(error).splitlines() or ["no answer in time"]
     return lines[-1].lstrip(" *")

@@ -16,14 +16,14 @@ from outerloop.launcher.train import train
 from outerloop.types import raise_terminated
 
 DESCRIPTION = """\
-Starts an open run: this machine trains, and volunteers join and leave while it does. It prints the line with which they
-join, on a terminal also as a QR code. The same command in the same folder continues the run, also after a crash; if
-volunteers have kept the run going meanwhile, this machine joins them. Ctrl-C saves and leaves.
+Starts an open run: this machine trains, and volunteers join and leave during the training. The command prints the line
+with which they join and, on a terminal, its QR code. The same command in the same folder continues the run, even after
+a crash. If volunteers have continued the run meanwhile, this machine joins them. Ctrl-C saves and leaves.
 
-It is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, exchange.host
-and exchange.port from --host and --port, exchange.open_internet=true, so that this machine relays connections for
-volunteers behind routers, and aggregate=median_cosine, which weakens payloads whose direction differs from that of most
-others. Options that follow replace them."""
+The command is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, and
+exchange.host and exchange.port from --host and --port. With exchange.open_internet=true, this machine relays
+connections for volunteers behind routers. With aggregate=median_cosine, payloads whose direction differs from that of
+most others are weakened. Options on the command line replace these defaults."""
 
 EXAMPLES = """\
 examples
@@ -55,13 +55,16 @@ def parser() -> Parser:
     out.add_argument(
         "--port", type=int, default=4242, help="TCP port, which others must be able to reach (default: 4242)"
     )
-    out.add_argument("--qr", action="store_true", help="print the QR code also if the output is not a terminal")
+    out.add_argument("--qr", action="store_true", help="print the QR code even if the output is not a terminal")
     service.add_flags(out)
     return out
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit code. Raises UserError if an option is invalid or closes the run."""
+    """Run the command and return the exit code.
+
+    Raises UserError if an option is invalid, or if it prevents volunteers from joining.
+    """
     options = parser().parse_intermixed_args(arguments)
     check_name(options.name)
     options.options += public_name_overrides(options.public_name)

@@ -19,12 +19,13 @@ from outerloop.swarm.p2p.reachability import is_loopback
 from outerloop.types import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-"""Form of a run's name. It is also the name of a folder, a systemd unit and a container."""
+"""Form of a run's name, which also becomes the name of a folder, a systemd unit and a container."""
 ROUNDS = 100_000
-"""Number of rounds unless the user sets it: an open run lasts until it is stopped."""
+"""Number of rounds of an open run, unless the user sets it: so many that the run lasts until it is stopped."""
 GATHER, GOSSIP = EXCHANGES
 AGGREGATE = "median_cosine"
-"""Aggregate unless the user sets it: the best measured one against liars (scripts/results/attacks/COMMAND.md)."""
+"""Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
+false values (scripts/results/attacks/COMMAND.md)."""
 
 
 def check_name(name: str) -> None:
@@ -34,9 +35,9 @@ def check_name(name: str) -> None:
 
 
 def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> list[str]:
-    """Return the overrides of an open run: those typed by the user, after the defaults for all others.
+    """Return the overrides of an open run: defaults for options that the user did not type, then the user's overrides.
 
-    Raises UserError if the user typed an option that --name sets, or an invalid one.
+    Raises UserError if the user typed an invalid option, or one that --name sets.
     """
     keys = [override.key_or_group for override in parse_overrides(typed)]
     if "exchange.run" in keys:
@@ -64,15 +65,16 @@ def default_exchange(typed: Sequence[str]) -> str:
 
 
 def default_aggregate(typed: Sequence[str]) -> list[str]:
-    """Return the override of the aggregate of an open run, or none if the recipe that the user typed gossips.
+    """Return the override that sets the aggregate of an open run, or no override if the recipe exchanges by gossip.
 
-    The default of the recipes does not check the direction of a payload (docs/explanation/threat-model.md).
+    The aggregates of the recipes accept payloads of any direction; this one does not
+    (docs/explanation/threat-model.md).
     """
     return [f"aggregate={AGGREGATE}"] if default_exchange(typed) == GATHER else []
 
 
 def recipe_overrides(typed: Sequence[str]) -> list[str]:
-    """Return those of the user's overrides that choose the recipe."""
+    """Return the overrides that choose the recipe, out of those that the user typed."""
     return [text for text in typed if parse_overrides([text])[0].key_or_group == "recipe"]
 
 

@@ -1,4 +1,4 @@
-"""`outerloop join`: join a running training run with no more than the address of one of its peers."""
+"""`outerloop join`: join a running training run, given only the address of one of its peers."""
 
 from __future__ import annotations
 

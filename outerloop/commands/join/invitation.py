@@ -1,4 +1,4 @@
-"""Join a run with an allow-list by an invite: see its settings, then have this machine's key admitted."""
+"""Use an invite to join a run with an allow-list: fetch the run's settings, then have this machine's key admitted."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Invitation:
 
     @staticmethod
     def read(text: str, typed: Sequence[str], *, address: str) -> Invitation:
-        """Parse a token. Raises UserError if it is malformed, or for more than one worker.
+        """Parse a token. Raises UserError if it is malformed, or if the user asked for more than one worker.
 
-        `typed`: options that the user typed, which may contain run_dir.
+        `typed`: options that the user typed, which may contain run_dir and workers.
         """
         try:
             token = Token.from_text(text)
@@ -80,11 +80,11 @@ class Invitation:
 
     @property
     def overrides(self) -> list[str]:
-        """The options of a member of this run."""
+        """The options that this machine sets as a member of the run: its allow-list."""
         return to_overrides({"exchange.allow": list(self.listed)})
 
     def ask_peer(self) -> Offer:
-        """Show the token, and return the settings of the run. The token is not used yet.
+        """Show the token to the peer, and return the settings of the run. The token can still be used afterwards.
 
         Raises UserError if the invite is not accepted, or if the peer does not answer.
         """
@@ -96,7 +96,10 @@ class Invitation:
 
     @contextmanager
     def sources(self) -> Iterator[tuple[ObserverNode, list[str]]]:
-        """Yield a node that showed the token, and the peer that answers it, to read the index of the training data."""
+        """Yield a node and the ids of the peers that answer it, to read the index of the training data.
+
+        The node has shown the token to the only such peer, which therefore answers.
+        """
         with self._looking() as node:
             yield node, [self._receiver]
 

@@ -29,9 +29,9 @@ class Offer:
     """A peer's description of its run.
 
     manifest   the settings of the run, signed by the peer
-    peer_id    id of the peer that signed it; another than that in the address if a relay forwarded it
+    peer_id    id of the peer that signed the manifest; not the id in the address if a relay forwarded the manifest
     seen       records of the peers that are in the run now
-    signed     the manifest as it was signed, for a relay
+    signed     the manifest with its signature, which a relay can forward
     """
 
     manifest: RunManifest

@@ -19,10 +19,11 @@ PRECISION = "inner.precision"
 
 
 def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
-    """Return the overrides with which this machine trains: those of the run, its own, and those that the user typed.
+    """Return the overrides with which this machine trains: the run's, this machine's defaults, and the user's.
 
-    If the user typed another choice of data, the run's options of its data are left out. Unless the user typed
-    otherwise, this machine measures its micro-batch, and computes in bfloat16 only on a GPU that supports it.
+    If the user chose other data (data=...), the run's data options are left out. Unless the user sets
+    inner.micro_batch and inner.precision, this machine measures its micro-batch size, and computes in bfloat16 only on
+    a GPU that supports it.
 
     Raises UserError if the manifest contains an option that it may not contain, or if the user must set an option of
     this machine.
@@ -35,7 +36,7 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
         shared = {key: value for key, value in shared.items() if key.split(".")[0] != DATA}
     elif missing := [key for key in manifest.needs if key not in keys]:
         raise UserError(
-            f"the run uses {missing[0]}, which is a path on each machine: add {missing[0]}=... after the address"
+            f"the run needs {missing[0]}, a path that each machine sets itself: add {missing[0]}=... after the address"
         )
     own = {
         "workers": 1,

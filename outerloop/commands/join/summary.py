@@ -20,7 +20,8 @@ SHOWN_ELSEWHERE = (
     *("recipe", "exchange", "model", "rounds", "schedule.sync_every", "exchange.run", "exchange.peers"),
     "exchange.max_blob_bytes",
 )
-"""Options that other lines show, and the size limit, which follows from the model."""
+"""Options that the line "other values" omits, because other lines show them or, as for the size limit of payloads,
+because they follow from the model."""
 
 
 def summary(offer: Offer, config: DictConfig, params: int, *, data: str) -> list[str]:

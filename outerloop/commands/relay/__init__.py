@@ -47,7 +47,13 @@ def parser() -> Parser:
     """Return the option parser."""
     out = Parser("relay", example="outerloop relay ADDRESS", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("address", metavar="ADDRESS", help="address of a running peer of the run, or of another relay")
-    out.add_argument("--run-dir", type=Path, default=Path("runs/relay"), metavar="DIR", help="default: runs/relay")
+    out.add_argument(
+        "--run-dir",
+        type=Path,
+        default=Path("runs/relay"),
+        metavar="DIR",
+        help="folder for this relay's files, such as its key (default: runs/relay)",
+    )
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument(
         "--port", type=int, default=4242, help="TCP port, which others must be able to reach (default: 4242)"
@@ -55,7 +61,7 @@ def parser() -> Parser:
     out.add_argument(
         "--announce", action="append", default=[], metavar="ADDR", help="address to announce to others; repeatable"
     )
-    out.add_argument("--qr", action="store_true", help="print the QR code also if the output is not a terminal")
+    out.add_argument("--qr", action="store_true", help="print the QR code even if the output is not a terminal")
     service.add_flags(out)
     return out
 

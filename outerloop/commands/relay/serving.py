@@ -17,14 +17,14 @@ from outerloop.swarm.timeouts import DHT_S, OPEN_S, ROSTER_REFRESH_S
 from outerloop.types import UserError
 
 ALONE_READS = 3
-"""Number of roster reads in a row, ROSTER_REFRESH_S apart, that must find no peer before the node joins again. A read
-that times out finds none."""
+"""Number of consecutive reads of the roster that must find no peer before the node joins again. The reads are
+ROSTER_REFRESH_S seconds apart. A read that times out counts as finding no peer."""
 
 
 def manifest_of(address: str, identity: Path) -> tuple[SignedManifest, str]:
-    """Return the manifest of the run of the peer at `address`, and "" or why it is the copy on disk.
+    """Return the manifest of the peer at `address`, or else the copy on disk. Also return why it is the copy, or "".
 
-    Raises UserError if that peer sends no manifest with which a machine can join, and there is no copy.
+    Raises UserError if the peer sends no manifest with which a machine can join, and there is no copy.
     """
     try:
         signed = ask_peer(address).signed
@@ -46,10 +46,10 @@ def serve_until_alone(
     report: Callable[[str], None],
     others_answer: Callable[[], bool],
 ) -> SignedManifest:
-    """Forward the manifest, and report the number of peers whenever it changes.
+    """Forward the manifest, and report the number of peers in the run whenever this number changes.
 
-    Return the newest manifest once ALONE_READS roster reads in a row have found no peer, although `others_answer`: then
-    the node has to join again.
+    Return the newest manifest once ALONE_READS consecutive reads of the roster have found no peer, although
+    `others_answer()` is true. The caller must then join the run again with a new node.
     """
     relay = ManifestRelay(node, manifest, source=source, folder=identity.parent)
     node.call(relay.serve(), timeout_s=DHT_S)

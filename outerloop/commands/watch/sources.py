@@ -53,9 +53,10 @@ def swarm_source(options: Namespace) -> Iterator[Source]:
 
 
 def settings_of(manifest: RunManifest | None) -> dict[str, Any]:
-    """Return the settings of a run with dotted keys, as a peer describes them; the options alone if they do not load.
+    """Return the settings of a run that its manifest describes, as dotted key -> value.
 
-    A run with its own training program has no manifest, and so no settings here.
+    If the options in the manifest cannot be loaded, return only these options. Return no settings if there is no
+    manifest, as in a run with its own training program.
     """
     from omegaconf import OmegaConf
 

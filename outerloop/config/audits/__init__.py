@@ -18,7 +18,7 @@ from outerloop.protocols import AdaptiveSchedule, Exchange
 from outerloop.types import UserError
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Environment variable, and its value, with which cuBLAS gives the same bits in each call."""
+"""Name and value of the environment variable that makes cuBLAS return the same bits in every call."""
 
 
 def check_audits(config: DictConfig) -> None:
@@ -40,9 +40,9 @@ def check_audits(config: DictConfig) -> None:
 
 
 def attach_audits(config: DictConfig, trainer: Trainer[Any], exchange: Exchange, corpus: Corpus) -> None:
-    """Let a trainer record its states and audit other peers, in deterministic mode, if the run has audits.
+    """If the run has audits, make a trainer record its states and audit other peers.
 
-    Call it before the first inner step.
+    This also switches torch to deterministic mode. Call it before the first inner step.
     """
     if not isinstance(exchange, Audited) or exchange.audits is None:
         return

@@ -38,8 +38,8 @@ MAXIMA = {
 }
 """Option -> maximum value.
 
-They limit the work that a manifest causes before the user agrees to join: the settings are loaded and the model is
-built, without memory for its weights, to describe the run.
+These maxima limit the work that a manifest causes before the user agrees to join. To describe the run to the user, the
+settings are loaded and the model is built, without memory for its weights.
 """
 DATA_PATH = "data.path"
 OWN_CLASS = ("model", "module")

@@ -1,4 +1,4 @@
-"""Describe a run for machines that want to join it: a recipe, packaged choices and values, without code or paths.
+"""Describe a run for machines that want to join it, by a recipe, packaged choices and values, without code or paths.
 
 The description (the options of a run manifest) is the difference between the run's composed configuration and the
 packaged yaml files. It does not depend on how the options were typed. A run with code or a recipe of the user's own
@@ -31,12 +31,14 @@ from outerloop.types import printable
 GROUPS = ("inner", "method", "compress", "feedback", "aggregate", "schedule", "model", "data")
 """Groups whose choice a manifest may name, in addition to the recipe and the exchange."""
 MODEL = "model"
-"""A group in which most choices differ only in values. The manifest names the closest, so that users recognize it."""
+"""A group in which most choices differ only in values. The manifest names the choice closest to the run's model, so
+that users recognize the model."""
 RUN = "exchange.run"
 OMITTED = (RUN, *BUDGETS)
 """Options that the manifest describes in another way: by its `run`, and by the number of rounds."""
 TRIED = 4
-"""Maximum number of yaml files that `closest_choice` composes: files of the same class may differ in nested classes."""
+"""Maximum number of yaml files that `closest_choice` composes. One is not enough, because yaml files for the same class
+may differ in the classes of nested parts."""
 Settings = Mapping[str, Any]
 
 
@@ -63,14 +65,17 @@ def describe(config: DictConfig) -> str:
 
 
 def needed_options(config: DictConfig) -> tuple[str, ...]:
-    """Return the paths that a machine must set itself to join this run. Peers that share data send it instead."""
+    """Return the options with paths that a machine must set itself to join this run.
+
+    There are none if the peers share their data, because a machine that joins then downloads the data from them.
+    """
     return () if "sha256" in config.data else tuple(key for key in NEEDED if OmegaConf.select(config, key))
 
 
 def shared_options(config: DictConfig) -> dict[str, Any]:
     """Return the options that a machine must set to join this run: option -> value.
 
-    Raises NotDescribable if the packaged choices and plain values do not suffice.
+    Raises NotDescribable if packaged choices and plain values cannot describe the run.
     """
     if config.island.kind == "sharded":
         raise NotDescribable("each peer is an island of processes that hold shards of the model (island=sharded)")
@@ -127,7 +132,10 @@ def num_differing(ours: Settings, theirs: Settings) -> int:
 
 
 def is_equal(ours: Settings, theirs: Settings, key: str) -> bool:
-    """Return whether both sides have a setting with the same value and type: 1 and 1.0 give different fingerprints."""
+    """Return whether both sides have the setting `key`, with the same value and type.
+
+    Types are compared because 1 and 1.0 give different fingerprints.
+    """
     return key in ours and key in theirs and json.dumps(ours[key]) == json.dumps(theirs[key])
 
 
@@ -142,10 +150,11 @@ def is_hidden(key: str) -> bool:
 
 
 def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> str:
-    """Return the packaged choice with the same options and classes as `values` whose values differ least.
+    """Return the name of the packaged choice of `group` that is closest to the run's settings of this group, `values`.
 
-    Only the TRIED most similar yaml files are composed. `choices`: the choices of the other groups. Raises
-    NotDescribable if no composed file has the same options and classes.
+    The choice must have the same options and classes as `values`. Of several such choices, the one with the fewest
+    different values is returned. Only the TRIED most similar yaml files are composed. `choices`: the choices of the
+    other groups. Raises NotDescribable if no composed file has the same options and classes.
     """
     names = [name for name in choices_in([config_dir()])[group] if (group, name) != OWN_CLASS]
     for name in sorted(names, key=lambda name: num_differing_from_file(group, name, values))[:TRIED]:
@@ -155,9 +164,10 @@ def closest_choice(group: str, values: Settings, choices: Mapping[str, str]) -> 
 
 
 def num_differing_from_file(group: str, name: str, values: Settings) -> int:
-    """Return the number of settings in a choice's yaml file that differ from `values`, or that only one side has.
+    """Return how many settings differ between a choice's yaml file and `values`. Settings of only one side count, too.
 
-    Neither values that refer to other options nor the nested classes are compared.
+    Values that refer to other options and the classes of nested parts are not compared. If the class of the part itself
+    differs, the number of all settings in `values` is added.
     """
     choice = read_choice(config_dir(), group, name)
     defaults = {option.name: option.default for option in choice.options}
@@ -174,8 +184,9 @@ def num_differing_from_file(group: str, name: str, values: Settings) -> int:
 def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     """Return the options of `config` that differ from the packaged configuration `base`: option -> value.
 
-    An option that differs only because it refers to another option is not included: inner.optimizer.lr refers to
-    inner.lr. This is why options are set one after the other, those with fewer dots first.
+    An option that differs only because it refers to another option is not included; for example, inner.optimizer.lr
+    refers to inner.lr. To detect this, the differing options are set in `base` one after the other, those with fewer
+    dots first.
 
     Raises NotDescribable if the two configurations do not have the same options and classes.
     """
@@ -189,6 +200,9 @@ def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
-    """Return the key of a differing setting with the fewest dots, in alphabetical order, or None if all are equal."""
+    """Return the key of the first setting that differs, or None if all are equal.
+
+    Keys with fewer dots come first; keys with equally many dots are in alphabetical order.
+    """
     differing = [key for key in ours.keys() | theirs.keys() if not is_equal(ours, theirs, key)]
     return min(differing, key=lambda key: (key.count("."), key), default=None)

@@ -75,5 +75,5 @@ def as_typed(value: Any) -> str:
 
 
 def hint(key: str, default: Any) -> str:
-    """Return what to do about an invalid value: set the default or, if that is null, read the option's description."""
+    """Return what to do about an invalid value: set the default or, if it is null, read the option's description."""
     return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"

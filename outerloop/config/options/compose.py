@@ -26,7 +26,7 @@ SEARCH_PATH = "hydra.searchpath"
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return a map from config group to its choices.
 
-    They are found in outerloop, in the user's folders, and in the folders and yaml files named in `overrides`.
+    The choices are those in outerloop, in the user's folders, and in the folders and yaml files named in `overrides`.
     """
     completed = complete(overrides)
     choices = choices_in([config_dir(), *search_path(completed)])
@@ -40,8 +40,8 @@ def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
 def complete(overrides: Sequence[str]) -> list[str]:
     """Return the overrides with yaml file names replaced by choices, and with the user's folders in the search path.
 
-    Each yaml file that an override names is stored as a choice of its group. Complete overrides are returned unchanged.
-    Raises UserError if a file or folder cannot be used.
+    Each yaml file that an override names is stored as a choice of its group. Overrides that have already been completed
+    are returned unchanged. Raises UserError if a file or folder cannot be used.
     """
     parsed, typed, added = parse_overrides(overrides), search_path(overrides), user_folders()
     choices = choices_in([config_dir(), *typed, *added])

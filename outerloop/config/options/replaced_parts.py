@@ -1,4 +1,4 @@
-"""Drop the options that a recipe sets for a part, if the user has replaced the part by one that does not take them."""
+"""Drop a recipe's options for a part that the user has replaced, unless the new part takes these options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Modify, save and read the overrides that a user typed, so that another run can reuse them.
 
-They are saved as .hydra/overrides.yaml in the run directory: a list in hydra's format.
+The overrides are saved as .hydra/overrides.yaml in the run directory: a list in hydra's format.
 """
 
 from __future__ import annotations

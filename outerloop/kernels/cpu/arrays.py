@@ -41,9 +41,9 @@ def convert(source: Any, target: Any) -> None:
 
 
 def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
-    """Return source[start : start + n] as float32: a view, or a copy in `buffer`. Must not be modified.
+    """Return source[start : start + n] as float32: a view, or a copy in `buffer`.
 
-    Can be called from compiled code only.
+    The caller must not modify the result. Can be called from compiled code only.
     """
     raise NotImplementedError
 
@@ -145,7 +145,7 @@ def sum_of_squares(x, n):
 
 
 WORD = 64
-"""Number of values in most vectors of this file. The machine processes each of them as several shorter vectors."""
+"""Number of values in most vectors of this file. The machine processes such a vector as several shorter vectors."""
 TOGETHER = 4
 """Number of vectors processed together, with sums and maxima in registers."""
 

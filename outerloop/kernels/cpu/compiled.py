@@ -35,7 +35,7 @@ def source_digest(package: Path) -> str:
 def writable_folder() -> Path | None:
     """Create the cache folder, and delete unused ones. Return the folder, or None if it is not writable.
 
-    It is outerloop/loops-<hash> in NUMBA_CACHE_DIR, or else XDG_CACHE_HOME, or else ~/.cache.
+    The folder is outerloop/loops-<hash> in NUMBA_CACHE_DIR, or else XDG_CACHE_HOME, or else ~/.cache.
     """
     base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(base) / "outerloop" / f"loops-{source_digest(Path(__file__).parent)}"

@@ -69,11 +69,11 @@ def write_residual_row_of(row, residual, scale, start):
 def write_residual_block(x, code, scale):
     """Encode block `x` in 8 bits per value. Write the codes to `code` and their common scale to `scale`, (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
-    for i in range(x.size):  # as integers: a maximum of floats is not vectorized, because of NaN
+    for i in range(x.size):  # compares integers: a maximum of floats is not vectorized
         size = max(size, bits[i] & np.int32(MAGNITUDE))
     scale.view(np.int32)[0] = size
     scale[0] /= np.float32(TOP)
     by = max(scale[0], TINY)
     for i in range(x.size):
         ratio = np.rint(x[i] / by)
-        code[i] = np.int8(ratio if ratio == ratio else np.float32(0))  # NaN is not equal to itself
+        code[i] = np.int8(ratio if ratio == ratio else np.float32(0))  # 0 for NaN

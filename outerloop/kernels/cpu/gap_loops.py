@@ -128,7 +128,10 @@ def only_zeros(byte, at, stop_at):
 
 @compiled
 def code(gap, b):
-    """Return the Rice code of a gap (b: number of low bits) and its length in bits; above 64, do not use the code."""
+    """Return the Rice code of a gap, and the code's length in bits. If this exceeds 64, do not use the code.
+
+    b: number of low bits.
+    """
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
@@ -174,7 +177,7 @@ def read_code(byte, at, stop_at, b):
     return at + b, ((zeros + run) << b) + np.int64(low_bits(peek(byte, at), b))
 
 
-# --- a row ---
+# --- encode or decode the codes of a row ---
 
 
 @compiled

@@ -90,7 +90,10 @@ def flip_signs(x, negative, start):
 
 @compiled
 def transform(x, factor):
-    """Replace the 4^n values x by the Walsh-Hadamard transform of x · factor, lowest bit of the position first."""
+    """Replace the 4^n values x by the Walsh-Hadamard transform of x · factor.
+
+    The stages are in order of the position's bits, lowest bit first (kernels/rotation.py).
+    """
     step = 1
     if x.size >= WORD:
         for i in range(0, x.size, WORD):
@@ -99,7 +102,7 @@ def transform(x, factor):
     else:
         for i in range(x.size):
             x[i] *= factor
-    while step < x.size:  # two bits per pass
+    while step < x.size:  # two stages per pass
         for start in range(0, x.size, 4 * step):
             if step >= LANES:
                 for i in range(start, start + step, LANES):

@@ -8,8 +8,9 @@ first computed in a separate float32 row, because its scales are known only afte
 subtracted.
 
 Bytes per value, each read once and written once: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4.
-This makes 32 in total, or 24 without momentum; without a residual, fast is only written. Payload: 8 P k / L, read once.
-The row of sums adds 4, read from the cache. N values, L chunk length, P peers, M kept values in total.
+This makes 32 in total, or 24 without momentum. Without a residual, the fast weights are only written. Payload:
+8 P k / L, read once. The row of sums adds 4, read from the cache. N values, L chunk length, P peers, M kept values in
+total.
 """
 
 from __future__ import annotations
