@@ -89,7 +89,7 @@ class GossipSimulation:
         return split_stall(self.fleet, self.method, round_s, self.pair_s, met=met)
 
     def schedule(self, at_s: float, kind: str, peer: int) -> None:
-        """Schedule an event of a peer's current round. The event is ignored if this round is over when it is due."""
+        """Schedule an event of a peer's current round. The event is ignored if this round has ended by that time."""
         self.count += 1
         heapq.heappush(self.events, (at_s, self.count, kind, peer, self.peers[peer].round))
 

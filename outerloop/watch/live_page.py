@@ -30,8 +30,7 @@ def live_page(run_dir: Path, port: int, say: Callable[[str], None], *, pythonpat
     `say`: shows a line to the user. `pythonpath`: PYTHONPATH with which this copy of outerloop is imported.
 
     The page's process ends when its standard input is closed, so it also ends if this process is killed. Ctrl-C does
-    not reach it. If it cannot start, for example because the port is in use, it prints one line, and the
-    run continues.
+    not reach it. If it cannot start, for example because the port is in use, it prints one line, and the run continues.
     """
     command = ["watch", str(run_dir), "--port", str(port), "--stop-with-input"]
     page = subprocess.Popen(
