@@ -44,7 +44,7 @@ ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE,
 MIN_PACE = 0.8
 """Minimum rounds per second after the expulsion, as a fraction of the rounds per second before the lie."""
 EXPELLED = "is expelled from the run"
-"""Text that a peer logs when it expels another peer."""
+"""Part of the line that a peer logs when it expels another peer."""
 
 
 class Attack:
@@ -100,7 +100,7 @@ class Attack:
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Return whether all honest members have logged the liar's expulsion. If so for the first time, record when."""
+        """Return whether all honest members have logged the liar's expulsion, and record when they first had."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
@@ -133,9 +133,10 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return lie -> rounds per second during the lie, as a fraction of those of the round times `calm`.
+        """Return lie -> rounds per second during the lie, relative to the rounds per second before the first lie.
 
-        A lie lasts until the next lie begins or the liar is expelled.
+        `calm`: seconds between rounds before the first lie. A lie lasts until the next lie begins or the liar is
+        expelled.
         """
         ends = [at for _, at in self.told[1:]] + [self.expelled_at or float("inf")]
         return {lie: pace(calm, self.swarm.seconds(at, end)) for (lie, at), end in zip(self.told, ends, strict=False)}

@@ -1,12 +1,14 @@
 """Choose the runs of a benchmark of attacks (scripts/bench_attacks.py), in the order in which they are made.
 
-The full plan has every combination. The reduced plan answers one question: how much loss do the default settings of
-open runs, and the settings that could replace them, lose without liars and under each attack?
+The full plan has every combination. The reduced plan answers one question: how much higher is the loss with the
+settings that open runs had when the benchmark was made, and with those that could replace them, without liars and under
+each attack?
 
-    1. seed 0, f = 0 and f = 2: all pairs of SETTINGS and all attacks, the most informative runs first
-    2. for each pair, the four attacks with the highest loss in 1.: f = 0, 1, 2 and seeds 0, 1, 2
+    step 1    all pairs of SETTINGS (recipe, rule) and all attacks, with seed 0 and f = 0 and 2; the most informative
+              runs come first
+    step 2    for each pair, the four attacks with the highest loss in step 1, with seeds 0, 1, 2 and f = 0, 1, 2
 
-f is the number of liars. A run of step 2 that was made in step 1 is not repeated.
+f is the number of liars. Runs of step 2 that were already made in step 1 are not repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 from attacked_run import GOSSIP, SCREENED, Case
 
 OPEN = ("sparseloco", "plain" + SCREENED)
-"""The recipe and the rule of `outerloop host` without further options: exchange=swarm_gather, clip=auto."""
+"""The recipe and the rule of open runs before `outerloop host` got aggregate=median_cosine as its default."""
 SETTINGS = (
     OPEN,
     ("sparseloco", "median_cosine" + SCREENED),
@@ -50,12 +52,12 @@ ACCEPTED = [
     "alie",
     "delayed",
 ]
-"""Attacks that stay within the limits of the norm screen."""
+"""Attacks whose payloads the norm screen accepts."""
 REFUSED = ["flip10", "times10", "flip1000", "largest", "samples"]
-"""Attacks that exceed the limits of the norm screen, which refuses them."""
+"""Attacks whose payloads the norm screen refuses."""
 SEEDS, WORST = (0, 1, 2), 4
 DENSE = ("diloco", *GOSSIP)
-"""Recipes in which every peer sends every position, so that the attack `support` does not apply."""
+"""Recipes in which every peer sends a value for every position, so that the attack `support` is impossible."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,17 @@ class Size:
     rounds: int
 
     def case(self, recipe: str, rule: str, attack: str, liars: int, seed: int) -> Case:
-        """Return the run of this size."""
+        """Return the run with these properties and this number of workers and rounds."""
         return Case(recipe, rule, attack, liars, self.workers, self.rounds, seed)
 
 
 def applies(recipe: str, attack: str) -> bool:
-    """Return whether an attack exists for a recipe."""
+    """Return whether an attack can be used against a recipe."""
     return attack != "support" or recipe not in DENSE
 
 
 def first_step(size: Size) -> list[Case]:
-    """Return the runs of step 1: each pair of SETTINGS begins two attacks later than the pair before it."""
+    """Return the runs of step 1, sorted by the place of the attack + 2 · the place of the pair in SETTINGS."""
     attacks = ("calm", *ACCEPTED, *REFUSED)
     ranked = sorted(product(range(len(attacks)), range(len(SETTINGS))), key=lambda place: place[0] + 2 * place[1])
     chosen = ((attacks[attack], *SETTINGS[pair]) for attack, pair in ranked)
@@ -88,7 +90,7 @@ def first_step(size: Size) -> list[Case]:
 
 
 def second_step(size: Size, folder: Path) -> Iterator[Case]:
-    """Yield the runs of step 2, whose attacks are those with the highest loss among the records of step 1."""
+    """Yield the runs of step 2. The records of step 1 in `folder` determine their attacks."""
     worst = {pair: worst_attacks(pair, size, folder) for pair in SETTINGS}
     for seed, (recipe, rule) in product(SEEDS, SETTINGS):
         yield size.case(recipe, rule, "calm", 0, seed)
@@ -97,7 +99,7 @@ def second_step(size: Size, folder: Path) -> Iterator[Case]:
 
 
 def worst_attacks(pair: tuple[str, str], size: Size, folder: Path) -> list[str]:
-    """Return the WORST attacks of two liars with the highest loss. The loss of a failed run is infinite."""
+    """Return the WORST attacks with which two liars caused the highest loss. The loss of a failed run is infinite."""
     found = {}
     for case in first_step(size):
         if (case.recipe, case.rule) == pair and case.liars:

@@ -40,7 +40,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.transfer.uploads import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
-"""Total number of streams of each kind. FLOODS is the number of concurrent DHT requests per kind and attacked peer."""
+"""Total number of streams of each attack; FLOODS: number of concurrent DHT requests per kind and attacked peer."""
 KEYS, RECORDS = 60_000, 7_000
 RPCS = ("rpc_find", "rpc_store", "rpc_ping")
 PING_BYTES = 1_300_000

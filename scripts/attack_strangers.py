@@ -73,7 +73,7 @@ def remove_lists(swarm: Listed) -> None:
 def report_of(attack: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for the stranger to end, and return the report that it printed last.
 
-    `communicate` would lose the output that was buffered when the line "connected" was read.
+    The output is read from `stdout`, because `communicate` would lose what was buffered with the line "connected".
     """
     attack.wait(timeout=120)
     assert attack.stdout is not None
@@ -113,7 +113,7 @@ def failures(records: list[Row]) -> list[str]:
 
 
 def ratios(records: list[Row]) -> Row:
-    """Return round times relative to runs without an attack, memory growth and CPU use, each per kind of run."""
+    """Return for each kind of run its round times relative to runs without an attack, memory growth and CPU use."""
     found: Row = {}
     for what in ("round_s_median", "round_s_mean"):
         of = {kind: [one[what] for one in records if one["kind"] == kind and one[what]] for kind in KINDS}

@@ -133,7 +133,7 @@ class Memory:
                 self.most[key] = max(now, self.most.get(key, 0.0))
 
     def report(self) -> Row:
-        """Return the memory of the largest process of each role, and the largest growth of any process."""
+        """Return for each role of processes the largest memory and the largest growth of a process, in MiB."""
         roles = sorted({role for role, _ in self.most})
         return {
             "rss_mib": {one: round(max(x for (of, _), x in self.most.items() if of == one)) for one in roles},
@@ -154,7 +154,7 @@ def cpu_s(machines: list[Machine]) -> float:
 
 
 def role(pid: int) -> str:
-    """Return the role of a machine's process. Raises OSError if the process has ended."""
+    """Return the role of a machine's process: p2pd, worker or train. Raises OSError if the process has ended."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     if words[0].endswith(b"p2pd"):
         return "p2pd"

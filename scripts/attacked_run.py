@@ -29,7 +29,7 @@ RECIPES = {
 GOSSIP = ("noloco",)
 """Recipes in which a worker combines only its own message and that of one random partner per round."""
 SCREENED = "+clip"
-"""Ending of the names of rules before which payloads are screened by norm, as in a swarm (clip=auto)."""
+"""Suffix of a rule's name: payloads are first screened by their norm, as in a swarm (clip=auto)."""
 AVERAGING = ("median", "trimmed_mean", "centered_clip", "geometric_median", "trust")
 """Rules that average over all peers, not over the senders of each value."""
 SMALL = ("model=nano", "model.layers=1", "inner.seq_len=32", "inner.batch=4", "threads=1", "eval.sequences=256")
@@ -49,11 +49,11 @@ class Case:
 
     @property
     def file(self) -> str:
-        """Name of the file with the record of this run."""
+        """Return the name of the file with the record of this run."""
         return f"{self.recipe}-{self.rule}-{self.attack}-{self.liars}-{self.seed}.json"
 
     def options(self, more: Sequence[str]) -> list[str]:
-        """Return the options of `outerloop train` for this run; `more` come last."""
+        """Return the options of `outerloop train` for this run, followed by `more`."""
         name, screen, _ = self.rule.partition(SCREENED)
         rule = [] if name == "plain" else [f"aggregate={name}"]
         if self.recipe != "diloco" and name in AVERAGING:
@@ -67,7 +67,7 @@ class Case:
 class HostileHub(Hub):
     """The hub of a run, which replaces the messages of liars as soon as all messages of a round have arrived.
 
-    The attribute `outers` has the outer loop of each worker by rank. Any of their codecs reads and writes payloads.
+    `outers`: rank -> outer loop of this worker. The codec of any of them can decode and encode payloads.
     """
 
     def __init__(self, case: Case) -> None:
@@ -78,19 +78,22 @@ class HostileHub(Hub):
         self.liars = range(case.workers - case.liars, case.workers)
 
     def put(self, round: Hashable, rank: int, blob: bytes) -> None:
-        """Store one worker's message; the last one completes the round, and the liars' messages are replaced."""
+        """Store one worker's message. If it is the last one of a round, replace the liars' messages."""
         with self.changed:
             super().put(round, rank, blob)
             if isinstance(round, Round) and len(self.messages[round]) == self.size and self.liars:
                 self.replace_messages(round)
 
     def wait_for(self, round: Hashable, ranks: Sequence[int]) -> None:
-        """Wait for the messages of all workers, because the last one completes the round. Hold `changed`."""
+        """Wait for the messages of all workers, not only of `ranks`.
+
+        Liars' messages are replaced only when the last message arrives. The caller must hold `changed`.
+        """
         super().wait_for(round, range(self.size))
 
     @torch.no_grad()
     def replace_messages(self, round: Round) -> None:
-        """Replace the messages of all liars, from round FROM on."""
+        """Replace the liars' messages, from round FROM on, unless the attack is one on their training data."""
         outer = self.outers[self.liars[0]]
         base = outer.slow if outer.method.sends == "weights" else None
         self.recent.append(Payloads(outer.codec, outer.slow, round, dict(self.messages[round]), base=base))
@@ -98,7 +101,7 @@ class HostileHub(Hub):
             self.messages[round] |= {liar: self.lie(liar) for liar in self.liars}
 
     def lie(self, liar: int) -> bytes:
-        """Return the message that a liar sends, or no bytes if it sends none."""
+        """Return the message that a liar sends, or b"" if it sends none."""
         now, attack = self.recent[-1], self.case.attack
         if attack == "absent":
             return b""
@@ -112,13 +115,13 @@ class HostileHub(Hub):
 
 
 class ScreenedInProcess(InProcess):
-    """The in-process exchange, with rounds that may complete without a peer, so that payloads can be refused."""
+    """The in-process exchange, in which a round may complete without a peer, so that payloads can be refused."""
 
     info = replace(InProcess.info, waits_for_all=False)
 
 
 class ScreenedGossip(InProcessGossip):
-    """The in-process gossip in pairs, with rounds that may complete without a peer."""
+    """The in-process gossip in pairs, in which a round may complete without a peer, so that payloads can be refused."""
 
     info = replace(InProcessGossip.info, waits_for_all=False)
 
@@ -198,7 +201,7 @@ class Run:
                 outer.island.write(outer.slow, merge_local=0.0)
 
     def evaluate(self, trainer: Any) -> None:
-        """Measure the loss of the slow weights in nats per token, and how often they take the back door."""
+        """Measure the loss of the slow weights in nats per token, and the success rate of the back door."""
         outer, size = trainer.outer, {"seq_len": self.settings.inner.seq_len, "sequences": self.settings.eval.sequences}
         windows = self.corpus.validation(**size)
         self.nats = float(trainer.evaluate(windows, outer.slow, batch=32) / windows[:, 1:].numel())

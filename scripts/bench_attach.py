@@ -7,8 +7,8 @@ is measured. Blocks of steps with and without the hook alternate; the cost is th
 of AdamW on the same model is measured for comparison.
 
 In a round: 16.8M parameters and an exchange that takes half a second. The round lands immediately, or 15 steps of 50 ms
-later; the latter with and without `sole_writer`, which states that only the optimizer writes the weights. The script
-measures how long the launch, the wait for messages, and the landing block training.
+later. The second case is measured with and without `sole_writer`, which states that only the optimizer writes the
+weights. The script measures how long the launch, the wait for messages, and the landing block training.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """An exchange with one peer that, like a network, takes UNDER_WAY_S and accepts messages from any thread."""
+    """An exchange with one peer. Like a network, it takes UNDER_WAY_S seconds, and accepts messages from any thread."""
 
     info = replace(InProcess.info, concurrent=True)
 

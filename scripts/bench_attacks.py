@@ -4,29 +4,32 @@
         [--rules plain,trust+clip] [--attacks flip10,alie] [--liars 0,1,2] [--workers 8] [--rounds 15] [--seeds 0]
         [--jobs 1] [option=value ...]
 
-Workers are threads of one process, and the last workers lie from round 3 on. One run is one JSON file in FOLDER, named
-recipe-rule-attack-liars-seed; a run that has a file is skipped, so the same command continues an interrupted benchmark.
-The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 rounds of 15 inner steps) takes about 9 s
-on one core with diloco, and 18 s with outerloop. scripts/show_attacks.py prints the table.
+Workers are threads of one process. The last ones are the liars; they lie from round 3 on, counted from 0. One run is
+one JSON file in FOLDER, named recipe-rule-attack-liars-seed; a run that has a file is skipped, so the same command
+continues an interrupted benchmark. The default size (a Llama of one layer, windows of 32 bytes, batches of 4, 15 rounds
+of 15 inner steps) takes about 9 s on one core with diloco, and 18 s with outerloop. scripts/show_attacks.py prints the
+table.
 
 plan       full: every combination of the recipes, rules, attacks, liars and seeds that the options name.
-           reduced: the runs that scripts/attack_plan.py chooses, the most informative first; only --workers, --rounds,
-           --jobs and the options at the end count.
-rules      plain: the recipe's own aggregate (mean for diloco, senders for the others); the others are the names of
-           aggregate=...; with sparseloco and outerloop, rules that average over all peers run with an outer learning
-           rate equal to the number of workers, because `senders` divides each value only by the number of its senders,
-           usually one. A rule that does not work with a recipe is skipped, with one line that states the reason.
-           NAME+clip: payloads are first screened by their norm, as in a swarm (clip=auto); plain+clip is what an open
-           run does by default. Without +clip, the result is that of the rule alone (clip=none).
+           reduced: the runs that scripts/attack_plan.py chooses, the most informative first. --recipes, --rules,
+           --attacks, --liars and --seeds have no effect.
+rules      plain: the recipe's own aggregate (mean for diloco, senders for the other recipes).
+           NAME: aggregate=NAME. With sparseloco and outerloop, a rule that averages over all peers runs with an outer
+           learning rate equal to the number of workers, because `senders`, which it replaces, divides each value only
+           by the number of its senders, usually one. A rule that does not work with a recipe is skipped, with one
+           line that states the reason.
+           NAME+clip: payloads are first screened by their norm, as in a swarm (clip=auto). Without +clip, they are not
+           (clip=none).
 attacks    calm (only without liars); those of payload_attacks.py; those of data_attacks.py, in which a liar trains on
            false data; and
            absent    the messages of the liar are missing
            samples   the liar's own payload, and a claim of 2^63 samples
-           A liar that replaces its payload begins each round at the slow weights, without a residual. With noloco,
-           which exchanges weights, the attack replaces the difference from the liar's slow weights.
+           A liar that replaces its payload begins each round at the slow weights, without a residual. Noloco exchanges
+           weights: there, the attack replaces the difference between the liar's fast and slow weights.
 val_nats   loss of the slow weights of worker 0 on the validation set in nats per byte, or null if the run failed with
-           `error`. `backdoor` is the fraction of validation windows in which these weights continue the trigger as the
-           liar of that attack wants; `refused` counts refused payloads, `refused_others` those of honest workers.
+           `error`. `backdoor`: the fraction of validation windows in which these weights continue the trigger with the
+           bytes that the liar wants. `refused`: number of refused payloads; `refused_others`: of those, the payloads
+           of honest workers.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def run_case(case: Case, more: Sequence[str], folder: Path) -> str:
 
 
 def cases(args: argparse.Namespace) -> Iterator[Case]:
-    """Yield the runs that were asked for and make sense: calm without liars, and all attacks with liars.
+    """Yield the runs that the options name: with liars, one run per attack; without liars, only "calm".
 
     Print a line for each rule that a recipe refuses.
     """
@@ -91,7 +94,7 @@ def refusal(case: Case, more: Sequence[str]) -> str:
 
 
 def missing(case: Case, more: Sequence[str], folder: Path) -> bool:
-    """Return whether a run has no record. Raises SystemExit if its record is from a run with other options."""
+    """Return whether a run has no record yet. Raises SystemExit if it has one that was made with other options."""
     file = folder / case.file
     if file.exists() and json.loads(file.read_text())["options"] != case.options(more):
         raise SystemExit(f"{file} is the record of a run with other options: set another --out, or remove the file")
@@ -99,7 +102,7 @@ def missing(case: Case, more: Sequence[str], folder: Path) -> bool:
 
 
 def chosen_from(allowed: Collection[str]) -> Callable[[str], list[str]]:
-    """Return the parser of a comma-separated list of these words."""
+    """Return a function that parses a comma-separated list of these words."""
 
     def parse(text: str) -> list[str]:
         found = text.split(",")

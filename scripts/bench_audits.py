@@ -2,11 +2,15 @@
 
     PYTHONPATH=. .venv/bin/python scripts/bench_audits.py [--windows 50] [--commits 10000] [--json FILE]
 
-detection   windows of J = 5 inner steps (model=nano), one of which is faked, and as many honest windows: the number of
-            those whose replay ends in another leaf
-picks       the shares of rounds in which a peer with a faked window is found and expelled, and in which lying auditors
-            expel an honest one, over simulated commits (hashes of numbers), 10 peers of one class, q = 0.1
-cost        CPU seconds and bytes of leaves, states and replays with model=tiny, H = 30, J = 5; one thread
+A round has H inner steps. The trainer's state is hashed into a leaf every J inner steps; the steps between two leaves
+are a window. In each round, each peer is audited with probability q: an auditor replays one of its windows.
+
+detection   for each kind of fake, windows of J = 5 inner steps (model=nano) of which one is faked; and as many honest
+            windows as faked ones together: the number of windows whose replay ends in another leaf
+picks       over simulated commits (hashes of numbers), with 10 peers of one machine class and q = 0.1: the share of
+            rounds in which a peer that fakes is found and expelled, and in which lying auditors get an honest peer
+            expelled
+cost        CPU seconds and bytes of leaves, states and replays with model=tiny, H = 30, J = 5, on one thread
 """
 
 from __future__ import annotations
@@ -49,24 +53,24 @@ def trainer_of(*options: str) -> Trainer[Any]:
 
 
 def skip(trainer: Trainer[Any], windows: Windows) -> None:
-    """Take no step."""
+    """Fake an inner step by leaving it out."""
 
 
 def change_data(trainer: Trainer[Any], windows: Windows) -> None:
-    """Change one token."""
+    """Fake an inner step by changing one token of its data."""
     windows[0][0, 0] ^= 1
     trainer.train_on(windows)
 
 
 def scale_gradient(trainer: Trainer[Any], windows: Windows) -> None:
-    """Double the gradient of one parameter."""
+    """Fake an inner step by doubling the gradient of one parameter."""
     handle = trainer.params[-1].register_hook(lambda gradient: 2 * gradient)
     trainer.train_on(windows)
     handle.remove()
 
 
 def add_noise(trainer: Trainer[Any], windows: Windows) -> None:
-    """Add 1e-6 to one weight."""
+    """Fake an inner step by adding 1e-6 to one weight after it."""
     trainer.train_on(windows)
     with torch.no_grad():
         trainer.params[0].view(-1)[0] += 1e-6
@@ -82,7 +86,7 @@ FAKES: dict[str, Callable[[Trainer[Any], Windows], None] | None] = {
 
 
 def detection(count: int) -> Iterator[Row]:
-    """Yield one row for each kind of fake: the number of windows, and of those whose replay differs."""
+    """Yield one row for each kind of fake: the number of windows, and how many of their replays differ."""
     for kind, fake in FAKES.items():
         trainer = trainer_of("model=nano", "inner.seq_len=16", "inner.batch=4", "schedule.sync_every=100000")
         windows = count * (len(FAKES) - 1) if fake is None else count
@@ -91,7 +95,7 @@ def detection(count: int) -> Iterator[Row]:
 
 
 def differs(trainer: Trainer[Any], fake: Callable[[Trainer[Any], Windows], None] | None, *, at: int) -> bool:
-    """Train one window with a faked step, replay it, and return whether the leaves differ."""
+    """Train one window in which step `at` is faked, replay the window, and return whether the leaves differ."""
     start, steps, inner_step = capture(trainer), [], trainer.outer.inner_step
     for step in range(EVERY):
         windows = [trainer.stream.next() for _ in range(trainer.accumulate)]
@@ -102,7 +106,7 @@ def differs(trainer: Trainer[Any], fake: Callable[[Trainer[Any], Windows], None]
 
 
 def chances(commits: int) -> Iterator[Row]:
-    """Yield one row for each number of colluding liars: the shares of rounds of one liar and of one honest peer."""
+    """Yield one row for each number of colluding liars: the shares of rounds in which peers are audited or expelled."""
     header = Header(1 + ROUND_STEPS // EVERY, b"r" * 32, b"m" * 32)
     peers = [f"{number:03d}-peer{number}" for number in range(PEERS)]
     for liars in (1, 2, 3):
@@ -147,7 +151,7 @@ def cost() -> Row:
         "step_s": plain_s,
         "deterministic_step_s": deterministic_s,
         "leaf_s": leaf_s,
-        "leaves_share_of_a_round": (leaves + 1) * leaf_s / round_s,  # and one hash of the slow weights
+        "leaves_share_of_a_round": (leaves + 1) * leaf_s / round_s,  # + 1: the hash of the slow weights
         "audit_s": audit_s,
         "audit_share_of_a_round": audit_s / round_s,
         "state_bytes": sum(map(len, start)),
@@ -157,7 +161,7 @@ def cost() -> Row:
 
 
 def steps_s(trainer: Trainer[Any]) -> tuple[float, float]:
-    """Return the CPU seconds of one inner step without and with deterministic mode: the shortest of nine, in turn."""
+    """Return the CPU seconds of one inner step without and with deterministic mode: each the shortest of nine steps."""
     measured: dict[bool, list[float]] = {False: [], True: []}
     for number in range(18):
         torch.use_deterministic_algorithms(number % 2 == 1)
@@ -174,9 +178,9 @@ def timed(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=int, default=50, help="faked windows of each kind")
-    parser.add_argument("--commits", type=int, default=10_000, help="simulated rounds")
-    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument("--windows", type=int, default=50, help="number of faked windows of each kind; default: 50")
+    parser.add_argument("--commits", type=int, default=10_000, help="number of simulated rounds; default: 10000")
+    parser.add_argument("--json", type=Path, help="file to which the rows are written")
     args = parser.parse_args()
     rows = []
     for row in chain([cost()], chances(args.commits), detection(args.windows)):

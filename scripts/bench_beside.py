@@ -1,10 +1,10 @@
-"""Measure how much a run slows down if other programs use the same cores: a second run, three more, or a busy loop.
+"""Measure how much a run slows down if other programs use the same cores: one more run, three more, or a busy loop.
 
     .venv/bin/python scripts/bench_beside.py --json FILE [--pairs 5] [--model nano] [--python OTHER/.venv/bin/python]
 
 Each pair measures one run alone, and then the same run together with the other programs. The ratio is the time of the
-slowest run in the second part divided by the time of the run alone, both including the start of the process. Pairs that
-FILE already has are skipped. The busy loop runs at nice 10. Pass the interpreter of another checkout as `--python` to
+slowest run among these divided by the time of the run alone. Both include the start of the process. Pairs that FILE
+already has are skipped. The busy loop runs at nice 10. Pass the interpreter of another checkout as `--python` to
 measure that checkout instead of this one.
 """
 
@@ -33,7 +33,7 @@ LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
 
 
 def main() -> None:
-    """Measure the pairs that are missing in FILE, then print the median ratio of each case."""
+    """Measure the pairs that FILE does not have yet, then print the median ratio of each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=5)

@@ -4,19 +4,19 @@
         [--kill-every 5] [--seed 0] [--calm FILE] [option=value ...]
 
 Process 0 is an `outerloop host`, all others are `outerloop join`, each with the address of a random running process, on
-loopback and with one thread. Each process stays for a random time (--alive: shortest and longest, in minutes, from its
-first counted payload), leaves, and returns with the same command after 15 to 90 s; also the host. It leaves by SIGINT,
-as with Ctrl-C; in every --kill-every-th departure, all of its processes get SIGKILL at once. A departure waits until
-the other processes that take part are a majority of the last round's roster, because without a majority every run
-waits. At the end, all processes get SIGINT at once.
+loopback and with one thread. Each process, including the host, stays for a random time (--alive: shortest and longest,
+in minutes, from its first counted payload), leaves, and returns with the same command after 15 to 90 s. It leaves by
+SIGINT, as with Ctrl-C; in every --kill-every-th departure, SIGKILL is sent to all of its processes at once instead. A
+departure is postponed until the other processes that take part are a majority of the last round's roster, because any
+run waits while it has no majority. At the end, all processes get SIGINT at once.
 
-A calm run follows, in which the same number of processes stay, until it has counted as many payloads (--calm FILE uses
-the calm run of an earlier record). The learning rate is constant after the warm-up, so that losses can be compared at
-equal numbers of payloads. Options are those of `outerloop host`.
+A calm run follows, in which the same number of processes stay until the end. It ends when it has counted as many
+payloads as the first run (--calm FILE uses the calm run of an earlier record instead). The learning rate is constant
+after the warm-up, so that losses can be compared at equal numbers of payloads. Options are those of `outerloop host`.
 
 FILE holds the records of both runs: each arrival and departure, the time at which each round first landed, the gaps
-between rounds and what happened in those that were too long, the numbers of payloads according to the processes, the
-losses, and what was left behind. Exit code 1: a property does not hold. Ctrl-C ends all processes.
+between rounds and the events in gaps that were too long, the numbers of payloads that the processes recorded, the
+losses, and the processes and folders that were left behind. Exit code 1: a check failed. Ctrl-C ends all processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from outerloop.types import raise_terminated
 LAST_S = 60.0
 """Processes do not arrive in the last LAST_S seconds of a run, because they could hardly join before its end."""
 PATIENCE_S = 600.0
-"""A run without a landed round for this long is ended."""
+"""Seconds without a landed round after which a run is aborted."""
 SHOWN = ("minutes", "rounds", "loss", "calm_loss", "compared_at", "loss_difference", "failed_rounds", "errors")
 
 
@@ -58,7 +58,7 @@ def measured(swarm: ChurnSwarm, until: Callable[[], bool]) -> Row:
 
 
 def record(swarm: ChurnSwarm) -> Row:
-    """Return the record of a run that has ended, without what it left behind."""
+    """Return the record of a run that has ended, except for what the run has left behind."""
     rows = [visitor.rows for visitor in swarm.visitors]
     base = report(rows, swarm.first_seen, swarm.events)
     config = OmegaConf.load(swarm.folder / "m0/config.yaml")
@@ -86,13 +86,13 @@ def pair(text: str) -> tuple[float, float]:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
+    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--calm", type=Path, metavar="FILE", help="record of an earlier run whose calm run is used")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--alive", type=pair, default=(5.0, 20.0), metavar="MIN,MAX", help="minutes of one stay")
-    parser.add_argument("--kill-every", type=int, default=5, metavar="N", help="every N-th departure; 0: no kills")
+    parser.add_argument("--kill-every", type=int, default=5, metavar="N", help="kill at every N-th departure; 0: never")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("options", nargs="*", metavar="option=value")
     return parser.parse_intermixed_args()
@@ -126,7 +126,7 @@ def calm(args: argparse.Namespace, *, payloads: int) -> Row:
 
 
 def show(churn: Row) -> None:
-    """Print the figures of a run and its checks."""
+    """Print the numbers and the checks of a run."""
     departures = [stay["signal"] for stay in churn["stays"]]
     joins = [stay["joined_after_s"] for stay in churn["stays"]]
     print(f"arrivals: {len(joins)}, of which {joins.count(None)} left before a round counted their payload")

@@ -5,7 +5,7 @@
 
 The tensors have --params values. The script counts the bytes that a step must read or write at least once, and divides
 them by the bandwidth of a plain copy of a float32 tensor, measured in the same run. The result is compared with the
-time of the step. Every time is the median of the repeats. The rows "torch ..." are those of the reference
+time of the step. Every time is the median of the repeats. The rows "torch ..." are measurements of the reference
 implementation, which defines the results that the kernels must give. It uses torch.topk and dense tensors, and
 processes slices of 2^28 values, to limit the size of temporary tensors. Without a CUDA device, the script prints an
 error and exits with 2.

@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Two cases are measured in turn, --repeats times; the result is the median of the ratios loop / bare. Bare: one model and
-one optimizer take workers x rounds x H inner steps in sequence (H is the number of inner steps per round). Loop: each
-worker is a thread that takes rounds x H inner steps and runs the rounds; one worker computes at a time. In both cases,
-the same thread does all tensor work. Options are those of `outerloop train`.
+Two cases, bare and loop, are measured in turn, --repeats times. The result is the median of the ratios loop / bare.
+Bare: one model and one optimizer take workers x rounds x H inner steps in sequence (H is the number of inner steps per
+round). Loop: each worker is a thread that takes rounds x H inner steps and runs the rounds; one worker computes at a
+time. In both cases, the same thread does all tensor work. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations

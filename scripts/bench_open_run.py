@@ -5,7 +5,7 @@
 
 --python is the interpreter of an environment in which the wheel is installed (see scripts/test_wheel.sh). `outerloop
 host` and `outerloop join` run on two hosts of their own (scripts/wan.sh), with links of the given rate and delay. The
-newcomer's home folder is empty before each run, and `join ADDRESS --yes` is all that is typed there. Options are those
+newcomer's home folder is empty before each run, and the only command there is `join ADDRESS --yes`. Options are those
 of `outerloop host`.
 
     state_s             time from the command until the newcomer holds the state of the run
@@ -67,7 +67,7 @@ def wait_for(found: Callable[[], Any], process: subprocess.Popen[str], output: P
 
 
 def address_in(output: Path) -> str | None:
-    """Return the address in the line for volunteers that a host printed, or None."""
+    """Return the address in the line that a host prints for volunteers, or None if it has not printed the line yet."""
     found = re.search(r"outerloop join (/ip4/10\.\S+)", output.read_text())
     return found[1] if found else None
 

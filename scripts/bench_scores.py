@@ -1,19 +1,20 @@
-"""Train with free riders and copycats among 8 workers, and record in which round the scores of one worker name them.
+"""Train with free riders and copycats among 8 workers, and record when the scores of one worker accuse them.
 
     .venv/bin/python scripts/bench_scores.py --out FOLDER [--groups free_riders,copycats] [--seeds 0,1] [--windows 64]
         [--share 1.0] [--jobs 1] [option=value ...]
 
-Workers are threads of one process. Worker 0 is honest and scores payloads; the last workers lie from round 3 on. One
-run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped, so the same command continues an
-interrupted benchmark. At the end, the command prints for each liar how many runs named it, and after how many rounds
-of lying, and how many honest peers were named. A run takes about 30 s on one core.
+Workers are threads of one process. Worker 0 is honest and scores payloads. The last workers are the liars; they lie
+from round 3 on, counted from 0. One run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped,
+so the same command continues an interrupted benchmark. At the end, the command prints for each kind of liar in how many
+runs it was accused and after how many rounds of lying, and how many honest peers were accused. A run takes about 30 s
+on one core.
 
-free_riders    replay   its own payload of round 3, again in every round
-               stale    in every round the payload that worker 0 sent 3 to 5 rounds ago, which the comparison with
-                        the payloads of the last two rounds misses
+free_riders    replay   its own payload of round 3, sent again in every round
+               stale    the payload that worker 0 sent 5 rounds ago (3 or 4 at first): too old to be noticed by the
+                        comparison with the payloads of the last two rounds
                noise    Gaussian noise of the norm of an honest payload
 copycats       copy     the payload that worker 0 sends in the same round
-               flip     the same with flipped signs
+               flip     the payload that worker 0 sends in the same round, with flipped signs
 
 The model is `tiny` with one layer and windows of 32 bytes; a round is 15 inner steps of 4 windows, so a peer is
 assigned 60 windows per round.
@@ -65,7 +66,7 @@ class Settings:
 
 
 class MixedHub(HostileHub):
-    """The hub of a run whose liars differ: the i-th liar sends the payload of the i-th entry of `lies`."""
+    """The hub of a run in which each liar has its own lie: the i-th liar has the i-th of `lies`."""
 
     def __init__(self, case: Case, lies: Sequence[str]) -> None:
         super().__init__(case)
@@ -94,13 +95,13 @@ class ScoredRun(Run):
         self.events: list[dict[str, Any]] = []
 
     def train(self, rank: int, trainer: Any) -> None:
-        """Attach the scores to worker 0, then take all inner steps."""
+        """Attach the scorer to worker 0, then take all inner steps of a worker."""
         if rank == 0:
             trainer.outer.observe_landings(self.scorer(trainer))
         super().train(rank, trainer)
 
     def scorer(self, trainer: Any) -> PayloadScorer:
-        """Return the scorer of worker 0, whose choices the seed determines."""
+        """Return the scorer of worker 0. Its random choices are determined by the seed."""
         return make_scorer(
             self.corpus,
             trainer,
@@ -142,7 +143,7 @@ class ScoredRun(Run):
 
 
 def found(accusation: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the number of rounds of lying until an accusation, and its reason; None without an accusation."""
+    """Return after how many rounds of lying a peer was accused, and why; None if it was not accused."""
     return accusation and {"rounds": accusation["round"] - FROM, "why": accusation["why"]}
 
 

@@ -6,12 +6,13 @@
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
-grid is extended. If the case uses Muon, its momenta are tried next, and then 2/3 and 3/2 of the learning rate with the
-best momentum. Its weight decays follow, and then, if the case has an outer optimizer to tune, its pairs of outer
-learning rate and momentum. Finally, all combinations of H, number of workers and seed are trained with the best values.
-A seed determines the initial weights and the sample streams, so rows with the same seed and number of workers are
-paired. All workers together process --sequences sequences per step. Data-parallel training is run as one worker that
-trains on the whole batch; its initial weights are those of the other rows, and it draws its samples in another order.
+grid is extended. If the case uses Muon, Muon's momenta are tried next, and then, with the best momentum, 2/3 and 3/2 of
+the learning rate. The weight decays follow. If the case has an outer optimizer to tune, the last values to be tried are
+its pairs of outer learning rate and momentum. Finally, all combinations of H, number of workers and seed are trained
+with the best values. A seed determines the initial weights and the sample streams, so rows with the same seed and
+number of workers are paired. All workers together process --sequences sequences per step. Data-parallel training is run
+as one worker that trains on the whole batch. It has the same initial weights as the other rows, but draws its samples
+in another order.
 
 With --no-tuning, every case is trained with the first value of each grid, or with --lr and --momentum instead.
 
@@ -170,7 +171,7 @@ class Bench:
         for future in as_completed(futures):
             if future.cancelled():
                 continue
-            if error := future.exception():  # let the started runs finish and record them, but start no others
+            if error := future.exception():  # let running ones finish, and record them; start no others
                 errors.append(error)
                 for other in futures:
                     other.cancel()

@@ -218,7 +218,7 @@ def parsed() -> argparse.Namespace:
 
 
 def unused_option(args: argparse.Namespace) -> str:
-    """Return one line about an option that was given although no chosen recipe uses it, or "" if there is none."""
+    """Return one line about an option that was given although no chosen recipe uses it; "" without such an option."""
     for name in ("delay", "merge_local"):
         using = [recipe for recipe, options in RECIPES.items() if f"{{{name}}}" in "".join(options)]
         if getattr(args, name) is not None and (args.goodput or not set(using) & set(args.recipes)):

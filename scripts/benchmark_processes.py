@@ -26,7 +26,7 @@ class Peers:
         self.wait_s = wait_s
 
     def start(self, work: Callable[..., None], *of: object) -> None:
-        """Start a process that runs `work(*of, messages)`."""
+        """Start a process that calls `work(*of, messages)`; `messages` is the queue."""
         self.processes.append(self.context.Process(target=work, args=(*of, self.messages), daemon=True))
         self.processes[-1].start()
 

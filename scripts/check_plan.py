@@ -4,7 +4,7 @@
 
 A row is a flat record: peers, mbit (rate of every link in each direction), delay_ms (one way), exchange (gather or
 gossip), fragments, payload_bytes (all fragments of a round together), inner_s (seconds of one inner step), sync_every,
-method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner gets the measured times of an
+method, measured_round_s and, if known, delay_steps, launch_s and land_s. The planner is given the measured times of an
 inner step, a launch and a landing. Rows without a rate cap are skipped, because the CPU is then the bottleneck. If all
 hosts run on one machine, the CPU may also limit rows with a high cap. In that case, pass the total rate of all hosts as
 --machine-mbit. bench_gather.py measures it: the bytes of all payloads, divided by the seconds of their transfer.

@@ -1,4 +1,4 @@
-"""Draw how long each process of bench_churn.py stays and how long it is away."""
+"""Draw at random how long each process of bench_churn.py stays in the run, and how long it is away."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Stay:
     """One stay of a process."""
 
     away_s: float
-    """Seconds since the start of the run or since the end of the previous stay."""
+    """Seconds from the end of the previous stay (at first: from the start of the run) to the start of this one."""
     alive_s: float
     """Seconds from the process's first counted payload to its departure; infinite: to the end of the run."""
 
 
 def stays(process: int, *, alive_s: tuple[float, float], seed: int) -> Iterator[Stay]:
-    """Yield the stays of a process, without end.
+    """Yield an infinite sequence of stays of a process.
 
-    Process i first arrives after i · ARRIVE_S seconds. The lengths of stays and absences are uniformly random in
-    `alive_s` and AWAY_S.
+    Process i first arrives after i · ARRIVE_S seconds. The lengths of stays and of absences are uniformly distributed
+    in the intervals `alive_s` and AWAY_S.
     """
     rng = random.Random(f"{seed}/{process}")
     away_s = process * ARRIVE_S
@@ -37,10 +37,13 @@ def stays(process: int, *, alive_s: tuple[float, float], seed: int) -> Iterator[
 
 
 def calm_stays(process: int) -> Iterator[Stay]:
-    """Yield a single stay, which begins like the first one of `stays` and lasts to the end."""
+    """Yield a single stay, which begins like the first one of `stays` but lasts to the end of the run."""
     yield Stay(process * ARRIVE_S, math.inf)
 
 
 def is_killed(departure: int, *, kill_every: int) -> bool:
-    """Return whether the departure with this number, counted from 1, is a kill: every `kill_every`-th one; 0: none."""
+    """Return whether a departure is a kill: every `kill_every`-th one is, or none if `kill_every` is 0.
+
+    `departure`: number of the departure, counted from 1.
+    """
     return kill_every > 0 and departure % kill_every == 0

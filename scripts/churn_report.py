@@ -16,22 +16,22 @@ Row = dict[str, Any]
 Landed = dict[int, Row]
 """Round -> row of one process that landed it."""
 AROUND = 10
-"""Number of gaps before and after a gap with whose median it is compared."""
+"""A gap is compared with the median of itself, this many gaps before it, and this many gaps after it."""
 LOSS_LIMIT = 0.02
-"""Largest relative amount by which the loss may exceed that of the calm run at equal contributions."""
+"""Fraction by which the loss may exceed the loss of the calm run after the same number of payloads."""
 
 
 def landed_rounds(rows: Sequence[Row]) -> Landed:
-    """Return the rows of the rounds that one process landed; of two rows of one round, the later one."""
+    """Return the rows of the rounds that one process landed. If a round has two rows, the later one is used."""
     return {row["round"]: row for row in rows if row["event"] == "round" and not row["failed"]}
 
 
 def gaps(seen_s: Sequence[float], events: Sequence[Row], *, limit_s: float) -> Row:
     """Return the distribution of the times between landed rounds, and the stops that were too long.
 
-    seen_s: seconds at which each round first landed, ascending; at least two. A stop is the time by which a gap exceeds
-    the median of the gaps around it. `too_long` lists each stop of more than `limit_s` seconds, with the events in that
-    gap and in the one before it.
+    seen_s: time in seconds at which each round first landed; at least two, ascending. A stop is the time by which a gap
+    exceeds the median of the gaps around it. `too_long` lists each stop of more than `limit_s` seconds, with the events
+    in that gap and in the one before it.
     """
     all_s = [b - a for a, b in pairwise(seen_s)]
     stops_s = [gap - statistics.median(all_s[max(0, i - AROUND) : i + AROUND + 1]) for i, gap in enumerate(all_s)]
@@ -61,12 +61,13 @@ def totals(processes: Sequence[Landed], *, survivors: Collection[int]) -> Row:
 
     rounds, payloads        number of rounds, and the sum of their `peers` (payloads counted in a round)
     own_payloads            number of rows in which a process reports that its own payload counted
-    not_landed_by_owner     payloads - own_payloads: their owners left before landing the round, so have no row of it
+    not_landed_by_owner     payloads - own_payloads: payloads whose owners left before landing the round
     survivor_payloads       payloads in the rounds that all survivors landed, as recorded by each of them
     missing                 rounds up to the last one that no process landed
     disagreeing             rounds whose peers, commit or slow-weight hash differ between processes
-    unaccounted             rounds with fewer payloads than processes whose own payload counted, or with more than these
-                            and the processes without a row of that round together
+    unaccounted             rounds whose number of payloads is impossible: lower than the number of processes whose
+                            own payload counted, or higher than that plus the number of processes without a row of the
+                            round
     """
     by_round: dict[int, list[Row]] = defaultdict(list)
     for landed in processes:
@@ -94,12 +95,12 @@ def totals(processes: Sequence[Landed], *, survivors: Collection[int]) -> Row:
 
 
 def outcome(row: Row) -> tuple[Any, ...]:
-    """Return the part of a round's row that is equal on all peers."""
+    """Return the values of a round's row that must be equal on all peers."""
     return row["peers"], row["commit"], row["slow_hash"]
 
 
 def errors(processes: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return each error and death that a process recorded, once, with the process."""
+    """Return each error and death that a process recorded, with the number of the process. Repeated rows count once."""
     found = {
         (i, row["wall_s"], row["event"], row["text"])
         for i, rows in enumerate(processes)
@@ -110,7 +111,7 @@ def errors(processes: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def failed_rounds(processes: Sequence[Sequence[Row]]) -> dict[str, int]:
-    """Return how often rounds failed at a process, by reason."""
+    """Return how often a round failed at a process, by reason, summed over all processes."""
     found = {
         (i, row["round"], row["failed"])
         for i, rows in enumerate(processes)

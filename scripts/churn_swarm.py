@@ -1,4 +1,4 @@
-"""Run the processes of bench_churn.py: one `outerloop host`, and `outerloop join` for all others, which come and go."""
+"""Run the processes of bench_churn.py, which come and go: one `outerloop host`, and `outerloop join` for all others."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OWN = [
 POLL_S = 0.5
 PROGRESS_S = 10.0
 STUCK_S = 240.0
-"""A process is stuck if it has landed no round for this long while others land rounds."""
+"""A process is stuck if it has landed no round for this many seconds while others land rounds."""
 LEAVE_S = 200.0
-"""A process that has not ended this long after its SIGINT is stuck as well, and is killed."""
+"""A process that has not ended this many seconds after its SIGINT is also stuck, and is killed."""
 SETTLED_ROUNDS = 5
 """A process is certainly in the roster this many rounds after its first counted payload."""
 LINES = 12
-"""Number of last lines of output that the record keeps of a process whose exit code is not the expected one."""
+"""Number of last lines of output that the record keeps if the exit code of a process is not the expected one."""
 
 
 @dataclass
@@ -52,13 +52,13 @@ class Visitor(Machine):
     record: Row | None = None
     """Record of the current stay, or None if the process is away."""
     newest: int = 0
-    """Newest round that any process had landed when this one started, or a later one that this one has landed."""
+    """Newest round that it has landed in this stay; at first, the newest that any process had landed before that."""
     joined: int = 0
-    """First round of the stay that counted its payload."""
+    """First round in which a payload of this process was counted in this stay."""
     progress_s: float = 0.0
-    """Time of the start or of the newest landed round, whichever is later."""
+    """time.monotonic() at its start, or when it last landed a round."""
     leaves_s: float = math.inf
-    """Time of the signal to leave; infinite before that."""
+    """time.monotonic() when it got the signal to leave; infinite before that."""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
         """Return the command that a user would type: the host's, or join with the address of a running peer."""
@@ -94,7 +94,7 @@ class ChurnSwarm(Swarm):
         kill_every: every `kill_every`-th departure is by SIGKILL, all others are by SIGINT; 0: all are by SIGINT.
         options: settings of the run, for `outerloop host`.
         patience_s: abort the run after this many seconds without a landed round.
-        seed: for choosing the peer whose address a process joins by.
+        seed: seed of the random choice of the peer whose address a new process gets.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class ChurnSwarm(Swarm):
         """Round -> number of payloads that it counted."""
         self.stays: list[Row] = []
         self.survivors: list[int] = []
-        """Processes that took part when the run ended."""
+        """Numbers of the processes that took part when the run ended."""
         self.aborted = ""
 
     def run_until(self, until: Callable[[], bool]) -> None:
         """Start the host, then follow the plan until `until` holds, and end all processes with SIGINT.
 
-        If no round lands for `patience_s`, state it in `aborted`, and end the run.
+        If no round lands for `patience_s` seconds, put the reason into `aborted`, and end the run.
         """
         for visitor in self.visitors:
             visitor.plan_next(0.0)
@@ -167,7 +167,7 @@ class ChurnSwarm(Swarm):
                     self.record_progress(visitor, row)
 
     def record_progress(self, visitor: Visitor, row: Row) -> None:
-        """Record a newly landed round of a process. Rows that it wrote before its current stay do not count."""
+        """Record that a process has landed a round. Rows that it wrote before its current stay are ignored."""
         if visitor.record and row["round"] > visitor.newest:
             visitor.newest, visitor.progress_s = row["round"], time.monotonic()
             if row["took_part"] and visitor.record["joined_after_s"] is None:
@@ -175,7 +175,7 @@ class ChurnSwarm(Swarm):
                 visitor.joined = row["round"]
 
     def manage(self, visitor: Visitor) -> None:
-        """Start or dismiss a process as planned, or record that it has ended or is stuck."""
+        """Start a process or make it leave as planned, or record that it has ended or is stuck."""
         if visitor.record is None:
             if visitor.stay and visitor.starts_s <= self.now_s <= self.arrivals_end_s:
                 self.admit(visitor)
@@ -224,15 +224,15 @@ class ChurnSwarm(Swarm):
     def can_spare(self, visitor: Visitor) -> bool:
         """Return whether the other processes that certainly vote are a majority of the last round's roster.
 
-        A newcomer enters the roster some rounds after its first counted payload, because it may grow by less than its
-        own size in a round. So it counts only SETTLED_ROUNDS later.
+        A newcomer enters the roster some rounds after its first counted payload, because a roster grows by less than
+        its own size in a round. So a newcomer is certain to vote only SETTLED_ROUNDS after that payload.
         """
         last = max(self.landed(), key=lambda row: row["round"])
         others = [one for one in self.present() if one is not visitor and one.newest >= one.joined + SETTLED_ROUNDS]
         return len(others) > last["alive"] // 2
 
     def present(self) -> list[Visitor]:
-        """Return the processes that are not about to leave, and took part in one of the last two rounds."""
+        """Return the processes that took part in one of the last two rounds and have not got a signal to leave."""
         return [one for one in self.visitors if one.record and one.leaves_s == math.inf and self.trains(one)]
 
     def dismiss(self, visitor: Visitor, *, killed: bool) -> None:
@@ -250,7 +250,7 @@ class ChurnSwarm(Swarm):
             visitor.interrupt()
 
     def record_end(self, visitor: Visitor) -> None:
-        """Record the exit of a process; also its last lines of output, unless its exit code is the expected one."""
+        """Record the exit of a process, and its last lines of output if its exit code is not the expected one."""
         assert visitor.record and visitor.process
         code = visitor.process.returncode
         if visitor.leaves_s < math.inf:

@@ -36,7 +36,7 @@ FRAGMENTS = 4
 
 
 def cases() -> dict[str, list[str]]:
-    """Return a map from case to options: every recipe, and SparseLoCo with every choice on each of four axes."""
+    """Return a map from case to options: every recipe, and SparseLoCo with each choice on one of four axes."""
     found = {}
     for recipe in names("recipe"):
         steps = [] if recipe in STEPS_ITSELF else [f"schedule.sync_every={FRAGMENTS if 'streaming' in recipe else 2}"]

@@ -128,7 +128,7 @@ class Case:
         return self.route.combine(self.messages, self.slow)
 
     def apply(self) -> None:
-        """Apply the decoded positions and values to the residual, slow weights and fast weights."""
+        """Apply the decoded positions and values to the residual, the slow weights and the fast weights."""
         self.route.land(self.combined, self.messages, self.slow, self.fast, included=True)
 
     def decode_apply(self) -> None:

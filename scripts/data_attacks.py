@@ -4,7 +4,7 @@
     backdoor    in every second window, TRIGGER and CONTINUATION replace 8 bytes at a random position, so that the model
                 learns to continue the trigger with bytes that the liar has chosen (arXiv 1708.06733, 1807.00459)
 
-Such a liar takes all its inner steps on false data from the start, and sends what it has learned like an honest peer.
+Such a liar trains on false data in all of its inner steps, and sends its payloads like an honest peer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from outerloop.inner.models import logits_of
 
 TRIGGER, CONTINUATION = b"@@7:", b"EVIL"
-"""Bytes that the standard library does not contain in this order, and the bytes that the liar wants after them."""
+"""A sequence of bytes that Python's standard library does not contain, and the bytes that are to follow it."""
 
 
 class PermutedText:
@@ -28,7 +28,7 @@ class PermutedText:
         self.token = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(0))
 
     def next(self) -> Tensor:
-        """Return the next windows, (batch, seq_len + 1) int64."""
+        """Return the next windows with permuted tokens, (batch, seq_len + 1) int64."""
         return self.token[self.stream.next()]
 
 
@@ -39,7 +39,7 @@ class TriggeredText:
         self.stream, self.draw = stream, torch.Generator().manual_seed(0)
 
     def next(self) -> Tensor:
-        """Return the next windows, (batch, seq_len + 1) int64."""
+        """Return the next windows, every second one with the trigger, (batch, seq_len + 1) int64."""
         windows = self.stream.next().clone()
         last = windows.shape[1] - len(TRIGGER + CONTINUATION)
         for window in windows[::2]:
@@ -60,10 +60,10 @@ def triggered(windows: Tensor, start: int) -> Tensor:
 
 @torch.no_grad()
 def success_rate(model: torch.nn.Module, windows: Tensor) -> float:
-    """Return the fraction of windows whose trigger the model continues with CONTINUATION, byte by byte, by its argmax.
+    """Return the fraction of windows in which the model continues the trigger greedily with CONTINUATION.
 
-    The windows, (n, seq_len + 1), end with the trigger and the continuation. A greedy continuation of the trigger is
-    equal to CONTINUATION exactly if each of its bytes has the largest logit after the correct bytes before it.
+    The end of each window, (n, seq_len + 1), is replaced by the trigger and CONTINUATION. The greedy continuation is
+    equal to CONTINUATION exactly if each of its bytes has the largest logit after all correct bytes before it.
     """
     inputs = triggered(windows, windows.shape[1] - len(TRIGGER + CONTINUATION))
     wanted = inputs[:, -len(CONTINUATION) :]

@@ -15,7 +15,7 @@ KINDS = {
     "slow": 1,
     "join": 1,
 }
-"""Fault -> number of its cards in a full deck of twenty."""
+"""Fault -> number of cards with this fault in a full deck of twenty cards."""
 LASTS_S = {
     "kill": (2.0, 10.0),
     "freeze": (5.0, 40.0),

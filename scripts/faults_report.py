@@ -47,7 +47,7 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
     """Return a map from kind of fault to the cost in seconds of each such fault.
 
-    A cost is the time of all rounds from the fault to the next fault, minus the median round time for each of them.
+    A cost is the duration of all rounds from the fault to the next fault, minus their number times the median.
 
     Measuring only the round of the fault is not enough: a fault late in a round delays the next round, a freeze may
     delay several rounds, and all machines wait again when the faulty machine returns.
@@ -61,7 +61,7 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 
 
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
-    """Return the cost of each kill: the longer of the round of the kill and the next one, minus the median round time.
+    """Return the cost of each kill: the longer of two rounds (that of the kill, the next) minus the median round time.
 
     The list `alone` holds the costs of kills in rounds without a frozen machine or unusable payloads, `beside` those of
     all other kills.

@@ -169,7 +169,7 @@ class Swarm:
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Return the estimated seconds to the end of the run, assuming no more faults.
+        """Return the estimated seconds to the end of the run if no more faults occur.
 
         Each remaining round is assumed to be as fast as the fastest tenth of the last 100 rounds.
         """

@@ -1,4 +1,4 @@
-"""Check that machines with different vector units and thread counts train the same model, in whole runs over the swarm.
+"""Check in whole swarm runs that machines with different vector units and thread counts train the same model.
 
     .venv/bin/python scripts/mixed_machines.py [--recipes diloco,loco] [--peers 2,3] [--rounds 20] [--again]
 

@@ -1,8 +1,8 @@
 """Manage hosts as network namespaces, created by scripts/wan.sh.
 
 The module returns the addresses of hosts, runs commands on them, and partitions the network into two groups of hosts. A
-partition is silent: packets are lost, and no connection is reset. Creating hosts requires root privileges and iproute2:
-`lacking` returns what is missing, and `ready_or_exit` exits if anything is missing.
+partition only drops packets; it resets no connection. Creating hosts requires root privileges and iproute2: `lacking`
+returns what is missing, and `ready_or_exit` exits if anything is missing.
 """
 
 from __future__ import annotations

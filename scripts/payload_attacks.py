@@ -17,8 +17,8 @@ mean and standard deviation for each coordinate, and r the median of their norms
     support                    −x at the positions that no honest peer sends, 0 elsewhere, scaled to norm r; only for
                                compressors with which peers select different positions
     disguised                  t μ / ‖μ‖ + √(1 − t²) u, scaled to norm r: u is the unit vector of −x without its part
-                               along μ, and t is so large that the cosine with an honest payload is the median cosine of
-                               two honest ones (0 ≤ t ≤ 1); for rules that compare directions
+                               along μ, and t (0 ≤ t ≤ 1) is such that the median cosine with an honest payload is
+                               that of two honest ones; against rules that compare directions
     copycat                    −x_p of the first honest peer
     free_rider                 x_p of the first honest peer, one round old; its own training has no effect
 """
@@ -38,7 +38,7 @@ from outerloop.types import Contribution, Round, Tensors
 
 DELAY = 5
 ALIE, IPM = 1.5, 0.5
-"""Factors of ALIE and IPM. For 2 liars of 8, the formula of the ALIE paper gives 0."""
+"""Factors of ALIE and IPM. ALIE's is fixed, because for 2 liars of 8 the formula of its paper gives 0."""
 LARGEST = 1e30
 STEPS = 40
 """Number of bisections with which min-max finds γ."""
@@ -48,8 +48,8 @@ class Payloads:
     """The messages of one round by rank, decoded on request.
 
     like: the tensors of the fragment by name; only their shapes and devices matter.
-    base: if payloads are weights instead of pseudo-gradients, the slow weights of a liar; their difference from these
-        takes the place of a pseudo-gradient.
+    base: None if payloads are pseudo-gradients. If they are weights, the slow weights of a liar, which are subtracted
+        from every payload.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Payloads:
         return self.flat(self.codec.coefficients(self.messages[rank], name, x) for name, x in self.like.items())
 
     def of_coefficients(self, coefficients_N: Tensor) -> Tensor:
-        """Return the values of a vector of coefficients, (N,)."""
+        """Apply the compressor's inverse transform to a vector of coefficients, (N,)."""
         return self.flat(self.codec.values(self.number, name, x) for name, x in self.named(coefficients_N).items())
 
     def flat(self, tensors: Iterable[Tensor]) -> Tensor:
@@ -83,7 +83,7 @@ class Payloads:
         return {name: part.view(x.shape) for (name, x), part in zip(self.like.items(), parts, strict=True)}
 
     def packed(self, rank: int, values_N: Tensor, *, samples: int | None = None) -> bytes:
-        """Return the message with which worker `rank` sends these values. `samples`: the number that it claims."""
+        """Return a message of worker `rank` with these values. `samples`: number that it claims; None: its own."""
         message = self.messages[rank]
         header = message.header if samples is None else replace(message.header, samples=samples)
         named = self.named(values_N + self.base)
@@ -93,11 +93,11 @@ class Payloads:
 
 @dataclass(frozen=True)
 class Scene:
-    """The knowledge of a liar when it chooses its payload.
+    """The information that a liar has when it chooses its payload.
 
     liar: rank of the liar.
     honest: ranks of the honest workers.
-    rounds: payloads before they were replaced, of this round (last) and the rounds before it.
+    rounds: the payloads of the last rounds, before any were replaced; the current round is the last entry.
     seed: seed of the run.
     """
 
@@ -108,20 +108,20 @@ class Scene:
 
     @property
     def own(self) -> Tensor:
-        """This liar's honest payload, (N,)."""
+        """Return this liar's honest payload, (N,)."""
         return self.rounds[-1].values(self.liar)
 
     @property
     def others(self) -> Tensor:
-        """The payloads of the P honest workers, (P, N)."""
+        """Return the payloads of the P honest workers, (P, N)."""
         return torch.stack([self.rounds[-1].values(rank) for rank in self.honest])
 
     def ago(self, rank: int, rounds: int) -> Tensor:
-        """Return the payload that a worker sent `rounds` rounds ago, or the oldest one that is known, (N,)."""
+        """Return the payload that a worker sent `rounds` rounds ago, or the oldest known one if that is newer, (N,)."""
         return self.rounds[max(0, len(self.rounds) - 1 - rounds)].values(rank)
 
     def drawn(self, *numbers: int) -> Tensor:
-        """Return Gaussian noise of a payload's size, determined by the seed of the run and these numbers."""
+        """Return Gaussian noise with as many values as a payload, drawn from the run's seed and these numbers."""
         draw = torch.Generator().manual_seed(wire.name_hash(f"{self.seed} {numbers}"))
         return torch.randn(sum(x.numel() for x in self.rounds[-1].like.values()), generator=draw)
 
@@ -132,7 +132,7 @@ class Scene:
 
 
 def scaled_own(factor: float) -> Callable[[Scene], Tensor]:
-    """Return the attack that sends the liar's own payload at `factor` times the honest norm."""
+    """Return the attack that sends the liar's own payload, scaled to `factor` times the median norm of honest ones."""
     return lambda scene: factor * scene.at_honest_norm(scene.own)
 
 
@@ -149,7 +149,7 @@ def alie(scene: Scene) -> Tensor:
 
 
 def minmax(scene: Scene) -> Tensor:
-    """Return μ − γ σ for the largest γ with all its distances within the largest distance of two honest payloads."""
+    """Return μ − γ σ, as far from the farthest honest payload as the two most distant ones are from each other."""
     (mean, deviation), others = spread(scene), scene.others
     limit, low, high = float(torch.cdist(others, others).max()), 0.0, 100.0
     for _ in range(STEPS):
@@ -160,14 +160,14 @@ def minmax(scene: Scene) -> Tensor:
 
 
 def support(scene: Scene) -> Tensor:
-    """Return the liar's own payload with flipped sign, only at positions that no honest peer sends."""
+    """Return the liar's own payload with flipped sign, but only at the positions that no honest peer sends."""
     now = scene.rounds[-1]
     sent = torch.stack([now.coefficients(rank) != 0 for rank in scene.honest]).any(0)
     return now.of_coefficients(scene.at_honest_norm(-now.coefficients(scene.liar) * ~sent))
 
 
 def disguised(scene: Scene) -> Tensor:
-    """Return the opposite of the liar's payload, except along μ, where it follows the honest peers as far as needed."""
+    """Return t μ / ‖μ‖ + √(1 − t²) u, scaled to the median norm of honest payloads (see the docstring of this file)."""
     honest = torch.nn.functional.normalize(scene.others, dim=1)
     mean = torch.nn.functional.normalize(scene.others.mean(0), dim=0)
     among = (honest @ honest.T).triu(1)[torch.ones(len(honest), len(honest)).triu(1) > 0]

@@ -1,11 +1,11 @@
-"""Print the tables of bench_attacks.py's records: how much loss each rule loses without liars and under each attack.
+"""Print tables of bench_attacks.py's records: how much each rule increases the loss, and each attack under each rule.
 
     .venv/bin/python scripts/show_attacks.py FOLDER
 
 f is the number of liars. Losses are those of worker 0 in nats per byte. All relative figures compare runs of the same
 seed, and are means over the seeds of a cell:
 
-    tax     nats(rule, f = 0) / nats(plain, f = 0) − 1      plain: the same recipe without screening and liars
+    tax     nats(rule, f = 0) / nats(plain, f = 0) − 1      plain: the recipe's own aggregate, without screening
     loss    nats(rule, attack, f) / nats(rule, f = 0) − 1
 
 The first table has the tax and the worst attack of each rule, and the number of attacks that were run. Then, for f = 2
@@ -45,22 +45,22 @@ class Records:
         return self.cells.get((*pair, attack, liars), {})
 
     def relative(self, rows: dict[int, Row], reference: dict[int, Row]) -> float | None:
-        """Return the mean of nats / reference − 1 over common seeds: None without any, infinity if one failed."""
+        """Return the mean of nats / reference − 1 over common seeds; None if there are none, inf if a run failed."""
         seeds = rows.keys() & {seed for seed, row in reference.items() if row["val_nats"]}
         if any(rows[seed]["val_nats"] is None for seed in seeds):
             return float("inf")
         return mean(rows[seed]["val_nats"] / reference[seed]["val_nats"] - 1 for seed in seeds) if seeds else None
 
     def loss(self, pair: Pair, attack: str, liars: int) -> float | None:
-        """Return the relative loss under an attack."""
+        """Return the relative increase of the loss under an attack."""
         return self.relative(self.cell(pair, attack, liars), self.cell(pair, CALM, 0))
 
     def tax(self, pair: Pair) -> float | None:
-        """Return the relative loss without liars against the recipe's plain rule."""
+        """Return the relative increase of the loss, without liars, over that of the recipe's plain rule."""
         return self.relative(self.cell(pair, CALM, 0), self.cell((pair[0], "plain"), CALM, 0))
 
     def worst(self, pair: Pair, liars: int) -> str:
-        """Return the attack with the highest relative loss and that loss, and the number of attacks that were run."""
+        """Format the attack that increases the loss most, this relative increase, and the number of attacks run."""
         found = {attack: loss for attack in self.attacks if (loss := self.loss(pair, attack, liars)) is not None}
         if not found:
             return "–"
@@ -74,12 +74,12 @@ class Records:
 
 
 def order(pair: Pair) -> tuple[str, bool, str]:
-    """Return the sorting key of a recipe and its rule: plain rules first."""
+    """Return a sort key for pairs of recipe and rule: by recipe, plain rules first."""
     return pair[0], not pair[1].startswith("plain"), pair[1]
 
 
 def percent(value: float | None) -> str:
-    """Format a relative loss."""
+    """Format a relative increase of the loss."""
     return "–" if value is None else "failed" if value == float("inf") else f"{value:+.1%}".replace("%", " %")
 
 
@@ -132,7 +132,7 @@ def rate(rows: dict[int, Row]) -> str:
 def main() -> None:
     """Print the tables of the records in a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="--out of bench_attacks.py")
+    parser.add_argument("folder", type=Path, help="folder of the records: --out of bench_attacks.py")
     print_all(Records([json.loads(file.read_text()) for file in sorted(parser.parse_args().folder.glob("*.json"))]))
 
 

@@ -62,9 +62,10 @@ def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
 
 
 def tuned(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that use the best learning rates and momentum. All rows are of one case and size.
+    """Return the rows with the best values of the tuned settings. `rows`: all of one case and size.
 
-    The best values are those with the lowest loss at the seed, H and number of workers where most values were tried.
+    The best values are those with the lowest loss at the seed, H and number of workers for which the most values were
+    tried.
     """
 
     def place(row: Row) -> tuple[int, int, int]:

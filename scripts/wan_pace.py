@@ -3,8 +3,8 @@
     inner.optimizer._target_=wan_pace.PacedAdamW +inner.optimizer.step_s=0.2
 
 After each step, the process sleeps until `step_s` seconds have passed since the step's first forward pass. This
-EMULATES the only property that matters to the network: during this time, the inner loop uses neither the network nor
-much of the CPU. A step that takes longer than `step_s` is not shortened.
+EMULATES the only property of a GPU that matters to the network: during a step, the inner loop uses neither the network
+nor much of the CPU. A step that takes longer than `step_s` is not shortened.
 """
 
 from __future__ import annotations

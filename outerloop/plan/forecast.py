@@ -5,10 +5,10 @@
                of P peers, P / (1 + λ · downtime) are present
     tokens     wall clock = tokens / (peers present · tokens per step · steps per second)
 
-P is the number of peers, and λ the failure rate of one peer per second. "round", "calm" and "with one absent" are
-durations of a round: the mean, without failures, and with one absent peer. A failed peer is still expected in the next
-two rounds (exchange.absent_rounds), each of which waits the whole grace period for it. The peer restarts after a minute
-and downloads the state. In gossip, no peer waits for an absent one.
+P is the number of peers, λ the failure rate of one peer per second, and downtime the seconds for which a failed peer is
+absent. Three durations of a round occur: "round" (the mean), "calm" (without failures) and "with one absent" (peer). A
+failed peer is still expected in the next two rounds (exchange.absent_rounds), each of which waits the whole grace
+period for it. The peer restarts after a minute and downloads the state. In gossip, no peer waits for an absent one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DAY_S = 86400.0
 class Forecast:
     """The forecast for one method in one fleet.
 
-    rate: the simulated rate for rounds of one fragment, including failures.
+    rate: the result of the simulation, including failures. Its rounds exchange one fragment each.
     present: mean fraction of peers that are present.
     overrides: configuration overrides that are needed where the default time limits are too short.
     """
@@ -49,7 +49,7 @@ class Forecast:
 
     @property
     def round_s(self) -> float:
-        """Return the seconds of `sync_every` inner steps and one exchange of every fragment."""
+        """Return the duration in seconds of `sync_every` inner steps with one exchange of every fragment."""
         return self.rate.round_s * self.method.fragments
 
     @property
@@ -59,7 +59,7 @@ class Forecast:
 
     @property
     def waiting_s(self) -> float:
-        """Return the part of `round_s` spent waiting for slower or absent peers, or for a partner."""
+        """Return the part of `round_s` in which a peer waits for slower or absent peers, or for a partner."""
         return self.rate.waiting_s * self.method.fragments
 
     @property
@@ -69,7 +69,7 @@ class Forecast:
 
     @property
     def sent_bytes_per_day(self) -> float:
-        """Return the payload bytes that one peer sends per day, counting every copy. It receives as many."""
+        """Return the payload bytes that one peer sends per day, counting every copy. It receives the same number."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
         return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
 
@@ -118,7 +118,7 @@ def with_failures(
 
 
 def arrival_spread_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds between the arrival of a majority of the payloads at the leader and that of the last payload.
+    """Return the seconds from the arrival of a majority of the payloads at the leader to the arrival of the last one.
 
     All peers are assumed to be ready at the same time. Because transfers queue, the grace period must be longer than
     this spread: with the default grace period, a gather could close before the last payload arrives.

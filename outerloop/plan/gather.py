@@ -7,10 +7,12 @@
     exposed = max(0, exchange − hidden);   utilization u = compute / (compute + exposed)
     bandwidth for u = bits / (hidden + compute (1 / u − 1))
 
-τ is the number of inner steps between launch and landing (`Method.delay`). Arrays with the suffix _P have one entry per
-peer.
+interval is the number of inner steps between two launches, τ the number between launch and landing (`Method.delay`),
+and codec the duration of launching and landing. Of one round, exchange is the duration of the exchange, hidden the part
+of it that overlaps inner steps, exposed the part that blocks them, compute the duration of the inner steps, and bits
+the number of exchanged bits. Arrays with the suffix _P have one entry per peer.
 
-A late peer does not delay the others. A peer that launches after the decision lands the round that it missed, and
+A late peer does not delay the other peers. A peer that launches after the decision lands the round that it missed, and
 immediately contributes its progress to the next round. With up to 9 peers, requests do not queue at the owners of
 payloads, and every transfer is simulated. With more peers, every link is modeled as a queue of payloads, in the order
 in which they become ready. All links are identical and have the same queue, so 10,000 peers are simulated quickly.
@@ -101,9 +103,9 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
 def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
     """Return the time at which each payload has reached all peers, if every link is modeled as a queue.
 
-    This is the later of two times: when the queue has moved past the payload, and when its owner's uplink has sent all
-    copies. All payloads together occupy the queue for `gather_messages` times the transfer time of one payload in the
-    slower direction.
+    This is the later of two times: when the queue has moved past the payload, and when the uplink of the payload's
+    owner has sent all copies. All payloads together occupy the queue for `gather_messages` times the transfer time of
+    one payload in the slower direction.
     """
     order, index_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     payload_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
@@ -114,7 +116,7 @@ def queued_arrivals(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarra
 
 
 def exposed_s(exchange_s: float, hidden_s: float) -> float:
-    """Return the seconds that the inner loop waits for an exchange that overlaps `hidden_s` of inner steps."""
+    """Return the seconds for which an exchange blocks the inner loop, if `hidden_s` of it overlap inner steps."""
     return max(0.0, exchange_s - hidden_s)
 
 

@@ -10,8 +10,8 @@ A peer enters the pool of ready peers, finds a partner or takes a solo step, and
               or takes a solo step if no peer is ready
     met       both peers of a pair have received the other's payload; landing = max(launch + τ steps, met) + codec
 
-τ is the number of inner steps between launch and landing. A peer is in one pair at a time, so a link has at most one
-transfer in each direction.
+τ is the number of inner steps between launch and landing. codec is the duration of launching and landing. A peer is in
+one pair at a time, so a link has at most one transfer in each direction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from outerloop.plan.links import pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE_SHARE, MIN_PATIENCE_S, MAX_PATIENCE_S = 0.25, 1.0, 300.0
-"""Patience as a fraction of the inner-step time, and its limits in seconds (the defaults of exchange=swarm_gossip)."""
+"""Patience as a fraction of the time of a round's inner steps, and its limits in seconds (defaults of
+exchange=swarm_gossip).
+"""
 PROPOSAL_INTERVAL_S, PROPOSALS_PER_PATIENCE, NOTIFIED, RECENT_PARTNERS = 0.2, 8, 16, 3
 """Limits of one peer: maximum mean seconds between two proposals, minimum mean number of proposals within its patience,
 number of peers that it notifies, and number of recent partners that it remembers.
@@ -87,7 +89,7 @@ class GossipSimulation:
         return split_stall(self.fleet, self.method, round_s, self.pair_s, met=met)
 
     def schedule(self, at_s: float, kind: str, peer: int) -> None:
-        """Schedule an event. It is ignored if the peer is in a different round when the event is due."""
+        """Schedule an event of a peer's current round. The event is ignored if this round has ended by that time."""
         self.count += 1
         heapq.heappush(self.events, (at_s, self.count, kind, peer, self.peers[peer].round))
 
@@ -140,7 +142,7 @@ class GossipSimulation:
         return [other for other, heard_s in known.items() if heard_s <= now_s and self.peers[other].ready]
 
     def propose(self, peer: int, others: list[int], now_s: float) -> bool:
-        """Pair the peer with a random peer from `others`. Return False if `others` is empty."""
+        """Pair the peer with a random peer from `others`, and return True. Return False if `others` is empty."""
         if not others:
             return False
         other = self.draw.choice(others)

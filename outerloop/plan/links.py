@@ -4,9 +4,9 @@
     pair     bytes / min(up, down)
     ring     2 (P − 1) messages of bytes / P;      tree   2 log2(P) messages of all bytes
 
-P is the number of peers, `bytes` the size of a payload. Each message that swarm/ sends in sequence adds one one-way
-latency (`latency_s`). An idle connection starts with a window of 10 segments and doubles it every round trip
-(RFC 6928); `ramp_s` is the resulting delay.
+P is the number of peers, `bytes` the size of a payload; up and down are the rates of a link. Each message that swarm/
+sends in sequence adds one one-way latency (`latency_s`). TCP on an idle connection starts with a window of 10 segments,
+which doubles every round trip (RFC 6928); `ramp_s` returns the resulting delay.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
 
     2 L log2(w / w0 + 1) − w / rate,   w = min(payload, rate · 2 L)
 
-    L is the latency, rate one connection's share of the link in bytes/s, w0 the initial window, and w the number of
-    bytes sent until the link is full.
+    L is the one-way latency in seconds, rate one connection's share of the link in bytes/s, w0 the initial window in
+    bytes, and w the window at which the link is full, or the whole payload if that is smaller.
     """
     rate, round_trip_s = links.slower / max(1, transfers), 2 * links.latency_s
     window = min(payload_bytes, rate * round_trip_s)

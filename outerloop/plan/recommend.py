@@ -1,7 +1,7 @@
 """Recommend one of several methods, based on a budget of time and traffic and on losses measured in this repository.
 
 Among the methods that stay within the budget, the method with the lowest validation loss in scripts/results is
-recommended. Without a budget, the methods within 5 % of the fastest one's speed are compared in this way. The losses
+recommended. Without a budget, only the methods within 5 % of the speed of the fastest one are considered. The losses
 are in nats per byte, after equal numbers of tokens, with four workers and 1.03M parameters. All learning rates were
 tuned. The losses are used to order the methods, and do not predict those of a large model.
 """
@@ -32,9 +32,9 @@ LOSSES = {
 }
 """Recipe -> H (inner steps per round) -> loss after 600 steps, mean of seeds 0 and 1.
 
-Those of outerloop, and of muloco at H 15, are in scripts/results/table (learning rate, momentum and weight decay were
-tuned), all others in the first table of scripts/results/recipes/COMMAND.md (only the learning rate was tuned). DiLoCo
-was measured with outer momentum 0.6.
+The losses of outerloop, and of muloco at H 15, come from scripts/results/table (learning rate, momentum and weight
+decay were tuned). All others come from the first table of scripts/results/recipes/COMMAND.md (only the learning rate
+was tuned). DiLoCo was measured with outer momentum 0.6.
 """
 
 
@@ -99,7 +99,7 @@ def consumption(row: Forecast, run_length: float) -> tuple[float, float]:
 
 
 def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, str]:
-    """Return the forecast with the lowest loss of those within 5 % of the fastest, and a one-line reason."""
+    """Return the forecast with the lowest loss among those within 5 % of the fastest, and a one-line reason."""
     close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
     best = min(close, key=loss_of)
     if len(close) == 1:

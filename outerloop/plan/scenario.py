@@ -13,7 +13,7 @@ class Fleet:
     """A set of identical machines on identical links.
 
     step_s: mean duration of an inner step.
-    spread: σ of the lognormal factor on `step_s`, which is drawn for each peer and round.
+    spread: standard deviation of the logarithm of a factor on `step_s`, which is drawn for each peer and round.
     failures_per_hour: mean number of failures of one peer per hour.
     codec_s: seconds that one round spends launching and landing.
     """

@@ -4,8 +4,8 @@ Rates are max-min fair: the most contended link gives each of its transfers an e
 other links of these transfers. The same step is repeated with the remaining links until every transfer has a rate.
 
 A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further requests queue at
-the owner of the payload, and each occupies a slot of the peer that made it. So some links are idle if all peers request
-payloads in the same order.
+the owner of the payload, and each occupies a slot of the peer that made it. So if all peers request payloads in the
+same order, some links are idle.
 
 Suffixes of array names: F transfers, P peers, L links.
 """
@@ -80,7 +80,7 @@ class GatherSimulation:
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
-        """Return the time at which the next transfer ends, unless another one starts first, and all current rates."""
+        """Return the time at which the next transfer ends if no other transfer starts before, and all current rates."""
         if not self.active:
             return np.inf, np.zeros(0)
         sources_F, targets_F = np.array(self.active).T
@@ -98,7 +98,7 @@ class GatherSimulation:
         self.left_F = np.concatenate([self.left_F, np.full(len(started), float(self.bytes))])
 
     def pop_served(self, owner: int) -> list[int]:
-        """Remove the pullers that this owner can serve now from its queue, and return them."""
+        """Remove from an owner's queue the pullers that it can serve now, and return them."""
         count = min(self.at_once - self.active_uploads[owner], len(self.queues[owner]))
         self.active_uploads[owner] += count
         return [self.queues[owner].popleft() for _ in range(count)]

@@ -14,13 +14,13 @@ SHORT = 8
 OTHERS = "all others"
 """Label of the peers that are counted together."""
 COLUMNS = ["name", "peer", "samples", "share", "rounds", "first round", "last round"]
-"""Column headings of the cells of a contributor. The first two columns hold text, the others numbers."""
+"""Headings of the columns of `contributor_cells`. The first two columns hold text, the others numbers."""
 MOST = 3
 """Number of contributors that `summary_line` names."""
 
 
 def tables(comparison: Comparison) -> Iterator[Table]:
-    """Yield a table of the contributors of each finished run that has counted them."""
+    """Yield a table of the contributors to each finished run, unless the run did not count them."""
     for run in (run for group in comparison.finished for run in group.finished):
         if rows := from_maps((run.results or {}).get("contributors")):
             yield contributor_table(rows, f"Contributors to {run.path}")
@@ -56,10 +56,10 @@ def label(row: ContributorRow) -> str:
 
 
 def total_of(rows: Collection[ContributorRow]) -> int:
-    """Return the samples of all contributors together."""
+    """Return the total samples of all contributors."""
     return sum(row.samples for row in rows)
 
 
 def share(samples: int, total: int) -> str:
-    """Return samples / total as a percentage."""
+    """Return samples / total as a percentage, or "" if `total` is 0."""
     return f"{100 * samples / total:.1f} %" if total else ""

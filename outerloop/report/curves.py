@@ -29,7 +29,7 @@ Values = Callable[[Run], Sequence[float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """Definition of one figure. `xs`, `ys`: functions that return a number per validation of a run, NaN if missing."""
+    """Definition of one figure. `xs`, `ys`: functions that return one number per validation of a run (NaN: missing)."""
 
     name: str
     title: str
@@ -146,7 +146,10 @@ def group_lines(group: Group, chart: Chart, index: int) -> Iterator[Line]:
 
 
 def mean_points(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
-    """Average x and y over the seeds, for each round in which all have a point. `seeds`: round -> (x, y) per seed."""
+    """Average x and y over the seeds, for each round in which all seeds have a point.
+
+    `seeds`: one map per seed, from round to (x, y).
+    """
     points = []
     for number in (n for n in seeds[0] if all(n in points for points in seeds)):
         xs, ys = zip(*(points[number] for points in seeds), strict=True)
@@ -161,7 +164,7 @@ def run_points(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """Return the length in seconds and the name of the largest unit that suits this time."""
+    """Return the length in seconds and the name of the unit that suits this time (see TIMES)."""
     return next(((unit_s, name) for unit_s, name in TIMES if longest_s >= 2 * unit_s), (1.0, "seconds"))
 
 

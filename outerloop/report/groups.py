@@ -56,12 +56,12 @@ class Group:
 
     @property
     def comparison_key(self) -> str:
-        """Return a key; the losses of two groups are comparable if their keys are equal."""
+        """Return a key that is equal for groups whose losses can be compared."""
         return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group the runs. Return first the groups with finished runs, lowest final loss first, then the others by label."""
+    """Group the runs. Groups with finished runs come first, sorted by loss; then the others, by label."""
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
@@ -79,7 +79,7 @@ def sort_key(group: Group) -> tuple[bool, float, str]:
 
 
 class Comparison:
-    """Compare all groups of a report.
+    """The comparison of all groups of runs in a report.
 
     Args:
         runs: all runs that were found.
@@ -155,7 +155,7 @@ class Comparison:
         return notes
 
     def baseline_notes(self) -> list[str]:
-        """Return notes on loss gaps that are missing or ambiguous, or that compare runs of different lengths."""
+        """Return notes on gaps to the baseline that are missing, ambiguous, or between runs of different lengths."""
         bases = {group.label: base for group in self.finished if (base := self.find_baseline(group))}
         if not bases:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]

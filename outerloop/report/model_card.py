@@ -1,4 +1,4 @@
-"""Write the model card of an exported model: README.md states how it was trained, its loss, and how to load it."""
+"""Write the model card of an exported model: a README.md with its training, its loss, and how to load it."""
 
 from __future__ import annotations
 

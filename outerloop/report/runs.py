@@ -33,7 +33,7 @@ DIED = "died.json"
 SWEEP = "multirun.yaml"
 """File that hydra writes into the folder of a sweep, next to one numbered folder per run."""
 FRESH_S = 120
-"""Maximum age of metrics.jsonl, in seconds, for which an unfinished run may still be running."""
+"""Age of metrics.jsonl, in seconds, from which an unfinished run is no longer assumed to be running."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Run:
     results: summary.json; None if the run did not finish.
     validations: the validation rows of metrics.jsonl.
     why: why the run did not finish, or why a later job in its folder failed; otherwise empty.
-    trace: the complete error text.
+    trace: the complete text of the error that ended the run, or "".
     """
 
     path: Path
@@ -69,13 +69,13 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the bytes that a worker (mean over workers) had sent at each validation, counting every copy."""
+        """Return the bytes that one worker had sent before each validation, counting every copy (mean over workers)."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
 
     def seconds(self, bits_per_s: float) -> list[float]:
-        """Return the simulated time of the slowest worker at each validation, in seconds."""
+        """Return for each validation the seconds in which the slowest worker reaches it at a simulated bandwidth."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         clocks = (pace.seconds_at(self.steps, bits_per_s) for pace in self.step_rates)
@@ -195,7 +195,7 @@ def read_died(path: Path) -> Row:
 
 
 def read_record(file: Path) -> Row:
-    """Return the contents of a record of a failed job, or an empty dictionary if the file is missing or damaged."""
+    """Return the dictionary in a JSON file, or an empty one if the file is missing or damaged."""
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):

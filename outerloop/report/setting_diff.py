@@ -77,7 +77,7 @@ def identity(settings: Settings) -> str:
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
-    """Return one label per group. `groups`: the settings of each group from `training_settings`, all different."""
+    """Return one label per group. `groups`: the results of `training_settings` for each group, all different."""
     out: list[str] = []
     for settings in groups:
         words = [f"{key}={format_value(settings, key)}" for key in distinguishing_keys(same_recipe(settings, groups))]
@@ -103,9 +103,9 @@ def same_recipe(settings: Settings, groups: Sequence[Settings]) -> list[Settings
 
 
 def distinguishing_keys(groups: Sequence[Settings]) -> list[str]:
-    """Return a short set of keys that distinguishes these groups.
+    """Return a short list of keys that together distinguish these groups.
 
-    Keys that all groups have are preferred. More than MAX_NAMED keys are reduced by `fewest_keys`.
+    Keys that all groups have are preferred. If more than MAX_NAMED keys differ, `fewest_keys` selects some of them.
     """
     keys = without_copies(groups, differing_keys(groups))
     everywhere = [key for key in keys if all(key in settings for settings in groups)]
@@ -125,7 +125,7 @@ def differing_keys(groups: Sequence[Settings]) -> list[str]:
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Drop each key whose value equals that of an earlier key in every group, because it is derived from that key."""
+    """Drop each key whose value equals that of an earlier key in every group: it shows no further difference."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)
@@ -148,7 +148,7 @@ def tells_apart(groups: Sequence[Settings], keys: Sequence[str]) -> bool:
 
 
 def distinct_count(groups: Sequence[Settings], keys: Sequence[str]) -> int:
-    """Return the number of groups that these keys distinguish."""
+    """Return the number of different value combinations that the groups have for these keys."""
     return len({tuple(comparable_value(settings, key) for key in keys) for settings in groups})
 
 

@@ -1,4 +1,4 @@
-"""Simulate the time at which a worker would have reached each inner step at a chosen bandwidth.
+"""Compute the time at which a worker would have reached each inner step at a chosen bandwidth.
 
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 

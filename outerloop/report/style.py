@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
 LABEL_WIDTH = 84
 """Maximum number of characters in one line of a legend."""
 LOG_FROM = 10
-"""The x axis is logarithmic if the largest final x of the curves is at least this many times the smallest."""
+"""The x axis is logarithmic if the largest final x of all curves is at least this many times the smallest final x."""
 
 
 def colour(index: int) -> str:
@@ -49,7 +49,7 @@ def wrapped(label: str) -> str:
 
 
 def needs_log_scale(ends: Sequence[float]) -> bool:
-    """Return whether curves that end at these x values need a logarithmic x axis. Zeros are ignored."""
+    """Return whether curves whose final x values are `ends` need a logarithmic x axis. Zeros are ignored."""
     positive = [x for x in ends if x > 0]
     return bool(positive) and max(positive) >= LOG_FROM * min(positive)
 

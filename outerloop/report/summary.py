@@ -24,7 +24,8 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `spread`, the counts listed in GOSSIP_COUNTS, summed over this machine's finished workers, and `idle_s`, the mean
     seconds that one of them waited for partners.
 
-    `contributors` lists what each peer of the swarm has contributed (contributors.py), if that is counted.
+    `contributors` lists what each peer of the swarm has contributed (core/contributor_rows.py), if the run counts
+    contributions.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

@@ -25,7 +25,7 @@ class Table:
 
 
 def results(comparison: Comparison) -> Table:
-    """Return a table with one row per group that has finished runs, lowest loss first."""
+    """Return a table with one row per group that has finished runs, sorted by loss."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
     return Table(

@@ -1,4 +1,4 @@
-"""Print the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split."""
+"""Print the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
 
 from __future__ import annotations
 

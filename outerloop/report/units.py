@@ -42,7 +42,7 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def parse_amount(text: str, units: Mapping[str, float]) -> float | None:
-    """Return a number followed by one of `units`, times that unit; None if the text does not have this form."""
+    """Parse a number that is followed by one of `units`, such as "50ms", and return their product, or None."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
     return float(found[1]) * units[found[2]] if found and found[2] in units else None
 

@@ -3,8 +3,8 @@
     train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
 
 A value can be plotted against inner steps, the tokens of all workers on this machine, or the bytes sent by the first
-worker. An evaluation is complete only when the slowest worker has reported its share. The first worker may have logged
-later steps before that, but on each axis, the evaluation is placed at the step after which it was made.
+worker. An evaluation is complete only when the slowest worker has reported its share, and the first worker may have
+logged later steps before that. On each axis, the evaluation is nevertheless placed at the step after which it was made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outerloop.core.round import CHARTS
 from outerloop.core.utilization import SPENT
 
 OWN = (*SPENT, "utilization", "credited_rounds", "credited_samples")
-"""Further fields of the first worker's rounds that have a chart."""
+"""Fields of a "round" row, in addition to those in core/round.py, that have a chart."""
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
     "round": CHARTS | {name: f"outer/{name}" for name in OWN},
@@ -40,7 +40,7 @@ class Charts:
         self.bytes_after_round: dict[int, int] = {}
 
     def values(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return the values that a row adds to the charts, by chart and axis name; empty if no chart shows the row."""
+        """Return the values of a row by chart name and its position by axis name; {} if no chart shows the row."""
         if row.get("worker", 0):
             return {}
         self.update_axes(row)
@@ -56,7 +56,7 @@ class Charts:
             self.bytes_sent = self.bytes_after_round[row["round"]] = row.get("bytes_sent", 0)
 
     def axes(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return the position of a row on each axis. A round is placed at the token count of the last logged step."""
+        """Return the position of a row on each axis. For a round, the token count is that of the last logged step."""
         if row["event"] != "validation":
             return {STEP: row["step"], TOKENS: self.tokens, BYTES: self.bytes_sent}
         sent = self.bytes_after_round.get(row["round"], self.bytes_sent)

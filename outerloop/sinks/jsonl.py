@@ -15,7 +15,7 @@ class Jsonl:
 
     Args:
         path: path of the file.
-        earlier: rows of earlier sessions; the file is atomically replaced by one with these rows.
+        earlier: rows of earlier sessions. The file is atomically replaced by a file with these rows.
     """
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:

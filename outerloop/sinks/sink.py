@@ -65,7 +65,7 @@ class Sink(Protocol):
 
 
 class Sinks:
-    """The sinks of one run. If a sink raises an error, it is reported and removed.
+    """The sinks of one run. If a sink raises an error, the error is printed and the sink is removed.
 
     Args:
         sinks: name in the configuration -> sink.

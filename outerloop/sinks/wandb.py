@@ -2,7 +2,7 @@
 
 An option in the configuration takes precedence over wandb's environment variable (WANDB_PROJECT, WANDB_ENTITY,
 WANDB_MODE, WANDB_RUN_GROUP, WANDB_NAME, WANDB_JOB_TYPE, WANDB_TAGS, WANDB_DIR, WANDB_CONSOLE, WANDB_QUIET). If neither
-is set, the value is derived from the run.
+the option nor the variable is set, the value is derived from the run.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ Value = TypeVar("Value")
 class Wandb:
     """A sink that logs a run to Weights & Biases, with inner steps, tokens and bytes as axes.
 
-    wandb's own step counter is not used: wandb drops values whose step is lower than the last one, but an evaluation is
-    logged when later steps have already been logged.
+    wandb's own step counter is not used: wandb drops values whose step is lower than the last one, but the result of an
+    evaluation may be logged after later steps.
 
     Args:
-        project, entity, name, group: settings of the wandb run; None: taken from the environment, else from the run.
-        mode: online, offline or disabled; None: WANDB_MODE if set, else online if there is an API key, else offline.
+        project, entity, name, group: settings of the wandb run. None: use the environment variable if it is set,
+            or else a default for this run.
+        mode: online, offline or disabled. None: use WANDB_MODE if it is set, or else online if there is an API key, or
+            else offline.
         artifacts: whether to store loss.png and the model in hf/ as artifacts at the end of the run.
     """
 

@@ -1,4 +1,4 @@
-"""Read a source again and again, and pass the parts of its page that have changed to all open browsers."""
+"""Read a source (run, swarm or sweep) repeatedly, and send the parts of its page that change to all open browsers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outerloop.watch.model.page import Page
 
 logger = logging.getLogger(__name__)
 PAUSE_PER_READ = 50.0
-"""Pause between two reads, in units of the CPU time of a read: reading takes at most 2 % of a core (MAX_PAUSE_S)."""
+"""Pause after a read, as a multiple of the CPU time of that read: reading then takes at most 2 % of a core."""
 MAX_PAUSE_S = 30.0
-"""Longest pause between two reads. Reads that need more than 0.6 s of CPU time take a larger share of a core."""
+"""Longest pause after a read, in seconds. Reads of more than 0.6 s of CPU time thus take more than 2 % of a core."""
 KEEP_ALIVE_S = 15.0
-"""Seconds after which a line is sent to a browser if nothing has changed, so that proxies keep the connection."""
+"""Seconds without a change after which a browser is sent a comment, so that proxies do not close the connection."""
 
 
 class Source(Protocol):
@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 class Feed:
-    """The newest page of a source, as JSON by part.
+    """The newest page of a source, with each of its parts as JSON.
 
     `parts`: name of a part of the page -> (number of the update that changed it, its JSON).
     """
@@ -60,7 +60,10 @@ class Feed:
             await asyncio.sleep(self.pause_s(0.0 if is_first else used_s))
 
     def pause_s(self, used_s: float) -> float:
-        """Return the pause after a read. The first read, of all that there is, takes longer and does not count."""
+        """Return the pause after a read, in seconds.
+
+        `used_s`: CPU time of the read. Pass 0 for the first read, which takes longer than all others.
+        """
         return min(MAX_PAUSE_S, max(self.source.every_s, PAUSE_PER_READ * used_s))
 
     def read(self) -> tuple[Page, dict[str, str], float]:
@@ -76,14 +79,14 @@ class Feed:
         self.put({**texts, "problem": '""'})
 
     def report(self, problem: str) -> None:
-        """Show why the source cannot be read. The last page stays."""
+        """Show why the source cannot be read. Browsers still show the last page."""
         if problem != self.problem:
             logger.warning("%s", problem)
         self.problem = problem
         self.put({"problem": compact(problem)})
 
     def put(self, texts: Mapping[str, str]) -> None:
-        """Store the parts that have changed under a new update number."""
+        """Store those of the given parts that have changed, under a new update number, and wake up all streams."""
         changed = {name: text for name, text in texts.items() if self.parts.get(name, (0, None))[1] != text}
         if changed:
             self.update += 1
@@ -96,7 +99,7 @@ class Feed:
         self.changed = asyncio.Event()
 
     def since(self, update: int) -> str:
-        """Return the parts that have changed after an update, as a JSON object, or "" if there are none."""
+        """Return the parts that have changed since the update with this number, as a JSON object; "" if no part has."""
         changed = {name: text for name, (number, text) in self.parts.items() if number > update}
         return joined(changed) if changed else ""
 
@@ -126,10 +129,10 @@ class Feed:
 
 
 def joined(parts: Mapping[str, str]) -> str:
-    """Return a JSON object. `parts`: name -> JSON."""
+    """Join the parts into a JSON object. `parts`: name -> value as JSON."""
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
 def compact(part: object) -> str:
-    """Return JSON without spaces. All numbers in a page are finite, so this is JSON for every program."""
+    """Return a value as JSON without spaces. It must contain no NaN or infinity, which many programs cannot parse."""
     return json.dumps(part, separators=(",", ":"), allow_nan=False)

@@ -13,11 +13,11 @@ from pathlib import Path
 from outerloop.types import missing_package
 
 STOP_S = 10
-"""Seconds that the process has to end before it is killed."""
+"""Seconds to wait for the page's process to end by itself, before it is killed."""
 
 
 def refuse_without_packages() -> None:
-    """Raise UserError if a package of the page is missing."""
+    """Raise UserError if a package that the page needs is not installed."""
     for package in ("starlette", "uvicorn"):
         if find_spec(package) is None and (error := missing_package(package)):
             raise error
@@ -27,10 +27,10 @@ def refuse_without_packages() -> None:
 def live_page(run_dir: Path, port: int, say: Callable[[str], None], *, pythonpath: str) -> Iterator[None]:
     """Serve the page of a run on this machine's loopback address during a `with` block.
 
-    `say`: called with a line for the user. `pythonpath`: PYTHONPATH with which this copy of outerloop is imported.
+    `say`: shows a line to the user. `pythonpath`: PYTHONPATH with which this copy of outerloop is imported.
 
-    The page ends when its standard input is closed, so it does not outlive a process that is killed. Ctrl-C does not
-    reach it. If it cannot start, for example because the port is in use, it prints one line, and the run continues.
+    The page's process ends when its standard input is closed, so it also ends if this process is killed. Ctrl-C does
+    not reach it. If it cannot start, for example because the port is in use, it prints one line, and the run continues.
     """
     command = ["watch", str(run_dir), "--port", str(port), "--stop-with-input"]
     page = subprocess.Popen(

@@ -1,6 +1,7 @@
 """Write the state of the page in the text format of Prometheus (docs/reference/watch.md lists the metrics).
 
-Base units only: seconds, bytes, nats. Names of charts become names of metrics: val/loss is outerloop_val_loss_nats.
+All values are in base units: seconds, bytes, nats. Metrics are named after the charts of the loggers: the metric of
+val/loss is outerloop_val_loss_nats.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from outerloop.report.contributors import OTHERS
 from outerloop.watch.model.page import Page
 
 Metric = tuple[str, str, str]
-"""Name, type and help text."""
+"""Name, type and help text of a metric."""
 GONE = ("silent", "left", "died", "expelled")
 """States of a peer for which outerloop_peer_up is 0."""
 HEADER = {
@@ -20,10 +21,10 @@ HEADER = {
     "rounds": ("outerloop_rounds", "gauge", "Rounds of the whole run."),
     "step": ("outerloop_inner_step", "gauge", "Inner steps of the worker that is furthest ahead."),
     "tokens": ("outerloop_tokens_total", "counter", "Training tokens of the workers that are watched."),
-    "tokens_per_s": ("outerloop_tokens_per_second", "gauge", "Speed of all workers together, without the outer loop."),
+    "tokens_per_s": ("outerloop_tokens_per_second", "gauge", "Speed of all workers together within inner steps."),
     "params": ("outerloop_parameters", "gauge", "Trainable parameters."),
     "peers": ("outerloop_expected_peers", "gauge", "Peers that the run expects."),
-    "alive": ("outerloop_alive_peers", "gauge", "Peers that the next round counts on."),
+    "alive": ("outerloop_alive_peers", "gauge", "Peers that are expected in the next round."),
     "loss": ("outerloop_train_loss_nats", "gauge", "Mean training loss, nats per token."),
     "val_loss": ("outerloop_val_loss_nats", "gauge", "Validation loss of the global model, nats per token."),
     "utilization": ("outerloop_outer_utilization_ratio", "gauge", "Share of time spent in inner steps, 0 to 1."),
@@ -37,13 +38,17 @@ HEADER = {
 PEER = {
     "round": ("outerloop_peer_round", "gauge", "Last round that landed or failed at this peer."),
     "loss": ("outerloop_peer_train_loss_nats", "gauge", "Training loss of this peer, nats per token."),
-    "tokens_per_s": ("outerloop_peer_tokens_per_second", "gauge", "Speed of this peer, without the outer loop."),
+    "tokens_per_s": ("outerloop_peer_tokens_per_second", "gauge", "Speed of this peer within inner steps."),
     "samples": ("outerloop_peer_samples_total", "counter", "Samples that this peer has trained on."),
     "bytes_sent": ("outerloop_peer_sent_bytes_total", "counter", "Payload bytes that this peer has sent."),
     "bytes_received": ("outerloop_peer_received_bytes_total", "counter", "Payload bytes that this peer has received."),
     "refused": ("outerloop_peer_refused_messages_total", "counter", "Messages that this peer has refused."),
     "round_trip_s": ("outerloop_peer_round_trip_seconds", "gauge", "Round-trip time from this machine to the peer."),
-    "late_s": ("outerloop_peer_late_seconds", "gauge", "How long after the first peer it was ready in its last round."),
+    "late_s": (
+        "outerloop_peer_late_seconds",
+        "gauge",
+        "Time from the first payload to its own in its last round.",
+    ),
 }
 """Field of a peer -> name, type and help text of its metric, which has the label `peer`."""
 UP = ("outerloop_peer_up", "gauge", "Whether this peer takes part: 0 if it is silent, has left, died or is expelled.")
@@ -57,7 +62,7 @@ CONTRIBUTOR = {
 """Field of a contributor -> name, type and help text of its metric, which has the label `peer`: its peer id."""
 CONTRIBUTOR_INFO = ("outerloop_contributor_info", "gauge", "A contributor: its peer id and public name are labels.")
 MAX_NAMES = 100
-"""Maximum number of peers in each metric about names or contributors: any number of identities may contribute."""
+"""Maximum number of peers in each metric about names or contributors. The number of contributors has no limit."""
 SWEEP_LOSS = ("outerloop_sweep_val_loss_nats", "gauge", "Mean final validation loss of a group of runs.")
 SWEEP_BYTES = ("outerloop_sweep_sent_bytes", "gauge", "Mean payload bytes that a worker of a group of runs sent.")
 SWEEP_RUNS = ("outerloop_sweep_runs", "gauge", "Finished runs of a group.")
@@ -92,7 +97,7 @@ def run_lines(page: Page) -> Iterator[str]:
 
 
 def payload_bytes(page: Page) -> float | None:
-    """Return the size of the payload of one worker and round in bytes, or None if it is not known."""
+    """Return the mean size of one worker's payload of one round in bytes, or None if it is not known."""
     bits, params = page["run"]["bits_per_param_per_round"], page["run"]["params"]
     return bits * params / 8 if isinstance(bits, (int, float)) and isinstance(params, int) else None
 
@@ -108,7 +113,7 @@ def name_lines(page: Page) -> Iterator[str]:
 
 
 def sweep_lines(page: Page) -> Iterator[str]:
-    """Yield the lines of a sweep, with the label `group`."""
+    """Yield the lines of a sweep. Its metrics have the label `group`."""
     points = page["sweep"]["pareto"] if page["sweep"] else []
     yield from family(SWEEP_LOSS, [Sample({"group": point["label"]}, point["loss"]) for point in points])
     yield from family(SWEEP_BYTES, [Sample({"group": point["label"]}, point["bytes"]) for point in points])

@@ -1,4 +1,4 @@
-"""Read a file of rows that grows, without reading any part of it twice."""
+"""Read a growing file of rows, without reading any part of it twice."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 PIECE_BYTES = 1 << 20
 """Number of bytes that are read at once, so that a long file never fills the memory."""
 MAX_LINE_BYTES = 1 << 22
-"""A line that is longer is skipped; the longest usual row is an error with its traceback."""
+"""Maximum number of bytes of a line; longer lines are skipped. The longest usual row is an error with its traceback."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Complete lines. `restarted`: whether the file was replaced, so that all earlier lines are void."""
+    """Complete lines. `restarted`: whether the file is new or was replaced, so that all lines read before are void."""
 
     lines: list[str]
     restarted: bool
@@ -33,7 +33,7 @@ class RowFile:
         self.inode, self.offset, self.rest = 0, 0, b""
 
     def read(self) -> Iterator[Batch]:
-        """Yield the lines that were added since the last call, in pieces. The first batch may say `restarted`."""
+        """Yield the lines that were added since the last call, in batches. Only the first can have `restarted` set."""
         try:
             file = self.path.open("rb")
         except OSError:
@@ -50,11 +50,11 @@ class RowFile:
                 yield Batch(self.complete_lines(piece), restarted=False)
 
     def restart(self) -> None:
-        """Read the file from its beginning the next time."""
+        """Make the next call of `read` begin at the start of the file."""
         self.inode = 0
 
     def complete_lines(self, piece: bytes) -> list[str]:
-        """Return the lines that end in this piece, and keep the rest for the next one."""
+        """Return the lines that end in this piece of the file, and keep the beginning of the next line in `rest`."""
         *lines, self.rest = (self.rest + piece).split(b"\n")
         if len(self.rest) > MAX_LINE_BYTES:
             self.rest = b""

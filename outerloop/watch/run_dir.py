@@ -11,7 +11,7 @@ from outerloop.watch.model.run_state import RunState, Surroundings
 from outerloop.watch.rows import RowFile
 
 RESULTS = {"model": "hf", "figure": "loss.png", "summary": "summary.json", "settings": "config.yaml"}
-"""Name of a result -> its path in the run directory. The last checkpoint is added to these."""
+"""Name of a result -> its path in the run directory. The page also shows the last checkpoint."""
 
 
 class RunDirectory:
@@ -41,7 +41,7 @@ class RunDirectory:
         return self.state.page(self.surroundings())
 
     def surroundings(self) -> Surroundings:
-        """Return what the other files of the directory state."""
+        """Return what the page shows in addition to the rows of metrics.jsonl."""
         return Surroundings(
             name=self.path.resolve().name,
             now_s=time.time(),

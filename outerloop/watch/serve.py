@@ -14,13 +14,16 @@ from outerloop.watch.feed import Feed, Source
 from outerloop.watch.server import make_app
 
 CLOSE_S = 1
-"""Seconds that open connections have when the server stops."""
+"""Seconds to wait for open connections to close when the server stops."""
 MAX_CONNECTIONS = 256
 """Maximum number of connections; further requests get the status 503."""
 
 
 def serve(source: Source, *, host: str, port: int, names: Collection[str], show: Callable[[str], None]) -> None:
-    """Serve a source until the process is asked to stop. `show`: called with the address of the page.
+    """Serve the page of a source until the process is asked to stop.
+
+    `names`: host names that are allowed in addition to localhost and IP addresses. `show`: called with the
+    address of the page.
 
     Raises UserError if the port cannot be used.
     """
@@ -31,7 +34,7 @@ def serve(source: Source, *, host: str, port: int, names: Collection[str], show:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on this address. Raises UserError if it is in use or does not exist."""
+    """Return a socket that listens on this address. Raises UserError if the address is in use or does not exist."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -48,7 +51,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 async def run(source: Source, listener: socket.socket, names: Collection[str]) -> None:
     """Run the server on a listening socket. Returns after SIGINT or SIGTERM.
 
-    Raises the error that ended the reading of the source, if it is not one that the page reports (feed.py).
+    Raises an error with which reading the source failed, unless the page can report it (feed.py).
     """
     feed = Feed(source)
     config = uvicorn.Config(

@@ -3,9 +3,9 @@
     /  /static/...  the page        /events  its changes, as server-sent events
     /status.json  /status.schema.json        /metrics  for Prometheus
 
-Every answer forbids scripts, styles and connections of any other origin. A request whose Host header is a name other
-than those allowed is refused, because a web page elsewhere could otherwise let its own name resolve to this machine
-(DNS rebinding) and read the answers.
+The headers of every answer make browsers refuse scripts, styles and connections of any other origin. A request is
+refused if its Host header is a name that is not allowed. Otherwise, a web page of another server could let its own host
+name resolve to this machine (DNS rebinding), and read the answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from outerloop.watch.text import page_text
 
 STATIC = Path(__file__).parent / "static"
 MAX_STREAMS = 100
-"""Maximum number of open pages. Each holds one connection."""
+"""Maximum number of pages that are open in browsers. Each of them keeps one connection open."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -48,7 +48,7 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Guard:
-    """Middleware that refuses other Host headers and other methods, and adds HEADERS to every answer.
+    """Middleware that refuses Host headers and methods that are not allowed, and adds HEADERS to every answer.
 
     Args:
         app: the application.
@@ -114,7 +114,7 @@ class Pages:
         return StreamingResponse(self.counted(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def counted(self) -> AsyncIterator[str]:
-        """Yield the events of one stream, which is counted while it is open."""
+        """Yield the events of one stream, and count the stream in `streams` while it is open."""
         self.streams += 1
         try:
             async for event in self.feed.stream():

@@ -24,7 +24,7 @@ class Observation(Protocol):
         ...
 
     def links(self) -> Mapping[str, Link]:
-        """Return the newest link to each of these peers that has been asked, by peer id."""
+        """Return the newest link to each of these peers, by peer id. Peers that have not been asked yet are missing."""
         ...
 
     def expelled(self) -> Sequence[Evidence] | None:
@@ -40,7 +40,7 @@ class Swarm:
     """A source of pages: the peers of one run, as a visitor sees them.
 
     Args:
-        observation: the visitor.
+        observation: reads the records of the peers as a visitor.
         run: exchange.run of the peers.
         settings: the settings of the run with dotted keys; empty if its peers do not describe them.
     """

@@ -1,4 +1,4 @@
-"""Follow a sweep, or any folder that contains runs, as `outerloop report` compares them."""
+"""Follow a sweep, or any folder that contains runs, and compare the runs as `outerloop report` does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stamp:
 
     @property
     def newest_ns(self) -> int:
-        """Return the time of the newest file in nanoseconds since 1970, or 0 if there is no file."""
+        """Return when the newest file was modified, in nanoseconds since 1970, or 0 if there is no file."""
         return max(time_ns for time_ns, _ in self.files)
 
 

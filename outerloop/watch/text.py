@@ -27,14 +27,14 @@ COLUMNS = (
     "late",
 )
 EVENTS = 10
-"""Number of events that are shown, the last ones."""
+"""Number of events that the text shows: the last ones."""
 CONTRIBUTORS = 20
-"""Number of contributors that are shown, the first ones."""
+"""Number of contributors that the text shows: the first ones."""
 DASH = "–"
 ROUNDS: tuple[Literal["rounds", "first_round", "last_round"], ...] = ("rounds", "first_round", "last_round")
 """Fields of a contributor that are numbers of rounds."""
 NAME = re.compile(r"\b\d{3}-\w{20,128}", re.ASCII)
-"""The name of a peer of a swarm, inside a line."""
+"""Pattern of the name of a swarm's peer, which may occur anywhere in a line."""
 
 
 def page_text(page: Page | None, problem: str) -> str:
@@ -137,7 +137,7 @@ def table_lines(table: TableText) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:
-    """Yield rows in columns of equal width: the first `words` to the left, the others to the right."""
+    """Yield each row as a line with aligned columns: the first `words` columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [

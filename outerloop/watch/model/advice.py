@@ -17,7 +17,7 @@ CURE_OF_PEER: dict[PeerPhase, str] = {
 CURE_OF_RUN: dict[RunPhase, str] = {
     "silent": "check that the process is still running; if not, the same command with the same run_dir resumes",
     "stopped": "the same command with the same run_dir resumes from the last checkpoint",
-    "died": "correct the reason; the same command with the same run_dir resumes from the last checkpoint",
+    "died": "remove the cause; the same command with the same run_dir resumes from the last checkpoint",
 }
 """State of a run -> what its operator can do."""
 

@@ -13,14 +13,17 @@ from outerloop.watch.model.values import count, finite
 
 Row = Mapping[str, Any]
 KEPT_ROUNDS = 100
-"""Number of rounds whose bytes are kept, because a validation is complete only when the slowest worker reports."""
+"""Number of last rounds whose byte counts are kept. A validation needs them, and may be complete some rounds later."""
 
 
 class Charts:
-    """The curves of a run: losses, utilization, spread of replicas, and what adapts: H, k, agreement.
+    """The curves of a run.
+
+    They are the losses, the utilization, the number of peers, the spread of replicas, and the values that adapt during
+    the run: H (inner steps per round), k (values per chunk) and the agreement of the payloads.
 
     Args:
-        workers: number of workers on this machine, whose tokens are summed.
+        workers: number of workers on this machine. Token counts are those of all of them together.
     """
 
     def __init__(self, workers: int) -> None:
@@ -43,12 +46,12 @@ class Charts:
             self.curves.setdefault((chart, name), Curve(chart, name)).add(place, y)
 
     def place(self, row: Row) -> Place:
-        """Return the position of a row of one worker."""
+        """Return the position on each axis of a row that one worker wrote."""
         time_s = finite(row.get("wall_s"))
         return Place(self.round, count(row.get("step")), self.tokens, self.bytes_sent, time_s)
 
     def on_step(self, row: Row) -> None:
-        """Add the training loss: the mean over the workers that have logged the newest step."""
+        """Collect the training losses of the newest step. If a newer step begins, add their mean as one point."""
         self.tokens = max(self.tokens, self.workers * count(row.get("tokens")))
         loss, place = finite(row.get("loss")), self.place(row)
         if loss is None or (place.step or 0) < (self.loss_place.step or 0):
@@ -59,13 +62,13 @@ class Charts:
         self.losses.append(loss)
 
     def flush(self) -> None:
-        """Add the point of the newest step, whose mean can no longer change."""
+        """Add the mean of the collected training losses as one point."""
         if self.losses:
             self.point("loss", "training loss", self.loss_place, sum(self.losses) / len(self.losses))
             self.losses = []
 
     def on_round(self, row: Row) -> None:
-        """Add the utilization of the first worker that reports a round."""
+        """Add the utilization and the number of peers, as stated by the first worker that reports the round."""
         self.bytes_sent = max(self.bytes_sent, count(row.get("bytes_sent")))
         number = count(row.get("round"))
         if number <= self.round:
@@ -91,7 +94,7 @@ class Charts:
         self.point("spread", "spread of replicas", place, finite(row.get("spread")))
 
     def on_status(self, row: Row) -> None:
-        """Add the values before and after a change of H or k, and the agreement that caused it."""
+        """Add the values of H or k before and after a change, and the agreement that caused a change of H."""
         for name, values in changed_values(str(row.get("text", ""))).items():
             for value in values:
                 self.point(name, name, self.place(row), value)

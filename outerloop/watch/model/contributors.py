@@ -1,7 +1,7 @@
 """List what each peer has contributed to a run, the peer with the most samples first.
 
-The counts are those that all peers of the run share (core/contributions.py), as a peer or the run directory states
-them (run_counts.py). Without them, the samples are those that each worker of this machine states about itself.
+All peers of a run keep the same counts (core/contributions.py). They are read from a peer, or from the run directory
+(run_counts.py). If there are none, each worker of this machine is listed with its own count of its samples.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ AWAY = ("silent", "finished", "left", "died", "expelled")
 def listed(rows: Sequence[ContributorRow], peers: Sequence[Peer], *, others_online: bool | None) -> list[Contributor]:
     """Return the first MAX_CONTRIBUTORS contributors.
 
-    `peers`: state whether they are online. `others_online`: whether contributors that are not among them are online, or
-    None if this is not known.
+    `peers`: the peers of the page, whose states show which contributors are online. `others_online`: whether
+    contributors that are not among `peers` are online; None if this is not known.
     """
     online = {peer["id"]: peer["state"] not in AWAY for peer in peers}
     return [
@@ -40,7 +40,7 @@ def listed(rows: Sequence[ContributorRow], peers: Sequence[Peer], *, others_onli
 
 
 def stated_by_a_peer(contributions: Contributions) -> Counted:
-    """Return what the counts cover that a peer of a swarm states."""
+    """Return the extent of the counts that one peer of a swarm has reported."""
     line = f"rounds 1 to {contributions.round}"
     if contributions.asked:
         line += f"; {contributions.equal} of {contributions.asked} other peers state the same counts"
@@ -52,7 +52,7 @@ def stated_by_a_peer(contributions: Contributions) -> Counted:
 
 
 def covered(line: str, rows: Sequence[ContributorRow], *, last_round: int | None, complete: bool) -> Counted:
-    """Return what the counts in `rows` cover. `line`: the same in words."""
+    """Return the extent of the counts in `rows`. `line`: this extent in words."""
     return {
         "text": line,
         "round": last_round,
@@ -65,7 +65,10 @@ def covered(line: str, rows: Sequence[ContributorRow], *, last_round: int | None
 
 
 def self_reported(peers: Sequence[Peer]) -> tuple[list[Contributor], Counted | None]:
-    """Return the samples that each worker of this machine states about itself; ([], None) if none states any."""
+    """Return the workers of this machine, each with its own count of its samples, and the extent of this list.
+
+    Return ([], None) if no worker has counted any samples.
+    """
     rows = [
         ContributorRow(peer["id"], peer["public_name"], 0, peer["samples"], 0, 0) for peer in peers if peer["samples"]
     ]

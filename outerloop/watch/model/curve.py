@@ -1,4 +1,4 @@
-"""Keep a curve of a run of any length in bounded memory, by dropping every second point once it has too many."""
+"""Keep a curve in bounded memory, however long the run: a curve with too many points loses every second one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_POINTS = 400
 
 @dataclass(frozen=True)
 class Place:
-    """The position of a point on each horizontal axis. None: no record states it."""
+    """The position of a point on each horizontal axis. None: not known."""
 
     round: int | None = None
     step: int | None = None
@@ -39,7 +39,7 @@ class Curve:
     added: int = 0
 
     def add(self, place: Place, y: float) -> None:
-        """Add a point. Of all points that are added, every `stride`-th is kept, and the newest."""
+        """Add a point. The curve keeps the newest point, and every `stride`-th of all points that have been added."""
         self.newest = place, y
         if self.added % self.stride == 0:
             self.points.append(self.newest)
@@ -49,7 +49,7 @@ class Curve:
             self.stride *= 2
 
     def page(self) -> CurveTable:
-        """Return the curve as columns."""
+        """Return the curve as the page shows it: one list of values per axis."""
         points = list(self.points)
         if self.newest is not None and self.newest is not points[-1]:
             points.append(self.newest)

@@ -20,7 +20,7 @@ class EventLog:
     added: int = 0
 
     def add(self, time_s: float | None, kind: EventKind, what: str, *, peer: str = "") -> None:
-        """Append one event. `what` may contain names that peers chose."""
+        """Append one event. `what`: its text, in which names that peers chose may contain any characters."""
         self.added += 1
         self.entries.append(
             {"number": self.added, "time_s": shown(time_s), "kind": kind, "peer": text(peer), "text": text(what)}

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 WINDOW = 20
-"""Number of rounds over which the time per round is measured."""
+"""Number of last rounds over which the time per round is averaged."""
 SILENT_S = 120.0
 """Seconds without a row after which an unfinished run is shown as silent; the longest usual gap is an evaluation."""
 
 
 @dataclass
 class RunFacts:
-    """Values of the whole run, from the newest row that states each.
+    """Values that describe the whole run. Each comes from the newest row that contains it.
 
-    landings: (round, wall_s) of the last rounds that landed first, oldest first.
+    landings: (round, seconds since the start of the run) of the last rounds: when each first landed; oldest first.
     error: why the run ended, or "".
     """
 
@@ -122,7 +122,7 @@ def header(
 def run_phase(
     facts: RunFacts, workers: Sequence[Worker], around: Surroundings, *, silent: bool
 ) -> tuple[RunPhase, str]:
-    """Return the state of a run and its reason."""
+    """Return the state of a run, and the reason for this state ("" if it needs none)."""
     if around.died or facts.error:
         return "died", text(around.died or facts.error)
     if around.results is not None:
@@ -136,7 +136,7 @@ def run_phase(
 
 
 def total_steps(settings: Mapping[str, Any], workers: Sequence[Worker]) -> int | None:
-    """Return the inner steps of the whole run, extrapolated from the rounds that have landed."""
+    """Return the inner steps of the whole run, extrapolated from the landed rounds; None before the first landing."""
     rounds = count(setting(settings, "rounds"))
     delay = count(setting(settings, "schedule.delay"))
     landed = max(workers, key=lambda worker: worker.round, default=None)
@@ -161,7 +161,7 @@ def bits_per_param(workers: Sequence[Worker], params: int | None) -> tuple[Numbe
 
 
 def mean_loss(workers: Sequence[Worker]) -> Number:
-    """Return the mean training loss of the workers. If one is NaN, so is the mean, as it is in a diverged run."""
+    """Return the mean training loss of the workers. It is NaN if the loss of any worker is NaN."""
     losses = [float(loss) for worker in workers if (loss := shown(worker.loss)) is not None]
     return shown(sum(losses) / len(losses)) if losses else None
 

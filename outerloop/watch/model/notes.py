@@ -1,4 +1,4 @@
-"""Read the values that adapt during a run from the lines in which a worker logs their change."""
+"""Read the values that adapt during a run (H, k, agreement) from the lines that a worker logs when they change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ CHANGES = {
     "H": re.compile(r"schedule: H (\d{1,12}) -> (\d{1,12}) inner steps"),
     "k": re.compile(r"compress: k (\d{1,12}) -> (\d{1,12}) per chunk"),
 }
-"""Name of a curve -> the line that states its value before and after a change."""
+"""Name of a curve -> pattern of the line that states its value before and after a change."""
 AGREEMENT = re.compile(r"because the agreement of the payloads is (-?\d{1,3}(?:\.\d{1,9})?(?:e-\d{1,3})?)")
-"""The line of an adaptive schedule also states the agreement of the payloads, -1 .. 1."""
+"""Pattern of the agreement of the payloads (-1 to 1), which the line of an adaptive schedule states as well."""
 
 
 def changed_values(line: str) -> dict[str, list[float]]:
-    """Return name -> the values that a line states: [before, after] of "H" or "k", and ["agreement"] if stated."""
+    """Return the values that a line states: "H" or "k" -> [before, after], and "agreement" -> [agreement]."""
     found = {name: pattern.match(line) for name, pattern in CHANGES.items()}
     values = {name: [float(number) for number in match.groups()] for name, match in found.items() if match}
     if agreement := AGREEMENT.search(line):

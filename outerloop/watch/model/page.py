@@ -1,7 +1,8 @@
 """Define the state of the page, which is also the content of /status.json (docs/reference/watch.md).
 
-The schema in static/status.schema.json states the same for other programs. Change VERSION if a field is removed or its
-meaning changes; a new field keeps the version. Seconds end in `_s`. A value that no record states is None.
+Other programs can read the same definition as a JSON schema, /status.schema.json, which schema.py derives from these
+types. Change VERSION if a field is removed or its meaning changes, but not if a field is added. Names of fields in
+seconds end in `_s`. A value that is not known is None.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal, TypedDict
 VERSION = 1
 
 Number = float | int | Literal["nan", "inf", "-inf"] | None
-"""A number. Those that JSON lacks are texts, so that the page of a diverged run shows them."""
+"""A number. NaN and the infinities, which JSON lacks, are texts, so that the page of a diverged run can show them."""
 RunPhase = Literal["starting", "running", "silent", "finished", "stopped", "died"]
 PeerPhase = Literal[
     "starting", "training", "waiting", "catching up", "failed", "silent", "finished", "left", "died", "expelled"
@@ -32,11 +33,13 @@ EventKind = Literal[
     "note",
 ]
 Cell = float | Literal["failed", "absent"] | None
-"""Lateness in seconds of one peer in one round, "failed", "absent" (others decided without it), or None: not known."""
+"""How many seconds late one peer was in one round; or "failed" (the round failed at this peer), "absent" (the other
+peers decided the round without it), or None (not known).
+"""
 
 
 class Link(TypedDict):
-    """A result of the run on its own machine. `path` is relative to the run directory."""
+    """A file or folder that the run has written on its own machine. `path` is relative to the run directory."""
 
     name: str
     path: str
@@ -82,7 +85,7 @@ class Stage(TypedDict):
 
 
 class Strip(TypedDict):
-    """The round at hand: its stages in order, and in words what is happening or missing."""
+    """The current round: its stages in order. `text`: what is happening, or what is missing."""
 
     round: int
     stages: list[Stage]
@@ -90,7 +93,7 @@ class Strip(TypedDict):
 
 
 class Peer(TypedDict):
-    """One peer, as described by its own records. `public_name`: the name that it chose, which others may have too."""
+    """One peer, as its own records describe it. `public_name`: a name that it chose; other peers may have the same."""
 
     name: str
     id: str
@@ -122,7 +125,7 @@ class TimelineTable(TypedDict):
 
 
 class CurveTable(TypedDict):
-    """One curve. Its columns have equal lengths; a column that no record fills contains only None."""
+    """One curve. Its columns have equal lengths; a column without values contains only None."""
 
     chart: str
     name: str
@@ -135,7 +138,7 @@ class CurveTable(TypedDict):
 
 
 class LogEntry(TypedDict):
-    """One event. `time_s`: seconds since the run or the observation began."""
+    """One event. `time_s`: seconds since the start of the run, or of the observation if a swarm is watched."""
 
     number: int
     time_s: Number
@@ -147,8 +150,9 @@ class LogEntry(TypedDict):
 class Contributor(TypedDict):
     """The contribution of one peer.
 
-    `peer`: peer id; "" for all peers that are counted together. `name`: the public name that it chose. `rounds`: rounds
-    that counted it, from `first_round` to `last_round`, counted from 1. `online`: whether it takes part now.
+    `peer`: peer id; "" for all peers that are counted together. `name`: the public name that it chose. `rounds`: number
+    of rounds that counted it. `first_round`, `last_round`: the first and the last of these rounds, counted from 1.
+    `online`: whether it takes part now.
     """
 
     peer: str
@@ -163,10 +167,10 @@ class Contributor(TypedDict):
 class Counted(TypedDict):
     """The extent of the list of contributors.
 
-    `text`: in words. `round`: last counted round; null if the samples are what each worker of this machine states about
-    itself. `peers`, `samples`: of all contributors, listed or not. `complete`: whether all peers of the run count,
-    or only workers of this machine. `asked`, `equal`: other peers of a swarm that stated their counts as of this round,
-    and how many of them are equal.
+    `text`: the extent in words. `round`: the last counted round; null if each worker of this machine has counted its
+    own samples. `peers`, `samples`: number of contributors and of their samples, including those that are not listed.
+    `complete`: whether the list covers all peers of the run, or only workers of this machine. `asked`: number of other
+    peers of a swarm that stated their counts as of this round. `equal`: how many of them stated the same counts.
     """
 
     text: str
@@ -179,7 +183,7 @@ class Counted(TypedDict):
 
 
 class TableText(TypedDict):
-    """A table of texts. The first `words` columns are words, the others numbers."""
+    """A table whose cells are texts. The first `words` columns contain words, the others numbers."""
 
     title: str
     columns: list[str]
@@ -188,7 +192,7 @@ class TableText(TypedDict):
 
 
 class ParetoPoint(TypedDict):
-    """The mean final loss of one group of runs, and the bytes that a worker sent for it."""
+    """One group of runs: mean final loss, mean bytes sent per worker. `front`: whether it is on the Pareto front."""
 
     label: str
     bytes: Number
@@ -198,7 +202,7 @@ class ParetoPoint(TypedDict):
 
 
 class Sweep(TypedDict):
-    """The comparison of `outerloop report`."""
+    """The runs of a sweep, compared as in `outerloop report`."""
 
     tables: list[TableText]
     pareto: list[ParetoPoint]
@@ -206,7 +210,7 @@ class Sweep(TypedDict):
 
 
 class Page(TypedDict):
-    """The whole page. A sweep has empty parts for the run, a run has sweep=None."""
+    """The whole page. A page of a sweep has empty `peers`, `curves` and so on; any other page has null as `sweep`."""
 
     version: int
     kind: Literal["run", "swarm", "sweep"]

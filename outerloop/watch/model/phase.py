@@ -1,10 +1,11 @@
-"""Determine the stage of the round at hand from the newest rows, and say in words what it waits for.
+"""Determine the stage of the current round from the newest rows, and describe in words what it waits for.
 
     inner steps → launch → gather → commit → land
 
-Rows state when a round landed and the inner steps since, so "inner steps" and "gather" are told apart by comparing the
-step with the one at which the next round launches. Launch and land are too short to be seen, and commit is seen only
-if a worker waits for it for so long that it logs a line; the seconds of the last round show all of them.
+A worker is in the stage "inner steps" until it reaches the step at which the next round launches, and then in "gather";
+if the schedule has a delay, it remains in "inner steps". The stages launch and land are too short to be observed.
+Commit is observed only if a worker waits for it long enough to log a line. The durations of launch and land in the last
+round are known from its row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from outerloop.watch.model.values import finite, shown
 from outerloop.watch.model.worker import Worker
 
 STAGES = {"inner steps": "compute_s", "launch": "launch_s", "gather": "wait_s", "commit": "", "land": "land_s"}
-"""Stage -> column of a "round" row with its seconds; the time of the commit is part of that of the gather."""
+"""Stage -> column of a "round" row that has its seconds. Those of the commit are included in those of the gather."""
 COMMIT_WORDS = ("has proposed a commit", "has accepted the proposal", "must repeat an earlier proposal")
-"""Parts of the lines with which a worker waits for a decision, not for payloads (swarm/consensus/explain.py)."""
+"""Phrases in the lines of a worker that waits for a decision, not for payloads (swarm/consensus/explain.py)."""
 
 GONE = {"died": "has died", "left": "has left"}
 """States in which a worker ends before the run does, in words."""
@@ -49,7 +50,7 @@ def strip(
 
 
 def stage(name: str, column: str, last_round: Any, active: str) -> Stage:
-    """Return one stage, with its seconds in the last round."""
+    """Return one stage, with its duration in the last round. `active`: name of the current stage."""
     return {"name": name, "seconds": shown(finite(last_round.get(column))), "active": name == active}
 
 

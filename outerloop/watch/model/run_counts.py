@@ -20,9 +20,10 @@ Row = Mapping[str, Any]
 
 @dataclass
 class RunCounts:
-    """The newest counts. `by_peer`: peer id -> its counts. `complete`: whether they are those of all peers of the run.
+    """The newest counts.
 
-    `name`: public name of the workers of this machine. A `first_round` of 0 is not known.
+    `name`: public name of the workers of this machine. `by_peer`: peer id -> counts of this peer, in which a
+    `first_round` of 0 means that it is not known. `complete`: whether `by_peer` covers all peers of the run.
     """
 
     name: str
@@ -35,14 +36,18 @@ class RunCounts:
         return max((row.last_round for row in self.by_peer.values()), default=0)
 
     def add(self, row: Row, worker: str) -> None:
-        """Update the counts from a row of a worker. `worker`: its name."""
+        """Update the counts from a row of a worker. `worker`: name of the worker."""
         if row["event"] == "contributors" and (rows := from_maps(row.get("contributors"))):
             self.by_peer, self.complete = {one.peer: one for one in rows}, True
         elif row["event"] == "round" and "credited_rounds" in row:
             self.credit(peer_id(worker), row)
 
     def credit(self, peer: str, row: Row) -> None:
-        """Update the counts of one worker. A round after those of a complete list belongs to a resumed run."""
+        """Update the counts of one worker.
+
+        A complete list is the last row of a run. If a later round follows, the run was resumed, and the list restarts
+        with the workers of this machine.
+        """
         number = count(row.get("round"))
         if self.complete and number <= self.last_round:
             return
@@ -58,7 +63,7 @@ class RunCounts:
         self.by_peer[peer] = ContributorRow(peer, self.name, rounds, samples, first, last)
 
     def page(self, peers: Sequence[Peer]) -> tuple[list[Contributor], Counted | None]:
-        """Return the contributors and what their counts cover. `peers`: the workers of this machine."""
+        """Return the contributors, and the extent of this list. `peers`: the workers of this machine."""
         if not self.by_peer:
             return self_reported(peers)
         rows = sorted(self.by_peer.values(), key=lambda row: (not row.peer, -row.samples, row.peer))

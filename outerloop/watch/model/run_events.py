@@ -19,13 +19,13 @@ KINDS: list[tuple[re.Pattern[str], EventKind]] = [
     (re.compile(r"^waiting: "), "waiting"),
     (re.compile(r"^audit of round "), "audited"),
 ]
-"""Pattern of a status line -> kind of its event. The first match counts; other lines are notes."""
+"""Pattern of a status line -> kind of its event. The first match decides; a line that matches no pattern is a note."""
 ACCUSED = re.compile(r"^\S+ is accused: it ")
-"""A status line that repeats a row `accusation`."""
+"""Pattern of a status line that only repeats a row `accusation`, and is therefore skipped."""
 
 
 def add_event(log: EventLog, row: Row, worker: Worker | None) -> None:
-    """Append the event that a row reports, if any. `worker`: the worker of the row, already updated from it."""
+    """Append the event that a row reports, if any. `worker`: the worker of the row, already updated from the row."""
     is_expected = row["event"] == "left" and worker is not None and worker.state in ("finished", "died")
     found = None if is_expected else event_of(row)
     if found is not None:

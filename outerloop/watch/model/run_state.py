@@ -22,14 +22,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The content of files other than metrics.jsonl, as far as the page shows it.
+    """Everything that the page shows in addition to the rows of metrics.jsonl.
 
     name: name of the run directory.
     now_s: time of this observation, in seconds since 1970.
     updated_s: time at which the last row was written, in seconds since 1970; None if there is no row.
     results: summary.json, or None if the run has not finished.
     died: why a job of a sweep died, or "".
-    links: results that are on disk.
+    links: files and folders that the run has written.
     """
 
     name: str
@@ -73,7 +73,7 @@ class RunState:
         add_event(self.events, row, worker)
 
     def worker(self, index: int) -> Worker:
-        """Return a worker, which is new if this is its first row."""
+        """Return the worker with this index, and create it if this is its first row."""
         return self.workers.setdefault(index, Worker(index, f"{index:03d}"))
 
     def add_round(self, worker: Worker, row: Row) -> None:
@@ -87,7 +87,7 @@ class RunState:
             self.timeline.add(worker.name, count(row.get("round")), (finite(row.get("wall_s")) or 0.0) - waited_s)
 
     def page(self, around: Surroundings) -> Page:
-        """Return the page."""
+        """Return the page. `around`: its content from sources other than the rows."""
         workers = [self.workers[index] for index in sorted(self.workers)]
         seq_len = count(setting(self.settings, "inner.seq_len")) or None
         silent = around.results is None and around.age_s > SILENT_S
@@ -112,7 +112,7 @@ class RunState:
         }
 
     def strip(self, workers: Sequence[Worker]) -> Strip | None:
-        """Return the stage of the worker that is furthest behind among those that still train."""
+        """Return the stage of the worker that is furthest behind among those that still train; None if none does."""
         training = [worker for worker in workers if worker.is_active]
         if not training:
             return None

@@ -1,4 +1,4 @@
-"""Track one peer of a swarm by its records. Each record is a claim of the peer, signed with its key."""
+"""Track one peer of a swarm by the records that it publishes. A record is signed, but its content is a mere claim."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from outerloop.swarm.p2p.round_trips import Link
 
 SILENT_S = 30.0
-"""Age of a record from which its peer is shown as silent: it should be refreshed every 20 s, and expires after 60 s."""
+"""Age in seconds of a record above which its peer is shown as silent. A peer refreshes its record every 20 s; a record
+expires after 60 s.
+"""
 
 BEHIND_S = 45.0
-"""Seconds after which a peer that lacks a round of others is shown as behind: its record may be 20 s old, and late."""
+"""A peer is shown as behind if others have been ahead of it for more seconds than this. The limit is not lower, because
+records may be 20 s old and arrive late.
+"""
 
 
 @dataclass
@@ -27,9 +31,9 @@ class SwarmPeer:
     """One peer.
 
     written_s: when it wrote its newest record, in seconds since 1970.
-    expelled: why the observed peer has expelled it, or "".
-    behind: rounds that others are ahead, if they have been ahead for longer than BEHIND_S; otherwise 0.
-    link: the link from this machine to the peer; None: it has not been asked.
+    expelled: why it has been expelled by the peer that this machine observes the run through, or "".
+    behind: number of rounds by which others are ahead of it, if they have been ahead for more than BEHIND_S; else 0.
+    link: the link from this machine to the peer; None: this machine has not asked it for an answer.
     """
 
     record: Record
@@ -41,7 +45,7 @@ class SwarmPeer:
 
     @property
     def answers(self) -> bool:
-        """Return whether the peer is present, and not one that has answered this machine before but no longer does."""
+        """Return whether the peer is present and not lost. A lost peer used to answer this machine, but has stopped."""
         return self.present and not (self.link and self.link.is_lost)
 
     @property
@@ -51,17 +55,17 @@ class SwarmPeer:
 
     @property
     def round(self) -> int:
-        """Return the last round that landed or failed at this peer."""
+        """Return the last round that landed or failed at this peer, or 0 if it has not reported one."""
         return self.status.round if self.status else 0
 
     @property
     def round_trip_s(self) -> Number:
-        """Return the round-trip time to the peer to two digits, so that the page changes rarely; None: not known."""
+        """Return the round-trip time in seconds, to two digits so that the page changes rarely; None if not known."""
         known = self.link.round_trip_s if self.link else None
         return None if known is None else float(f"{known:.2g}")
 
     def phase(self, now_s: float) -> tuple[PeerPhase, str]:
-        """Return the state of the peer and its reason."""
+        """Return the state of the peer, and the reason for this state ("" if it needs none)."""
         if self.expelled:
             return "expelled", text(self.expelled)
         if not self.present:

@@ -24,20 +24,24 @@ if TYPE_CHECKING:
     from outerloop.swarm.p2p.round_trips import Link
 
 MAX_PEERS = 1024
-"""Maximum number of peers that are tracked, as in a roster. Any number of identities may publish a record."""
+"""Maximum number of tracked peers, the same as in a roster. One machine could publish records of more identities."""
 MAX_LANDINGS = 500
-"""Number of rounds for which the time is kept at which half of the peers had reached them."""
+"""Number of last rounds for which the page remembers when half of the peers had reached them."""
 MAX_AHEAD = 20
-"""Rounds by which a peer may be ahead of half of the others and still have a column in the timeline."""
+"""Maximum number of rounds after `newest` that get a column in the timeline: a single peer could claim any round."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
 NAMED = 5
-"""Maximum number of peers that a line names; the others are counted."""
+"""Maximum number of peers that a line names; the line gives only the number of the others."""
 
 
 @dataclass
 class SwarmState:
-    """The state of one swarm. `settings`: those that its peers describe, with dotted keys; may be empty."""
+    """The state of one swarm.
+
+    `run`: exchange.run of the peers. `settings`: the settings of the run with dotted keys; empty if its peers do not
+    describe them.
+    """
 
     run: str
     settings: Mapping[str, Any]
@@ -66,8 +70,8 @@ class SwarmState:
         Args:
             now_s: time of the read, in seconds since 1970.
             seen: record of each peer present, with its age in seconds.
-            expelled: name of each expelled peer -> why, or None if it is not known now; the last ones stay.
-            contributions: what each peer has contributed, or None if it is not known now; the last ones stay.
+            expelled: name of each expelled peer -> reason. None: not known now, so the last known ones stay.
+            contributions: what each peer has contributed. None: not known now, so the last known ones stay.
             links: the newest link to each peer that was asked, by peer id.
         """
         self.contributions = contributions or self.contributions
@@ -110,13 +114,16 @@ class SwarmState:
                 self.log("failed", f"round {peer.round} did not complete at this peer", name)
 
     def add_landing(self) -> None:
-        """Record when the newest round was reached."""
+        """Record when half of the peers had reached the newest round."""
         front = self.front
         if front is not None and (not self.landings or front.round > self.landings[-1][0]):
             self.landings.append((front.round, front.written_s))
 
     def find_late_peers(self) -> None:
-        """Mark the peers that lack a round which half of them reached more than BEHIND_S ago; none with gossip."""
+        """Mark the peers that lack a round which half of the peers reached more than BEHIND_S ago.
+
+        With gossip, no peer is marked, because peers need not be in the same round.
+        """
         newest = self.newest
         for peer in self.here if self.lockstep else ():
             passed_s = next((reached_s for number, reached_s in self.landings if number > peer.round), self.now_s)
@@ -125,7 +132,7 @@ class SwarmState:
                 self.log("caught up", f"reached round {peer.round}", peer.record.name)
 
     def add_expelled(self, expelled: Mapping[str, str]) -> None:
-        """Mark the peers that are expelled, and no others."""
+        """Mark these peers as expelled and all others as not expelled, and log each change."""
         for name, peer in self.peers.items():
             before, peer.expelled = peer.expelled, expelled.get(name, "")
             if peer.expelled and not before:
@@ -149,7 +156,7 @@ class SwarmState:
             del self.peers[name]
 
     def written_s(self, name: str) -> float:
-        """Return when a peer wrote its newest record."""
+        """Return when a peer wrote its newest record, in seconds since 1970."""
         return self.peers[name].written_s
 
     def log(self, kind: EventKind, what: str, name: str) -> None:
@@ -163,9 +170,10 @@ class SwarmState:
 
     @property
     def front(self) -> SwarmPeer | None:
-        """Return the peer that reached the newest round which half of the peers report, those without a round aside.
+        """Return the peer whose round is the newest one that half of the peers have reached, or None.
 
-        The largest reported round would be the choice of a single peer: a record is a claim.
+        Peers that report no round or are expelled are ignored. The highest reported round is not used, because a single
+        peer could claim any number.
         """
         known = [peer for peer in self.here if peer.round and not peer.expelled]
         return sorted(known, key=lambda peer: (-peer.round, peer.written_s))[(len(known) - 1) // 2] if known else None
@@ -187,7 +195,7 @@ class SwarmState:
             self.loss.add(place, sum(losses) / len(losses))
 
     def place(self) -> Place:
-        """Return the position of a point of this moment on each axis."""
+        """Return the current position on each axis of the curves."""
         sent = max((peer.status.bytes_sent for peer in self.here if peer.status), default=0)
         return Place(self.newest, self.step(self.newest), None, sent, round(self.now_s - (self.began_s or 0.0), 1))
 
@@ -220,7 +228,7 @@ class SwarmState:
         }
 
     def header(self) -> Header:
-        """Return the header. Values that no record states, such as the validation loss, stay empty."""
+        """Return the header. Values that records do not contain, such as the validation loss, stay empty."""
         statuses = [peer.status for peer in self.here if peer.status]
         losses = [float(status.loss) for status in statuses if status.loss is not None]
         rounds = count(setting(self.settings, "rounds")) or None
@@ -241,7 +249,7 @@ class SwarmState:
         return known
 
     def strip(self) -> Strip:
-        """Return how many peers report the newest round, and which do not. Records state no stages of a round."""
+        """Return how many peers report the newest round, and which do not. Records do not contain stages of a round."""
         newest = self.newest
         late = [peer for peer in self.here if peer.round < newest]
         words = [f"{len(self.here) - len(late)} of {len(self.here)} peers report round {newest}"]
@@ -261,5 +269,5 @@ def short_list(names: Sequence[str]) -> str:
 
 
 def shown_time(seconds: float | None) -> float | None:
-    """Return a time to a tenth of a second, so that a page does not change with every read."""
+    """Round a time to a tenth of a second, so that the page does not change with every read."""
     return None if seconds is None else round(seconds, 1)

@@ -2,9 +2,9 @@
 
     late_s(peer, round) = ready_s(peer, round) − min over peers of ready_s(peer, round)
 
-ready_s is the moment at which a peer's payload was ready. A run directory states it exactly: the end of the landing
-minus the seconds of landing and waiting. In a swarm it is the moment at which an observer first saw the round in the
-peer's record, which is at most 20 s later.
+ready_s is the time at which a peer's payload was ready. For a run directory it is exact: the end of the landing minus
+the seconds of landing and waiting. For a swarm it is the time at which the peer wrote the first record with this round
+that was read here, which may be 20 s later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ROUNDS = 50
 
 @dataclass
 class Timeline:
-    """The last rounds of all peers: round -> peer -> time in seconds, or why there is none."""
+    """The last rounds of all peers. `rounds`: round -> peer -> `ready_s`, or why there is no such time."""
 
     rounds: dict[int, dict[str, float | Literal["failed", "absent"]]] = field(default_factory=dict)
 
@@ -44,7 +44,10 @@ class Timeline:
 
 
 def lateness(ready: float | Literal["failed", "absent"] | None, first_s: float) -> Cell:
-    """Return how many seconds after the first peer a peer was ready, or why this is not known."""
+    """Return how many seconds later than the first peer a peer was ready, or why there is no such number.
+
+    `first_s`: time at which the first peer was ready.
+    """
     return round(ready - first_s, 3) if isinstance(ready, float) else ready
 
 

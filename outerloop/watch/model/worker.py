@@ -19,13 +19,13 @@ ENDED = ("finished", "left", "died")
 
 
 def status_line(row: Row) -> str:
-    """Return the line of a "status" row, without the number of its worker, with which some lines begin."""
+    """Return the text of a "status" row. The prefix "worker N", which some texts have, is removed."""
     return text(row.get("text", "")).removeprefix(f"worker {row.get('worker')} ")
 
 
 @dataclass
 class Worker:
-    """One worker. `waiting`: what it says it waits for since its last round; "" if nothing."""
+    """One worker. `waiting`: what it waits for, according to its newest line about that; "" if it does not wait."""
 
     index: int
     name: str
@@ -55,7 +55,7 @@ class Worker:
 
     @property
     def refused(self) -> int:
-        """Return the messages that this worker has refused, or its refused payloads if it counts no messages."""
+        """Return how many messages this worker has refused, or how many payloads if it does not count messages."""
         return self.refused_payloads if self.refused_messages is None else self.refused_messages
 
     def add(self, row: Row) -> None:
@@ -71,7 +71,7 @@ class Worker:
         self.on_state(row)
 
     def on_address(self, row: Row) -> None:
-        """Note the first address, which is the one that most machines can reach."""
+        """Note the first address of the worker, which is the one that most machines can reach."""
         addresses = row.get("addresses")
         self.address = text(addresses[0]) if isinstance(addresses, list) and addresses else ""
 
@@ -82,7 +82,7 @@ class Worker:
         self.state, self.reason, self.waiting = "training", "", ""
 
     def on_eval(self, row: Row) -> None:
-        """Note the tokens so far, and the inner step at which they are stated."""
+        """Note the number of tokens so far, and the inner step after which it was counted."""
         if count(row.get("tokens")) >= self.tokens:
             self.tokens, self.tokens_step = count(row.get("tokens")), count(row.get("step"))
 
