@@ -40,7 +40,7 @@ def check_audits(config: DictConfig) -> None:
 
 
 def attach_audits(config: DictConfig, trainer: Trainer[Any], exchange: Exchange, corpus: Corpus) -> None:
-    """If the run has audits, make a trainer record its states and audit other peers.
+    """Make a trainer record its states and audit other peers. Do nothing if the run has no audits.
 
     This also switches torch to deterministic mode. Call it before the first inner step.
     """

@@ -17,7 +17,7 @@ ROUNDS_KEPT = 2
 
 @dataclass(frozen=True)
 class Record:
-    """What a peer recorded in a round. `leaves`: empty if the round cannot be audited.
+    """A peer's record of one round. `leaves`: empty if the round cannot be audited.
 
     `sizes`: for each kept state, the sizes of its three parts in bytes (weights, optimizer, rest).
     """

@@ -61,7 +61,7 @@ class Resignation(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int, bytes]:
-        """What the signature covers. Two resignations with the same place differ only in their signatures."""
+        """Return what the signature covers. Two resignations with the same place differ only in their signatures."""
         return self.peer, self.number, self.head
 
     @property

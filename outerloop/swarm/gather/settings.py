@@ -20,8 +20,8 @@ class GatherSettings:
     peers             number of peers in the run
     quorum            payloads that a round needs even after the grace period: those of a "majority" of the roster, of
                       "all" its peers, or only "min_peers"
-    trust             protocol that decides the rounds: "members": Paxos, for peers that may crash but do not lie;
-                      "nobody": HotStuff-2, which also withstands lying peers if they are fewer than a third
+    trust             protocol that decides the rounds. trust=members: Paxos, for peers that may crash but do not lie.
+                      trust=nobody: HotStuff-2, which also withstands lying peers if they are fewer than a third
     min_peers         minimum number of payloads in a round; None: 2, or 1 in a run of one peer
     min_fraction      fraction of the roster, 0 .. 1, whose payloads a round needs to close before its deadline
     grace_s           seconds that a round waits for slower peers once it has enough payloads; may differ between peers

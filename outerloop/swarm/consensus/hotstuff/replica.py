@@ -145,7 +145,7 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = self.soft_state.with_vote(vote.phase, sender, vote.signature)
 
     def _prepare(self) -> bool:
-        """If a quorum has voted for this peer's proposal, lock on it and send its certificate.
+        """Lock on this peer's proposal and send its certificate, once a quorum has voted for it.
 
         Return whether the certificate was sent.
         """
@@ -234,7 +234,7 @@ class HotStuffReplica(RoundInstance):
             self.soft_state = replace(self.soft_state, prepared=certificate)
 
     def _commit(self) -> bool:
-        """If a quorum has voted for the leader's proposal, lock on it and vote to commit it.
+        """Lock on the leader's proposal and vote to commit it, once a quorum has voted for it.
 
         Return whether this peer voted to commit.
         """
