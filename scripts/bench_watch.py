@@ -4,7 +4,8 @@
 
 Needs a chromium (Debian: apt-get install chromium) and playwright. A run directory with as many workers is written to a
 temporary folder, and grows by one step of each worker a second while the page is open. Peer ids, losses and speeds are
-random, so that they compress no better than those of a real run. Memory and CPU are those of the server process; the
+random, so that they compress no better than those of a real run. The page is opened once the server has read the
+run. Memory and CPU are those of the server process; the
 browser's are not counted. Bytes are those on the wire, headers and compression included.
 """
 
@@ -15,10 +16,15 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,19 +98,43 @@ def memory_mb(pid: int) -> float:
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
 
 
-class Received:
-    """Counts the bytes that a page has received."""
+def wait_until_read(url: str) -> None:
+    """Wait until the server has read the whole run once."""
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}status.json").close()
+            return
+        except urllib.error.HTTPError:
+            time.sleep(0.2)
 
-    def __init__(self, page: Any) -> None:
-        self.total = 0
-        tools = page.context.new_cdp_session(page)
-        tools.on("Network.responseReceived", lambda event: self.add(event["response"]))
-        tools.on("Network.dataReceived", self.add)
-        tools.send("Network.enable")
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Add the bytes of the headers or of a piece of the body, as they were before decompression."""
-        self.total += int(event["encodedDataLength"])
+class CountingRelay:
+    """Forwards connections to a server on this machine, and counts the bytes that the server sends."""
+
+    def __init__(self, port: int) -> None:
+        self.total, self.target = 0, ("127.0.0.1", port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Return the address of the page through the relay."""
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}/"
+
+    def accept(self) -> None:
+        """Connect every client to the server."""
+        while True:
+            client, server = self.listener.accept()[0], socket.create_connection(self.target)
+            threading.Thread(target=self.copy, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self.copy, args=(server, client, True), daemon=True).start()
+
+    def copy(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        """Forward one direction until it ends."""
+        with suppress(OSError):
+            while piece := source.recv(1 << 16):
+                self.total += len(piece) if counted else 0
+                target.sendall(piece)
+            target.shutdown(socket.SHUT_WR)
 
 
 def update_delays_s(page: Any, run: GrowingRun, count: int = 5) -> list[float]:
@@ -123,11 +153,12 @@ def measure(browser: Any, run: GrowingRun, url: str, pid: int, seconds: float) -
     """Open the page, let the run grow, and return the measurements."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.add_init_script(OBSERVE)
-    received = Received(page)
-    page.goto(url)
+    wait_until_read(url)
+    relay = CountingRelay(int(url.rstrip("/").rpartition(":")[2]))
+    page.goto(relay.url)
     while page.evaluate(READY) < run.peers:
         page.wait_for_timeout(50)
-    first_bytes, opened_s = received.total, time.monotonic()
+    first_bytes, opened_s = relay.total, time.monotonic()
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     delays = update_delays_s(page, run)
     began_s, used_s = time.monotonic(), cpu_s(pid)
@@ -141,7 +172,7 @@ def measure(browser: Any, run: GrowingRun, url: str, pid: int, seconds: float) -
         "peers": run.peers,
         "first paint [ms]": paint_ms,
         "bytes until all is shown [kB]": first_bytes / 1000,
-        "bytes per second after that [kB/s]": (received.total - first_bytes) / (time.monotonic() - opened_s) / 1000,
+        "bytes per second after that [kB/s]": (relay.total - first_bytes) / (time.monotonic() - opened_s) / 1000,
         "update delay, median [s]": median(delays),
         "update delay, longest [s]": max(delays),
         "longest task in the browser [ms]": page.evaluate("window.longest"),

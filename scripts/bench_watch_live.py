@@ -48,7 +48,7 @@ OPTIONS = [
     "rounds=1000000",
     "eval.every=0",
     "checkpoint.every=0",
-    "log_every=5",
+    "log_every=1",
 ]
 PEERS = "document.querySelectorAll('#peers-table tbody tr').length"
 CONTENT = f"({{ peers: {PEERS}, events: document.querySelectorAll('#events-list > *').length }})"
@@ -156,7 +156,7 @@ def killed(pages: dict[str, Any], victim: int, name: str) -> dict[str, float]:
     """Kill one worker, and return how soon each page shows it. `name`: short name of the worker."""
     patterns = {
         "killed_s": rf"{name}[^\n]*\n?[^\n]*\b(died|silent|left)\b",
-        "why_s": rf"(waits?[^\n]*{name}|no answer from[^\n]*{name})",
+        "why_s": rf"({name} has died|no answer from[^\n]*{name})",
     }
     os.kill(victim, signal.SIGKILL)
     began_s, found = time.monotonic(), {}

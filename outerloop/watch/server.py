@@ -42,8 +42,8 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """Headers of every answer."""
-GZIP_LEVEL = 1
-"""Level of compression: the fastest. Level 6 makes the page of 500 peers a fifth smaller for twice the CPU time."""
+GZIP_LEVEL = 6
+"""Level of compression, the default of zlib. Level 1 would send 11 % more bytes for the page of 500 peers."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 

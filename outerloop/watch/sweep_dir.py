@@ -88,7 +88,7 @@ def sweep_page(name: str, runs: Sequence[Run], *, state: RunPhase, updated_s: fl
         "run": empty_header(name, state, updated_s),
         "phase": None,
         "peers": [],
-        "timeline": {"rounds": [], "peers": [], "cells": []},
+        "timeline": {"rounds": [], "cells": []},
         "curves": [],
         "events": [],
         "contributors": [],

@@ -196,8 +196,8 @@ def test_the_strip_has_the_seconds_of_the_last_round():
 def test_the_timeline_shows_who_was_late_failed_or_left_out():
     """Ready at 30 - 2.5 and 30 - 1 s; in round 4 the second was left out, in round 5 it failed."""
     rows = [*run_rows(3), landed(0, 4), landed(1, 4, took_part=False), landed(0, 5), landed(1, 5, failed="gone")]
-    timeline = page_of(rows)["timeline"]
-    assert (timeline["rounds"], timeline["peers"]) == ([1, 2, 3, 4, 5], ["000-a", "001-b"])
+    page, timeline = page_of(rows), page_of(rows)["timeline"]
+    assert timeline["rounds"] == [1, 2, 3, 4, 5] and [peer["name"] for peer in page["peers"]] == ["000-a", "001-b"]
     assert timeline["cells"] == [[0.0] * 5, [1.5, 1.5, 1.5, "absent", "failed"]]
 
 

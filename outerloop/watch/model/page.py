@@ -117,10 +117,9 @@ class Peer(TypedDict):
 
 
 class TimelineTable(TypedDict):
-    """The lateness of each peer in the last rounds. `cells` has one list per peer, with one entry per round."""
+    """The lateness of each peer in the last rounds. `cells` has one list per entry of `peers`, one entry per round."""
 
     rounds: list[int]
-    peers: list[str]
     cells: list[list[Cell]]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from outerloop.watch.model.advice import cure_of_peer
 from outerloop.watch.model.page import Number, Peer, PeerPhase
-from outerloop.watch.model.values import peer_id, shown, text
+from outerloop.watch.model.values import peer_id, rounded, shown, text
 from outerloop.watch.model.worker import CIRCUIT
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class SwarmPeer:
             "cure": cure_of_peer(state),
             "round": self.round,
             "step": step,
-            "loss": shown(status.loss) if status else None,
-            "tokens_per_s": shown(status.tokens_per_s) if status else None,
+            "loss": rounded(status.loss) if status else None,
+            "tokens_per_s": rounded(status.tokens_per_s) if status else None,
             "samples": None,
             "bytes_sent": status.bytes_sent if status else None,
             "bytes_received": status.bytes_received if status else None,

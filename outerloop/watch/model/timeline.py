@@ -40,15 +40,15 @@ class Timeline:
         cells = [
             [lateness(ready.get(peer), first) for ready, first in zip(times, first_s, strict=True)] for peer in peers
         ]
-        return {"rounds": rounds, "peers": peers, "cells": cells}
+        return {"rounds": rounds, "cells": cells}
 
 
 def lateness(ready: float | Literal["failed", "absent"] | None, first_s: float) -> Cell:
-    """Return how many seconds later than the first peer a peer was ready, or why there is no such number.
+    """Return how many seconds later than the first peer a peer was ready, to 0.01 s, or why there is no such number.
 
     `first_s`: time at which the first peer was ready.
     """
-    return round(ready - first_s, 3) if isinstance(ready, float) else ready
+    return round(ready - first_s, 2) if isinstance(ready, float) else ready
 
 
 def last_late_s(cells: list[Cell]) -> float | None:

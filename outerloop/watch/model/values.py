@@ -26,6 +26,12 @@ def shown(value: Any) -> Number:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
+def rounded(value: Any) -> Number:
+    """Return `shown(value)`, a number with a fraction to six significant digits."""
+    number = shown(value)
+    return float(f"{number:.6g}") if isinstance(number, float) else number
+
+
 def finite(value: Any) -> float | None:
     """Return a number that can be added and drawn, or None if the value is not a finite number."""
     seen = shown(value)

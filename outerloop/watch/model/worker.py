@@ -9,7 +9,7 @@ from typing import Any
 from outerloop.core.utilization import SPENT
 from outerloop.watch.model.advice import cure_of_peer
 from outerloop.watch.model.page import Peer, PeerPhase
-from outerloop.watch.model.values import count, finite, peer_id, shown, text
+from outerloop.watch.model.values import count, finite, peer_id, rounded, text
 
 Row = Mapping[str, Any]
 CIRCUIT = "/p2p-circuit"
@@ -141,8 +141,8 @@ class Worker:
             "cure": cure_of_peer(self.state),
             "round": self.round,
             "step": self.step,
-            "loss": shown(self.loss),
-            "tokens_per_s": shown(self.tokens_per_s),
+            "loss": rounded(self.loss),
+            "tokens_per_s": rounded(self.tokens_per_s),
             "samples": self.tokens // seq_len if seq_len else None,
             "bytes_sent": self.bytes_sent,
             "bytes_received": self.bytes_received,

@@ -8,13 +8,16 @@ import { showPeers } from "./peers.js";
 import { showPhase } from "./phase.js";
 import { showProblem, showRun } from "./run.js";
 import { showSweep } from "./sweep.js";
-import { showTimeline } from "./timeline.js";
+import { nameRows, showTimeline } from "./timeline.js";
 
 const VERSION = 1;
 const VIEWS = {
   run: showRun,
   phase: showPhase,
-  peers: showPeers,
+  peers: (peers) => {
+    showPeers(peers);
+    nameRows(peers);
+  },
   timeline: showTimeline,
   curves: showCurves,
   events: showEvents,

@@ -10,12 +10,21 @@ const LOWEST = 4;
 const MAX_HEIGHT = 640;
 const LEAST_SCALE_S = 0.5;
 
-let table = { rounds: [], peers: [], cells: [] };
+let table = { rounds: [], cells: [] };
+let names = []; // names of the peers, in the order of table.cells
 let cursor = null; // [row, column]
 
 export function showTimeline(newest) {
   table = newest;
-  show("timeline", table.rounds.length > 0 && table.peers.length > 0);
+  show("timeline", table.rounds.length > 0 && table.cells.length > 0);
+  draw();
+}
+
+// The names come with another part of the page, and not in every update.
+export function nameRows(peers) {
+  const newest = peers.map((peer) => peer.name);
+  if (newest.join() === names.join()) return;
+  names = newest;
   draw();
 }
 
@@ -29,10 +38,10 @@ function scale() {
 function geometry() {
   const canvas = byId("timeline-canvas");
   const width = canvas.clientWidth || 600;
-  const rowHeight = Math.max(LOWEST, Math.min(TALLEST, Math.floor(MAX_HEIGHT / Math.max(1, table.peers.length))));
+  const rowHeight = Math.max(LOWEST, Math.min(TALLEST, Math.floor(MAX_HEIGHT / Math.max(1, table.cells.length))));
   const labels = rowHeight >= 11 ? LABEL_WIDTH : 0;
   const columnWidth = (width - labels) / Math.max(1, table.rounds.length);
-  return { canvas, width, rowHeight, labels, columnWidth, height: HEAD_HEIGHT + rowHeight * table.peers.length };
+  return { canvas, width, rowHeight, labels, columnWidth, height: HEAD_HEIGHT + rowHeight * table.cells.length };
 }
 
 function draw() {
@@ -73,7 +82,7 @@ function drawRow(brush, { labels, columnWidth, rowHeight }, colours, row, i, ful
   const high = Math.max(2, rowHeight - 2);
   if (labels) {
     brush.fillStyle = colours.text;
-    brush.fillText(shortName(table.peers[i]).slice(0, 16), 0, top + high - 2, labels - 6);
+    brush.fillText(shortName(names[i] ?? "").slice(0, 16), 0, top + high - 2, labels - 6);
   }
   row.forEach((cell, j) => {
     const left = labels + j * columnWidth;
@@ -103,12 +112,12 @@ function drawCursor(brush, { labels, columnWidth, rowHeight }, colours) {
 function describe([row, column]) {
   const cell = table.cells[row]?.[column];
   const words = cell === null || cell === undefined ? "no record" : typeof cell === "number" ? `${duration(cell)} late` : cell;
-  return `round ${table.rounds[column]}, ${shortName(table.peers[row] ?? "")}: ${words}`;
+  return `round ${table.rounds[column]}, ${shortName(names[row] ?? "")}: ${words}`;
 }
 
 function moveTo(row, column) {
   const limit = (x, count) => Math.max(0, Math.min(count - 1, x));
-  cursor = [limit(row, table.peers.length), limit(column, table.rounds.length)];
+  cursor = [limit(row, table.cells.length), limit(column, table.rounds.length)];
   setText(byId("timeline-readout"), describe(cursor));
   draw();
 }
