@@ -9,13 +9,13 @@ from pathlib import Path
 
 from outerloop.report import table
 from outerloop.report.groups import Comparison, Group
-from outerloop.report.runs import FRESH_S, Run, read, runs_under
+from outerloop.report.runs import DIED, FRESH_S, Run, read, runs_under
 from outerloop.report.table import Table
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.page import VERSION, Page, ParetoPoint, RunPhase, TableText
 from outerloop.watch.model.values import shown, text
 
-FILES = ("metrics.jsonl", "summary.json", "config.yaml", "died.json")
+FILES = ("metrics.jsonl", "summary.json", "config.yaml", DIED)
 """Files of a run that the comparison reads."""
 
 

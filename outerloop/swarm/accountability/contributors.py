@@ -210,11 +210,11 @@ class ContributorService(RpcService):
 
 
 def read_names(file: Path) -> Statements:
-    """Return the statements in a file that `ContributorService` wrote; none if it is missing or damaged."""
+    """Return the statements in a file that `ContributorService` wrote; none if it is missing, damaged or unreadable."""
     try:
         found = unpacked(file.read_bytes(), "the names") if file.exists() else []
         return [(peer, statement) for peer, statement in found if type(peer) is str]
-    except (MalformedMessage, TypeError, ValueError):
+    except (OSError, MalformedMessage, TypeError, ValueError):
         return []
 
 

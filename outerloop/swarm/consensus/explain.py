@@ -22,8 +22,8 @@ def waiting_for(agreement: Chain) -> str:
 
 def _as_follower(agreement: Chain) -> str:
     hard_state, leader = agreement.hard_state, agreement.hard_state.leader(agreement.view)
-    if commit := agreement.soft_state.pending:
-        missing = set(commit.participants) - agreement.payloads
+    commit = agreement.soft_state.pending
+    if commit and (missing := set(commit.participants) - agreement.payloads):
         return f"{leader} has proposed a commit; payloads of {_owners(missing)} have not arrived yet"
     if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
         needed = f"{agreement.quorum.name} of {len(hard_state.remaining)} peers"

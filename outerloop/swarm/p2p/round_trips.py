@@ -2,7 +2,7 @@
 
 A peer that has answered before is asked about once per second. If there are more than RATE peers, each is asked less
 often, so that the total remains at RATE requests per second. A peer that has never answered, for example because it is
-behind a router, is asked every RETRY_S, and never counts as lost.
+behind a router, is asked every RETRY_S seconds, and never counts as lost.
 """
 
 from __future__ import annotations
@@ -76,4 +76,9 @@ class RoundTrips:
             except (Unreachable, BrokenStream, TimeoutError):
                 link = replace(link, failures=link.failures + 1)
             self.links[peer] = link
-            await asyncio.sleep(RETRY_S if link.round_trip_s is None else max(EVERY_S, len(self._tasks) / RATE))
+            await asyncio.sleep(RETRY_S if link.round_trip_s is None else max(EVERY_S, self._known / RATE))
+
+    @property
+    def _known(self) -> int:
+        """Return the number of peers that have answered."""
+        return sum(link.round_trip_s is not None for link in self.links.values())

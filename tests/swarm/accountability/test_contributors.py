@@ -117,6 +117,8 @@ async def test_names_of_contributors_outlast_their_owners_and_a_restart(tmp_path
         id_of(B): statement("Bob", B),
     }
     again = KnownNames(trust(B).signatures, run="r")
+    (tmp_path / "folder").mkdir()
+    assert read_names(tmp_path / "folder") == [], "it cannot be read"
     for peer, one in read_names(tmp_path / f"{B}.names"):
         assert again.learn(peer, one)
     assert service.names.texts() == again.texts() == {id_of(A): "Ada", id_of(B): "Bob"}

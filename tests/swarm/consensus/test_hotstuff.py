@@ -8,6 +8,7 @@ import pytest
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, genesis, leader
 from outerloop.swarm.consensus.effects import CatchUp, Effect, Persist, Reject, Send
+from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import COMMIT, PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
@@ -105,6 +106,14 @@ def test_a_vote_is_saved_before_it_is_sent() -> None:
     assert isinstance(saved, Persist) and isinstance(sent, Send) and sent.to == LEADERS[0]
     assert saved.hard_state.accepted == proposal(commit()).proposal
     assert [vote.digest for vote in votes(effects, PREPARE)] == [commit().digest]
+
+
+def test_a_peer_that_has_voted_says_so() -> None:
+    machine = follower()
+    assert waiting_for(machine) == f"round 0, view 0: {LEADERS[0]} has not proposed a commit yet"
+    machine.receive(LEADERS[0], proposal(commit()))
+    needs = f"{LEADERS[0]} needs {machine.quorum.name} of 4 peers"
+    assert waiting_for(machine) == f"round 0, view 0: this peer has accepted the proposal; {needs}"
 
 
 def test_a_lock_is_saved_before_the_vote_to_commit() -> None:
