@@ -15,8 +15,8 @@ class Cast:
     """Compressor with 16 bits per value. Values beyond the range of the dtype are clamped instead of overflowing.
 
     Args:
-        dtype: "bfloat16" or "float16". Prefer float16, which is more accurate, if magnitudes are within 6e-8 .. 65504,
-            as is usual for pseudo-gradients. Prefer bfloat16 if their range is unknown.
+        dtype: "bfloat16" or "float16". float16 is more accurate for magnitudes from about 1e-5 to 65504, bfloat16 for
+            smaller ones: float16 rounds to multiples of 6e-8 there. Prefer bfloat16 if the range is unknown.
 
     Raises:
         UserError: for any other dtype.

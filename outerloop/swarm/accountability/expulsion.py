@@ -46,8 +46,8 @@ MAX_EXPELLED = 1024
 """Maximum number of entries, equal to the size of the largest roster. A full register takes 4 MB, on disk and in an
 answer to a poll. A further entry replaces the oldest one."""
 MAX_OUTSIDERS = 64
-"""Once this number of peers is expelled, only peers in a recent roster are added. The limit is needed because new keys
-are free in an open run, and each lying key costs this peer a write and a message to all peers."""
+"""Once this many peers are expelled, only peers in a recent roster are added. The limit is needed because new keys are
+free in an open run, and each key that lies costs this peer a write and a message to all peers."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 

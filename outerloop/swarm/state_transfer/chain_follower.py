@@ -91,9 +91,10 @@ class ChainFollower:
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> Logs:
-        """Return peer id -> log of each of these peers (names) that has a commit.
+        """Ask these peers (names) for their logs. Return those that contain a commit, by peer id.
 
-        Stop soon after a majority of the voters has shown the same commit.
+        Stop soon after a majority of the voters has shown the same commit. The logs of peers that have not answered by
+        then are not included.
         """
         logs = await self._rounds.log_rpc.logs(peers, enough=lambda logs: majority_anchor(logs, voters) is not None)
         return {peer: log for peer, log in logs.items() if log}

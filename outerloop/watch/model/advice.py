@@ -13,20 +13,20 @@ CURE_OF_PEER: dict[PeerPhase, str] = {
     "died": "read workers/<index>/log.txt of its run directory, then start the same command with the same run_dir",
     "expelled": "outerloop expelled RUN_DIR lists the evidence; --lift readmits a peer",
 }
-"""State of a peer -> what its operator can do. States that need no action are missing."""
+"""State of a peer -> advice for its operator. There is none for the other states."""
 CURE_OF_RUN: dict[RunPhase, str] = {
     "silent": "check that the process is still running; if not, the same command with the same run_dir resumes",
     "stopped": "the same command with the same run_dir resumes from the last checkpoint",
     "died": "remove the cause; the same command with the same run_dir resumes from the last checkpoint",
 }
-"""State of a run -> what its operator can do."""
+"""State of a run -> advice for its operator. There is none for the other states."""
 
 
 def cure_of_peer(state: PeerPhase) -> str:
-    """Return what the operator of a peer in this state can do, or "" if nothing is needed."""
+    """Return the advice for the operator of a peer in this state, or "" if there is none."""
     return CURE_OF_PEER.get(state, "")
 
 
 def cure_of_run(state: RunPhase) -> str:
-    """Return what the operator of a run in this state can do, or "" if nothing is needed."""
+    """Return the advice for the operator of a run in this state, or "" if there is none."""
     return CURE_OF_RUN.get(state, "")
