@@ -7,6 +7,8 @@ in its own process. One page shows its run directory, another its swarm, by the 
 
     pace       steps per second of the run with a page and its server, divided by those without, measured in turns of
                --seconds: geometric mean over --pairs turns of each, in random order within a pair, with a 90 % interval
+    share      CPU time of the server and the browser in these turns, as a share of all cores: the run, which uses all
+               cores, can lose no more to them than this
     killed_s   seconds from SIGKILL to one worker until the page states that it is gone
     why_s      seconds until the page states which peer the round waits for, or that it continues without it
     joined_s   seconds from the start of a fifth worker on the same machine until the page of the swarm lists it
@@ -30,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,28 +122,41 @@ def page_of(browser: Any, what: str, folder: Path) -> Iterator[tuple[Any, int]]:
             page.close()
 
 
+def browser_processes() -> list[int]:
+    """Return all processes of the browser that this process has started."""
+    found, new = [], [os.getpid()]
+    while new:
+        new = [child for pid in new for child in children(pid)]
+        found += new
+    return [pid for pid in found if "chrom" in Path(f"/proc/{pid}/comm").read_text()]
+
+
 def pace(browser: Any, run_dir: Path, folder: Path, pairs: int, seconds: float) -> dict[str, float]:
     """Return the ratio of the steps per second with and without a page, with its 90 % interval."""
 
-    def rate() -> float:
+    def rate(watching: Sequence[int]) -> float:
         time.sleep(SETTLE_S)
-        before, began_s = steps(run_dir), time.monotonic()
+        before, used_s, began_s = steps(run_dir), sum(map(cpu_s, watching)), time.monotonic()
         time.sleep(seconds)
+        shares.append((sum(map(cpu_s, watching)) - used_s) / (time.monotonic() - began_s) / (os.cpu_count() or 1))
         return (steps(run_dir) - before) / (time.monotonic() - began_s)
 
-    logs = []
+    logs, shares = [], []
     for pair in range(pairs):
         rates: dict[bool, float] = {}
         for is_open in random.Random(pair).sample([True, False], 2):
             with ExitStack() as stack:
+                watching: list[int] = []
                 if is_open:
-                    stack.enter_context(page_of(browser, str(run_dir), folder))
-                rates[is_open] = rate()
+                    _, server = stack.enter_context(page_of(browser, str(run_dir), folder))
+                    watching = [server, *browser_processes()]
+                rates[is_open] = rate(watching)
         logs.append(math.log(rates[True] / rates[False]))
         print(f"pair {pair}: {rates[True]:.2f} and {rates[False]:.2f} steps/s with and without a page", flush=True)
     mean = statistics.mean(logs)
     half = 1.645 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-    return {"pace": math.exp(mean), "pace_low": math.exp(mean - half), "pace_high": math.exp(mean + half)}
+    pace = {"pace": math.exp(mean), "pace_low": math.exp(mean - half), "pace_high": math.exp(mean + half)}
+    return pace | {"share": sum(shares) / pairs}
 
 
 def server_cost(page: Any, server: int, seconds: float) -> dict[str, float]:
