@@ -141,7 +141,8 @@ def pace(browser: Any, run_dir: Path, folder: Path, pairs: int, seconds: float) 
         shares.append((sum(map(cpu_s, watching)) - used_s) / (time.monotonic() - began_s) / (os.cpu_count() or 1))
         return (steps(run_dir) - before) / (time.monotonic() - began_s)
 
-    logs, shares = [], []
+    logs: list[float] = []
+    shares: list[float] = []
     for pair in range(pairs):
         rates: dict[bool, float] = {}
         for is_open in random.Random(pair).sample([True, False], 2):
