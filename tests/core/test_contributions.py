@@ -84,7 +84,7 @@ def test_a_full_ledger_fits_in_its_part_of_a_state():
     full.load_state_dict({"peers": {**peers, OTHERS: most}})
     assert len(full.contributors()) == MAX_CONTRIBUTORS + 1
     assert len(canonical.pack(full.state_dict())) <= MAX_BYTES
-    with pytest.raises(ValueError, match="at most 4096 peers"):
+    with pytest.raises(ValueError, match="at most 4096 peer ids"):
         full.load_state_dict({"peers": {**peers, "one more": most}})
 
 
