@@ -393,7 +393,7 @@ BROKEN = {
     "samples in part": ("sgd", part("contributions", "peers", "000"), [1, 0.5, 0, 1], "must be 4 whole numbers from 0"),
     "a first round after the last": ("sgd", part("contributions", "peers", "x"), [1, 8, 2, 1], "later than its last"),
     "a count too few": ("sgd", part("contributions", "peers", "x"), [1], "must be 4 whole numbers from 0"),
-    "counts of a long name": ("sgd", part("contributions", "peers", "x" * 129), [1] * 4, "4096 peer ids to their counts"),
+    "counts of a long name": ("sgd", part("contributions", "peers", "x" * 129), [1] * 4, "4096 peer ids to their"),
     "counts that are none": ("sgd", part("contributions", "peers"), 7, "has no attribute .keys."),
     "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
     "a part more": ("sgd", part("x"), 1, "a state must be a map with the keys"),
