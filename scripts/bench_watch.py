@@ -4,9 +4,9 @@
 
 Needs a chromium (Debian: apt-get install chromium) and playwright. A run directory with as many workers is written to a
 temporary folder, and grows by one step of each worker a second while the page is open. Peer ids, losses and speeds are
-random, so that they compress no better than those of a real run. The page is opened once the server has read the
-run. Memory and CPU are those of the server process; the
-browser's are not counted. Bytes are those on the wire, headers and compression included.
+random, so that they compress no better than those of a real run. The page is opened once the server has read the run.
+Memory and CPU are those of the server process; the browser's are not counted. Bytes are those on the wire, headers and
+compression included.
 """
 
 from __future__ import annotations

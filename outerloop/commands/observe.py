@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -83,11 +83,16 @@ def answer_of(done: Future[T]) -> T | None:
 
 
 class RunObservation:
-    """An observer of a run that asks the peer `peer_id`, without joining. `roster` reads the current roster."""
+    """An observer of a run that asks the peer `peer_id`, without joining.
 
-    def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers]) -> None:
+    `roster` reads the current roster. `is_open`: whether the run has no allow-list, so that all its peers answer.
+    """
+
+    def __init__(
+        self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers], is_open: bool
+    ) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
-        self._roster = roster
+        self._roster, self._is_open = roster, is_open
         self._seen: SeenPeers = []
         self._expelled = LatestAnswer(lambda: visitor.spawn(ask(visitor, run, peer_id)))
         self._counted = LatestAnswer(
@@ -103,14 +108,17 @@ class RunObservation:
     def links(self) -> Mapping[str, Link]:
         """Measure the round-trip times to the peers of the last call of `seen` from now on, in the background.
 
-        Return the newest link to each peer that has been asked, by peer id.
+        Return the newest link to each peer that has been asked, by peer id. In a run with an allow-list none is: its
+        peers answer only each other.
         """
-        self._visitor.spawn(self._follow({peer.peer_id: peer.addresses[0] for peer, _ in self._seen if peer.addresses}))
+        if self._is_open:
+            self._visitor.spawn(self._follow(own_addresses(self._seen)))
         return dict(self._round_trips.links)
 
     def stop(self) -> None:
         """Stop measuring round-trip times."""
-        self._visitor.call(self._follow({}), timeout_s=STOP_S)
+        with suppress(TimeoutError):
+            self._visitor.call(self._follow({}), timeout_s=STOP_S)
 
     async def _follow(self, addresses: Mapping[str, str]) -> None:
         """Measure the round-trip times to these peers instead of earlier ones. `addresses`: peer id -> address."""
@@ -146,6 +154,15 @@ class RunObservation:
             return parse(signed.content) if signed else None
         except (BrokenStream, Unreachable, TimeoutError, MalformedMessage):
             return None
+
+
+def own_addresses(seen: SeenPeers) -> dict[str, str]:
+    """Return the first address of each peer that contains its own id, by peer id. A record may name other peers'."""
+    found = {
+        record.peer_id: [address for address in record.addresses if address.endswith(f"/p2p/{record.peer_id}")]
+        for record, _ in seen
+    }
+    return {peer: addresses[0] for peer, addresses in found.items() if addresses}
 
 
 async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> Contributions | None:
@@ -197,7 +214,7 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
     Raises:
         UserError: if the peer cannot be reached, or if its run has an allow-list and `run_dir` is not the peer's.
     """
-    peer_id = peer_of(address)
+    peer_id, is_open = peer_of(address), True
     with ExitStack() as stack:
         try:
             node = stack.enter_context(visit(initial_peers=[address]))
@@ -209,8 +226,8 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
                     " these peers, run outerloop status with that peer's address, and with its run_dir as --run-dir"
                 ) from error
             node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
-            roster = roster_from_worker(node, address, run)
-        observation = RunObservation(node, peer_id, run=run, roster=roster)
+            roster, is_open = roster_from_worker(node, address, run), False
+        observation = RunObservation(node, peer_id, run=run, roster=roster, is_open=is_open)
         stack.callback(observation.stop)
         yield observation
 

@@ -135,8 +135,8 @@ class SwarmExchange(ABC):
         self._status = status
         self.node.spawn(self._presence.roster.show(status))
 
-    def publish_loading(self, received: float) -> None:
-        """Publish how much of the state of the run this peer has received, 0 to 1, until its next status."""
+    def publish_loading(self, received: float | None) -> None:
+        """Publish how much of the state of the run this peer has received, 0 to 1, or None if it downloads none."""
         self.publish_status(replace(self._status, loading=received))
 
     def on_close(self, act: Callable[[], None]) -> None:

@@ -24,7 +24,8 @@ class SwarmState:
         roster: returns the names of the peers that the next round expects.
         spawn: starts a coroutine in the network thread.
         on_status: called with each progress message.
-        on_loading: called during a download of the run's state with the fraction received so far, 0 to 1.
+        on_loading: called during a download of the run's state with the fraction received so far, 0 to 1, and with None
+            at its end.
         patience_s: give up after this number of seconds without any message about the run.
     """
 
@@ -35,7 +36,7 @@ class SwarmState:
     roster: Callable[[], Collection[str]]
     spawn: Callable[[Coroutine[Any, Any, Any]], Future[Any]]
     on_status: OnStatus
-    on_loading: Callable[[float], None]
+    on_loading: Callable[[float | None], None]
     patience_s: float
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
@@ -60,16 +61,22 @@ class SwarmState:
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         self.on_status("out of step with the other peers: downloading the state of the run")
-        report = progress_to(self.on_status)
+        report, shown = progress_to(self.on_status), 0
 
         def progress(received: int, size: int) -> None:
+            nonlocal shown
             report(received, size)
-            self.on_loading(received / max(1, size))
+            if (percent := 100 * received // max(1, size)) != shown:
+                shown = percent
+                self.on_loading(percent / 100)
 
         self.on_loading(0.0)
-        return self._while_heard(
-            self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress)
-        )
+        try:
+            return self._while_heard(
+                self.transfer.install_state(names, session=session, at_most=max_bytes, progress=progress)
+            )
+        finally:
+            self.on_loading(None)
 
     def _receive_initial(self, way: StateHandoff) -> bytes:
         progress = progress_to(self.on_status)

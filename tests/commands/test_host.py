@@ -69,12 +69,17 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
     assert "exchange.open_internet=false" in overrides(listen="127.0.0.1")
 
 
-@pytest.mark.parametrize("recipe", ["sparseloco", "outerloop", "outerloop_v1", "diloco", "streaming_diloco", "muloco"])
+@pytest.mark.parametrize("recipe", ["sparseloco", "outerloop", "outerloop_v1"])
 def test_an_open_run_weakens_payloads_whose_direction_differs(recipe: str) -> None:
     config = load.load(overrides(f"recipe={recipe}"))
     refuse_closed(config)
     check_parts(config)
     assert config.aggregate._target_.endswith("MedianCosine")
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "streaming_diloco", "loco", "demo", "muloco"])
+def test_a_recipe_that_averages_over_all_peers_keeps_its_aggregate(recipe: str) -> None:
+    assert load.load(overrides(f"recipe={recipe}")).aggregate == load.load([f"recipe={recipe}"]).aggregate
 
 
 def test_the_aggregate_that_the_user_typed_is_kept() -> None:

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console, Group
 
 from outerloop.commands import main, status
-from outerloop.commands.observe import RunObservation, contributions_of
+from outerloop.commands.observe import RunObservation, contributions_of, own_addresses
 from outerloop.core.contributor_rows import Contributions
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.access.public_names import KnownNames, PublicName
@@ -146,6 +146,14 @@ def test_a_workers_rows_become_its_status() -> None:
     ]
 
 
+def test_only_addresses_of_the_peer_itself_are_measured() -> None:
+    """A record may name the addresses of others, or nothing that is an address."""
+    own = f"/ip4/192.0.2.1/tcp/4/p2p/{IDS[1]}"
+    honest = replace(record(1, Status()), addresses=[f"/ip4/192.0.2.7/tcp/4/p2p/{IDS[0]}", own])
+    false = [replace(record(0, Status()), addresses=addresses) for addresses in ([own], [], ["garbage"])]
+    assert own_addresses([(one, 1.0) for one in (*false, honest)]) == {IDS[1]: own}
+
+
 class Asked:
     """A visitor that keeps the questions it is to ask, for the test to answer."""
 
@@ -158,7 +166,7 @@ class Asked:
         return self.answers[-1]
 
     def look(self) -> RunObservation:
-        return RunObservation(cast(Any, self), IDS[0], run="r", roster=list)
+        return RunObservation(cast(Any, self), IDS[0], run="r", roster=list, is_open=True)
 
 
 def test_a_peer_that_does_not_answer_who_is_expelled_holds_up_no_table() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import zlib
 from typing import cast
 
 import jsonschema
@@ -177,6 +178,29 @@ def test_a_stream_sends_the_page_and_then_only_what_has_changed():
     whole, changes = (json.loads(event.removeprefix("data: ")) for event in (first, second))
     assert set(whole) == {*page_of([]), "problem"}
     assert {"run", "peers", "timeline", "curves"} <= set(changes) and not {"version", "kind", "sweep"} & set(changes)
+
+
+def test_each_event_of_a_compressed_stream_can_be_read_at_once():
+    async def first_bytes() -> tuple[dict[bytes, bytes], bytes]:
+        feed, sent = feed_of(page_of(run_rows(3))), []
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+            if message.get("body"):
+                feed.close()
+
+        headers = [(b"host", b"127.0.0.1:8080"), (b"accept-encoding", b"gzip")]
+        scope = {"type": "http", "method": "GET", "path": "/events", "query_string": b"", "headers": headers}
+        await make_app(feed)(scope, receive, send)
+        return dict(sent[0]["headers"]), next(message["body"] for message in sent if message.get("body"))
+
+    headers, body = asyncio.run(first_bytes())
+    event = zlib.decompressobj(31).decompress(body).decode()
+    assert headers[b"content-encoding"] == b"gzip" and event.endswith("\n\n")
+    assert "peers" in json.loads(event.removeprefix("data: "))
 
 
 def test_a_source_that_cannot_be_read_is_reported_and_tried_again():

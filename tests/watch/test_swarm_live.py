@@ -12,6 +12,7 @@ from outerloop.commands.watch.sources import source_of
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.types import UserError
 from outerloop.watch.model.schema import json_schema
+from tests.support.swarm.loopback import eventually
 
 pytestmark = pytest.mark.long
 
@@ -28,6 +29,7 @@ def test_a_running_peer_is_on_the_page(tmp_path: Path):
             assert (page["kind"], page["run"]["alive"], page["run"]["recipe"]) == ("swarm", 1, "")
             assert seen["name"] == peer.peer and seen["address"] == peer.address[0].partition("/p2p/")[0]
             assert seen["state"] == "starting"
+            assert eventually(lambda: bool(source.read()["peers"][0]["round_trip_s"]), limit_s=60)
     finally:
         peer.abort()
 

@@ -101,6 +101,18 @@ def test_a_peer_that_no_longer_answers_is_shown_at_once_and_can_return():
     ]
 
 
+def test_a_lost_peer_stays_lost_until_it_answers():
+    """A link that is not known, or measured anew without an answer, says nothing."""
+    seen = [(record(0, 3), 1.0)]
+    swarm = state(seen)
+    for second, links in enumerate([{IDS[0]: Link(0.1, 2)}, {}, {IDS[0]: Link(None, 1)}, {IDS[0]: Link(None, 9)}]):
+        swarm.add(START_S + second, seen, {}, None, links)
+        assert swarm.page()["peers"][0]["state"] == "silent"
+    swarm.add(START_S + 9, seen, {}, None, {IDS[0]: Link(0.1)})
+    assert swarm.page()["peers"][0]["state"] == "training"
+    assert [entry["text"] for entry in swarm.page()["events"]][1:] == ["no longer answers", "answers again"]
+
+
 def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received():
     joiner = record(1, 0, loss=None, tokens_per_s=None, loading=0.426)
     peer = state([(record(0, 3), 1.0), (joiner, 1.0)]).page()["peers"][1]

@@ -22,8 +22,9 @@ a crash. If volunteers have continued the run meanwhile, this machine joins them
 
 The command is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, and
 exchange.host and exchange.port from --host and --port. With exchange.open_internet=true, this machine relays
-connections for volunteers behind routers. With aggregate=median_cosine, payloads whose direction differs from that of
-most others are weakened. Options on the command line replace these defaults."""
+connections for volunteers behind routers. Recipes with aggregate=senders, such as sparseloco and outerloop, get
+aggregate=median_cosine, which weakens payloads whose direction differs from that of most others. Options on the command
+line replace these defaults."""
 
 EXAMPLES = """\
 examples

@@ -65,12 +65,16 @@ def default_exchange(typed: Sequence[str]) -> str:
 
 
 def default_aggregate(typed: Sequence[str]) -> list[str]:
-    """Return the override that sets the aggregate of an open run, or no override if the recipe exchanges by gossip.
+    """Return the override that sets the aggregate of an open run, or no override if it does not suit the recipe.
 
-    The aggregates of the recipes accept payloads of any direction; this one does not
-    (docs/explanation/threat-model.md).
+    It suits a recipe whose own aggregate is the one that AGGREGATE applies after weakening payloads: nothing else
+    changes then. The aggregates of the recipes accept payloads of any direction (docs/explanation/threat-model.md).
     """
-    return [f"aggregate={AGGREGATE}"] if default_exchange(typed) == GATHER else []
+    if default_exchange(typed) != GATHER:
+        return []
+    recipe, override = recipe_overrides(typed), f"aggregate={AGGREGATE}"
+    suits = load.load([*recipe, override]).aggregate.of == load.load(recipe).aggregate
+    return [override] if suits else []
 
 
 def recipe_overrides(typed: Sequence[str]) -> list[str]:

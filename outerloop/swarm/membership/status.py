@@ -35,7 +35,11 @@ class Status:
 
     @staticmethod
     def from_map(value: Any) -> Status:
-        """Parse the status that another peer published. Raises MalformedMessage if it is invalid."""
+        """Parse the status that another peer published. Raises MalformedMessage if it is invalid.
+
+        Earlier versions publish no `loading`.
+        """
+        value = {"loading": None, **value} if isinstance(value, dict) else value
         found = fields(value, "a status", Status.__dataclass_fields__)
         if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
             raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")

@@ -101,7 +101,7 @@ class Node:
         except TimeoutError as error:  # the peer may be slow, not dead
             raise BrokenStream(f"could not open a stream within {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            raise Unreachable(printable(str(error).splitlines()[-1].lstrip(" *"))) from error
+            raise Unreachable(printable((str(error).splitlines() or ["no reason"])[-1].lstrip(" *"))) from error
         with closing(opened[2]):
             stream = Stream(opened[1], opened[2])
             try:

@@ -23,7 +23,7 @@ class ObserverNode(Node):
     async def dial(self, address: str) -> str:
         """Connect to the peer at a full multiaddr, and return its peer id, which libp2p has authenticated.
 
-        Raises Unreachable if the connection fails.
+        Raises Unreachable if the address is malformed, or if the connection fails.
         """
         assert self._p2p is not None
         where, _, peer_id = address.rpartition("/p2p/")
@@ -32,7 +32,7 @@ class ObserverNode(Node):
                 await self._p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
         except TimeoutError as error:
             raise Unreachable(f"no answer within {OPEN_S:.0f} s") from error
-        except (P2PDaemonError, OSError) as error:
+        except (ValueError, P2PDaemonError, OSError, EOFError) as error:  # ValueError: a malformed address
             raise Unreachable(str(error)) from error
         return peer_id
 

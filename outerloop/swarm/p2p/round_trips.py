@@ -8,6 +8,7 @@ behind a router, is asked every RETRY_S seconds, and never counts as lost.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ RETRY_S = 60.0
 """Pause before the next request to a peer that has never answered."""
 ANSWER_S = 3.0
 """Time limit for an answer."""
+MAX_PEERS = 1024
+"""Maximum number of peers that are measured: any number of identities may publish a record."""
 LOST = 2
 """Number of consecutive requests without an answer after which a peer that has answered before is lost."""
 
@@ -48,7 +51,7 @@ class RoundTrips:
     """Measures round-trip times in background tasks. All methods must be called in the same event loop.
 
     `ask` takes a full multiaddr, and returns the round-trip time to the peer at this address in seconds. It raises
-    Unreachable, BrokenStream or TimeoutError if the peer does not answer.
+    Unreachable or TimeoutError if the peer does not answer, and BrokenStream if it refuses to.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[float]]) -> None:
@@ -58,22 +61,29 @@ class RoundTrips:
         self.links: dict[str, Link] = {}
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Measure these peers from now on, and no others. `addresses`: peer id -> full multiaddr."""
-        self._addresses = dict(addresses)
+        """Measure the first MAX_PEERS of these peers from now on, and no others.
+
+        `addresses`: peer id -> full multiaddr. The first requests to new peers are spread, so that about RATE of them are
+        sent per second.
+        """
+        addresses = self._addresses = dict(itertools.islice(addresses.items(), MAX_PEERS))
         for peer in self._tasks.keys() - addresses.keys():
             self._tasks.pop(peer).cancel()
             self.links.pop(peer, None)
-        for peer in addresses.keys() - self._tasks.keys():
-            self._tasks[peer] = asyncio.create_task(self._repeat(peer))
+        for number, peer in enumerate(addresses.keys() - self._tasks.keys()):
+            self._tasks[peer] = asyncio.create_task(self._repeat(peer, number / RATE))
 
-    async def _repeat(self, peer: str) -> None:
-        """Measure one peer until it is no longer followed."""
+    async def _repeat(self, peer: str, pause_s: float) -> None:
+        """Measure one peer, for the first time after `pause_s`, until it is no longer followed."""
         link = Link()
+        await asyncio.sleep(pause_s)
         while True:
             try:
                 async with limit(ANSWER_S):
                     link = Link(await self._ask(self._addresses[peer]))
-            except (Unreachable, BrokenStream, TimeoutError):
+            except BrokenStream:
+                pass  # it refuses the request, for example because others have sent too many: it is there
+            except (Unreachable, TimeoutError):
                 link = replace(link, failures=link.failures + 1)
             self.links[peer] = link
             await asyncio.sleep(RETRY_S if link.round_trip_s is None else max(EVERY_S, self._known / RATE))

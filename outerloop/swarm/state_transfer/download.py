@@ -119,13 +119,17 @@ class Download:
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
         """Download all chunks and return the whole state. Equal chunks, e.g. of zeros, are downloaded only once."""
         kept, places_of, turns = self._keep_only(manifest), manifest.places(), asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        received: dict[bytes, int] = {}  # sha256 of a chunk -> bytes received, counted once per place of the chunk
+        received: defaultdict[bytes, int] = defaultdict(int)  # sha256 of a chunk -> bytes received, times its places
+        total = 0
         content = io.BytesIO(bytes(manifest.size_bytes))  # memory is used only as it fills; getvalue() does not copy
         chunks = cut(content.getbuffer())
 
         def arrived(sha: bytes, amount: int) -> None:
-            received[sha] = amount * len(places_of[sha])
-            progress(sum(received.values()), manifest.size_bytes)
+            nonlocal total
+            if more := amount * len(places_of[sha]) - received[sha]:
+                received[sha] += more
+                total += more
+                progress(total, manifest.size_bytes)
 
         async def download(sha: bytes, places: list[int]) -> None:
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source

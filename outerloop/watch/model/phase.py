@@ -22,6 +22,8 @@ STAGES = {"inner steps": "compute_s", "launch": "launch_s", "gather": "wait_s", 
 COMMIT_WORDS = ("has proposed a commit", "has accepted the proposal", "must repeat an earlier proposal")
 """Phrases in the lines of a worker that waits for a decision, not for payloads (swarm/consensus/explain.py)."""
 
+MAX_NAMED = 5
+"""Maximum number of ended workers that a line names."""
 GONE = {"died": "has died", "left": "has left"}
 """States in which a worker ends before the run does, in words."""
 
@@ -41,7 +43,8 @@ def strip(
     active, words = current_stage(worker, sync_every=sync_every, delay=delay)
     if waiting and not worker.waiting:
         words = f"{waiting} peer{'s wait' if waiting > 1 else ' waits'} for {worker.name}: {words}"
-    words = "; ".join([words, *(f"{other.name} {GONE[other.state]}" for other in gone if other.state in GONE)])
+    ended = [f"{other.name} {GONE[other.state]}" for other in gone if other.state in GONE]
+    words = "; ".join([words, *ended[:MAX_NAMED]])
     return {
         "round": worker.round + worker.is_active,
         "stages": [stage(name, column, worker.last_round, active) for name, column in STAGES.items()],

@@ -141,9 +141,14 @@ class SwarmState:
                 self.log("note", "is no longer expelled", name)
 
     def add_links(self, links: Mapping[str, Link]) -> None:
-        """Store the link to each peer, and log which peers no longer answer, or answer again."""
+        """Store the newest link to each peer, and log which peers no longer answer, or answer again.
+
+        A link to a peer that has not answered since it was measured anew does not replace one that states more.
+        """
         for name, peer in self.peers.items():
-            before, peer.link = peer.answers, links.get(peer.record.peer_id)
+            before, link = peer.answers, links.get(peer.record.peer_id)
+            if link is not None and (peer.link is None or link.round_trip_s is not None):
+                peer.link = link
             if peer.present and before and not peer.answers:
                 self.log("killed", "no longer answers", name)
             elif peer.present and peer.answers and not before:

@@ -94,6 +94,11 @@ def test_a_record_tells_how_old_it_is() -> None:
     assert record == OWN and age_s == pytest.approx(12, abs=1)
 
 
+def test_a_status_of_a_version_without_loading_is_read() -> None:
+    earlier = {name: value for name, value in asdict(SHOWN).items() if name != "loading"}
+    assert Status.from_map(earlier) == SHOWN
+
+
 def test_a_status_survives_the_wire() -> None:
     assert Status.from_map(asdict(SHOWN)) == SHOWN and Status.from_map(asdict(Status())) == Status()
 

@@ -21,6 +21,8 @@ from outerloop.swarm.membership import roster
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p import daemon, socket_dir
 from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import START_S
 from tests.support.run_command import run_command
 from tests.support.swarm.loopback import Make, eventually, runs, together
@@ -77,6 +79,13 @@ def test_doctor_against_a_live_peer(make: Make, outerloop: Command) -> None:
         assert any(said.startswith(f"✓ {line}") for said in lines), out
     assert any(said.startswith("✗ peer") and "peer id mismatch" in said for said in lines), out
     assert left_here() <= before
+
+
+def test_a_malformed_address_is_unreachable() -> None:
+    with visit() as visitor:
+        for address in ("garbage", "", "/ip4/127.0.0.1/tcp/1/p2p/0OIl", "/ip4/1/tcp/x/p2p/é"):
+            with pytest.raises(Unreachable):
+                visitor.call(visitor.dial(address), timeout_s=20)
 
 
 def test_ctrl_c_in_the_midst_leaves_nothing(monkeypatch: pytest.MonkeyPatch, outerloop: Command) -> None:

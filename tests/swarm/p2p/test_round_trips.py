@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from outerloop.swarm.p2p.framing import BrokenStream
-from outerloop.swarm.p2p.round_trips import ANSWER_S, EVERY_S, RATE, RETRY_S, Link, RoundTrips
+from outerloop.swarm.p2p.round_trips import ANSWER_S, EVERY_S, MAX_PEERS, RATE, RETRY_S, Link, RoundTrips
 from outerloop.swarm.p2p.transport import Unreachable
 from tests.support.swarm.virtual_clock import virtual
 
@@ -36,7 +36,7 @@ async def test_a_peer_that_stops_answering_is_lost_after_two_requests_and_can_re
     trips.follow({"a": "at a", "b": "at b"})
     await asyncio.sleep(2 * EVERY_S)
     assert trips.links == {"a": Link(0.01), "b": Link(0.01)}
-    for error in (Unreachable("refused"), BrokenStream("ended"), TimeoutError()):
+    for error in (Unreachable("refused"), TimeoutError()):
         peers.away = {"at a": error}
         await asyncio.sleep(0.5 * EVERY_S)
         assert not trips.links["a"].is_lost, "one request without an answer is not enough"
@@ -45,6 +45,28 @@ async def test_a_peer_that_stops_answering_is_lost_after_two_requests_and_can_re
         peers.away = {}
         await asyncio.sleep(1.5 * EVERY_S)
         assert trips.links["a"] == Link(0.01)
+
+
+@virtual
+async def test_a_peer_that_refuses_requests_is_not_lost() -> None:
+    peers = Peers()
+    trips = RoundTrips(peers.ask)
+    trips.follow({"a": "at a"})
+    await asyncio.sleep(0.5)
+    peers.away = {"at a": BrokenStream("too many requests")}
+    await asyncio.sleep(100)
+    assert trips.links["a"] == Link(0.01) and len(peers.asked) > 90
+
+
+@virtual
+async def test_at_most_so_many_peers_are_measured_and_not_all_at_once() -> None:
+    peers = Peers()
+    trips = RoundTrips(peers.ask)
+    trips.follow({f"{i}": f"at {i}" for i in range(2 * MAX_PEERS)})
+    await asyncio.sleep(10)
+    assert len(peers.asked) <= 10 * 2 * RATE + 1, "new peers, and those that have answered"
+    await asyncio.sleep(MAX_PEERS / RATE)
+    assert len(set(peers.asked)) == MAX_PEERS
 
 
 @virtual
@@ -73,7 +95,7 @@ async def test_many_peers_are_asked_in_turn() -> None:
     peers, seconds = Peers(), 100
     trips = RoundTrips(peers.ask)
     trips.follow({f"{i}": f"at {i}" for i in range(400)})
-    await asyncio.sleep(1)
+    await asyncio.sleep(400 / RATE + 1)
     peers.asked.clear()
     await asyncio.sleep(seconds)
     assert len(peers.asked) <= RATE * seconds
