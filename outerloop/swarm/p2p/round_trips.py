@@ -63,8 +63,8 @@ class RoundTrips:
     def follow(self, addresses: Mapping[str, str]) -> None:
         """Measure the first MAX_PEERS of these peers from now on, and no others.
 
-        `addresses`: peer id -> full multiaddr. The first requests to new peers are spread, so that about RATE of them are
-        sent per second.
+        `addresses`: peer id -> full multiaddr. The first requests to new peers are spread over time: about RATE of them
+        are sent per second.
         """
         addresses = self._addresses = dict(itertools.islice(addresses.items(), MAX_PEERS))
         for peer in self._tasks.keys() - addresses.keys():

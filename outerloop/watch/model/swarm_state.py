@@ -143,7 +143,7 @@ class SwarmState:
     def add_links(self, links: Mapping[str, Link]) -> None:
         """Store the newest link to each peer, and log which peers no longer answer, or answer again.
 
-        A link to a peer that has not answered since it was measured anew does not replace one that states more.
+        A link without a round trip does not replace one that has it: only the measurement was restarted.
         """
         for name, peer in self.peers.items():
             before, link = peer.answers, links.get(peer.record.peer_id)
