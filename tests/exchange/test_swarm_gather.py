@@ -126,18 +126,24 @@ def test_a_peer_that_returns_is_in_the_same_session(make: Make, tmp_path: Path) 
 
 
 def test_all_peers_land_the_same_chain_of_commits(make: Make, tmp_path: Path) -> None:
-    """However far the others are ahead of the one that lands. Each commit contains the hash of the one before it."""
+    """However far the others are ahead of the one that lands. Each commit contains the hash of the one before it.
+
+    The second peer lands no round until all are decided. Neither is more than a round ahead in deciding: each can decide
+    alone, and keeps eight rounds for the other.
+    """
     pair = [make(peers=2, min_peers=1, quorum="min_peers", grace_s=0.0) for _ in range(2)]
     together(pair, SwarmGather.join)
     rounds = [Round(number) for number in range(11)]
     start = genesis(pair[0].members.session, [one.peer for one in pair]).digest
     assert [one.first_commit for one in pair] == [start] * 2 and [one.landed_commit for one in pair] == [b""] * 2
     chains: list[list[bytes]] = [[], []]
-    late = [pair[1].start(b"", round) for round in rounds]
+    late = []
     for round in rounds:
+        late.append(pair[1].start(b"", round))
         pair[0].start(b"x", round).wait(30)
         pair[0].landed(round, bytes)
         chains[0].append(pair[0].landed_commit)
+        assert eventually(late[-1].arrived, limit_s=30)
     for round, pending in zip(rounds, late, strict=True):
         pending.wait(30)
         pair[1].landed(round, bytes)
