@@ -27,7 +27,7 @@ Row = dict[str, Any]
 Group = tuple[int, int, int, int]
 """The common values of comparable runs: params, steps, workers, sync_every."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796)
-"""95 % quantiles of Student's t with 1 .. 9 degrees of freedom. The last one is an upper bound for more."""
+"""95 % quantiles of Student's t with 1 .. 11 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
 EVERY_STEP = ("ddp_adamw", "ddp_muon")
 """Cases that exchange gradients in every step. They are listed for every H."""

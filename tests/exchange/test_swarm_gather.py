@@ -128,8 +128,8 @@ def test_a_peer_that_returns_is_in_the_same_session(make: Make, tmp_path: Path) 
 def test_all_peers_land_the_same_chain_of_commits(make: Make, tmp_path: Path) -> None:
     """However far the others are ahead of the one that lands. Each commit contains the hash of the one before it.
 
-    The second peer lands no round until all are decided. Neither decides more than a round ahead of the other: each could
-    decide alone, and keeps eight rounds for the other.
+    The second peer lands no round until all are decided. Neither decides more than a round ahead of the other: each
+    could decide alone, and keeps eight rounds for the other.
     """
     pair = [make(peers=2, min_peers=1, quorum="min_peers", grace_s=0.0) for _ in range(2)]
     together(pair, SwarmGather.join)
