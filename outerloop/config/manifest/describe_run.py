@@ -67,7 +67,7 @@ def describe(config: DictConfig) -> str:
 def needed_options(config: DictConfig) -> tuple[str, ...]:
     """Return the options with paths that a machine must set itself to join this run.
 
-    There are none if the peers share their data, because a machine that joins then downloads the data from them.
+    The result is empty if the peers share their data, because a machine that joins then downloads the data from them.
     """
     return () if "sha256" in config.data else tuple(key for key in NEEDED if OmegaConf.select(config, key))
 

@@ -22,7 +22,7 @@ class Persist:
 
 @dataclass(frozen=True)
 class Send:
-    """Send `message` to the peer `to` once. A lost message is not sent again: the next view has messages of its own."""
+    """Send `message` to the peer `to` once. A lost message is not sent again; the next view sends new ones."""
 
     to: str
     message: Message

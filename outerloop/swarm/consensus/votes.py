@@ -125,7 +125,7 @@ class CommitCertificate:
     commits of one round are decided, their links reveal which peer lied (paxos/justification.py).
 
     `resignations`: the resignations because of which some roster peers are not counted (resignation.py); omitted from
-    the message if there are none.
+    the message if empty.
 
     `byzantine`: `accepts` are commit votes of HotStuff-2 (hotstuff/__init__.py), and there are no links. An honest peer
     signs only one of the two kinds in a run.

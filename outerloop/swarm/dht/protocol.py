@@ -225,7 +225,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return the valid records in an answer, or None if there are none: hivemind treats an empty dict as found."""
+        """Return the valid records in an answer, or None instead of an empty dict, which hivemind treats as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0

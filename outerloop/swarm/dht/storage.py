@@ -37,7 +37,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         self.is_member = member
 
     def get(self, key: DHTID) -> Any:
-        """Return the records stored under a key, or None if there are none.
+        """Return the records stored under a key, or None if no record is stored there.
 
         Drop records above the size limit first, because hivemind's searches may have added records.
         """

@@ -13,20 +13,20 @@ CURE_OF_PEER: dict[PeerPhase, str] = {
     "died": "read workers/<index>/log.txt of its run directory, then start the same command with the same run_dir",
     "expelled": "outerloop expelled RUN_DIR lists the evidence; --lift readmits a peer",
 }
-"""State of a peer -> advice for its operator. There is none for the other states."""
+"""State of a peer -> advice for its operator. The other states need no advice."""
 CURE_OF_RUN: dict[RunPhase, str] = {
     "silent": "check that the process is still running; if not, the same command with the same run_dir resumes",
     "stopped": "the same command with the same run_dir resumes from the last checkpoint",
     "died": "remove the cause; the same command with the same run_dir resumes from the last checkpoint",
 }
-"""State of a run -> advice for its operator. There is none for the other states."""
+"""State of a run -> advice for its operator. The other states need no advice."""
 
 
 def cure_of_peer(state: PeerPhase) -> str:
-    """Return the advice for the operator of a peer in this state, or "" if there is none."""
+    """Return the advice for the operator of a peer in this state, or "" if the state needs no advice."""
     return CURE_OF_PEER.get(state, "")
 
 
 def cure_of_run(state: RunPhase) -> str:
-    """Return the advice for the operator of a run in this state, or "" if there is none."""
+    """Return the advice for the operator of a run in this state, or "" if the state needs no advice."""
     return CURE_OF_RUN.get(state, "")

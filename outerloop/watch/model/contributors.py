@@ -1,7 +1,7 @@
 """List what each peer has contributed to a run, the peer with the most samples first.
 
 All peers of a run keep the same counts (core/contributions.py). They are read from a peer, or from the run directory
-(run_counts.py). If there are none, each worker of this machine is listed with its own count of its samples.
+(run_counts.py). If neither has any, each worker of this machine is listed with the samples that it counts itself.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ EventKind = Literal[
     "note",
 ]
 Cell = float | Literal["failed", "absent"] | None
-"""How many seconds late one peer was in one round; or "failed" (the round failed at this peer), "absent" (the other
-peers decided the round without it), or None (not known).
+"""Lateness of one peer in one round, in seconds. "failed": the round failed at this peer. "absent": the other peers
+decided the round without it. None: not known.
 """
 
 

@@ -47,12 +47,18 @@ async def test_a_peer_that_stops_answering_is_lost_after_two_requests_and_can_re
         assert trips.links["a"] == Link(0.01)
 
 
-@virtual
-async def test_a_peer_that_refuses_requests_is_not_lost() -> None:
+async def after_an_answer() -> tuple[Peers, RoundTrips]:
+    """One peer, "a", which has answered once."""
     peers = Peers()
     trips = RoundTrips(peers.ask)
     trips.follow({"a": "at a"})
     await asyncio.sleep(0.5)
+    return peers, trips
+
+
+@virtual
+async def test_a_peer_that_refuses_requests_is_not_lost() -> None:
+    peers, trips = await after_an_answer()
     peers.away = {"at a": BrokenStream("too many requests")}
     await asyncio.sleep(100)
     assert trips.links["a"] == Link(0.01) and len(peers.asked) > 90
@@ -71,10 +77,7 @@ async def test_at_most_so_many_peers_are_measured_and_not_all_at_once() -> None:
 
 @virtual
 async def test_a_frozen_peer_is_lost_after_two_time_limits() -> None:
-    peers = Peers()
-    trips = RoundTrips(peers.ask)
-    trips.follow({"a": "at a"})
-    await asyncio.sleep(0.5)
+    peers, trips = await after_an_answer()
     peers.away = {"at a": None}
     await asyncio.sleep(EVERY_S + 2 * (ANSWER_S + EVERY_S))
     assert trips.links["a"] == Link(0.01, 2) and trips.links["a"].is_lost
