@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,8 +16,11 @@ from data_attacks import FALSE_DATA, success_rate
 from payload_attacks import ATTACKS, DELAY, Payloads, Scene
 
 from outerloop.config import build, instantiate, load
+from outerloop.core.round import RoundReport
 from outerloop.exchange.inprocess import Hub, InProcess, name_of
 from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.scores.build import make_scorer
+from outerloop.scores.scorer import PayloadScorer
 from outerloop.types import Round, Stopped
 
 FROM = 3
@@ -30,6 +34,9 @@ GOSSIP = ("noloco",)
 """Recipes in which a worker combines only its own message and that of one random partner per round."""
 SCREENED = "+clip"
 """Suffix of a rule's name: payloads are first screened by their norm, as in a swarm (clip=auto)."""
+SCORED = "+scores"
+"""Suffix of a rule's name: honest workers score payloads, and vote for leaving out those of harmful peers."""
+SCORES = ("assignment=by_round", "scores.payloads=2", "scores.windows=32", "exclude_accused=true")
 AVERAGING = ("median", "trimmed_mean", "centered_clip", "geometric_median", "trust")
 """Rules that average over all peers, not over the senders of each value."""
 SMALL = ("model=nano", "model.layers=1", "inner.seq_len=32", "inner.batch=4", "threads=1", "eval.sequences=256")
@@ -54,14 +61,15 @@ class Case:
 
     def options(self, more: Sequence[str]) -> list[str]:
         """Return the options of `outerloop train` for this run, followed by `more`."""
-        name, screen, _ = self.rule.partition(SCREENED)
+        name, *suffixes = self.rule.split("+")
         rule = [] if name == "plain" else [f"aggregate={name}"]
         if self.recipe != "diloco" and name in AVERAGING:
             rule.append(f"method.optimizer.lr={self.workers}")
         size = [f"workers={self.workers}", f"rounds={self.rounds}", f"seed={self.seed}"]
         exchange = f"exchange={'inprocess_gossip' if self.recipe in GOSSIP else 'inprocess'}"
-        clip = f"clip={'auto' if screen else 'none'}"
-        return [*RECIPES[self.recipe], *rule, *SMALL, *size, exchange, clip, *more]
+        screen = [f"clip={'auto' if SCREENED[1:] in suffixes else 'none'}"]
+        screen += SCORES if SCORED[1:] in suffixes else []
+        return [*RECIPES[self.recipe], *rule, *SMALL, *size, exchange, *screen, *more]
 
 
 class HostileHub(Hub):
@@ -135,6 +143,7 @@ class Run:
         self.corpus, self.hub = instantiate.make(self.settings.data), HostileHub(case)
         self.hashes: set[int] = set()
         self.refused: list[str] = []
+        self.excluded: dict[str, int] = {}
         self.errors: list[str] = []
         self.landed = 0
         self.nats: float | None = None
@@ -157,6 +166,7 @@ class Run:
             "refused": len(self.refused),
             "refused_others": sum(not why.startswith(liars) for why in self.refused),
             "first_reason": next(iter(self.refused), ""),
+            "excluded": self.excluded,
             "error": next(iter(self.errors), "")[:200],
             "wall_s": round(time.perf_counter() - began_s, 1),
             "options": self.options,
@@ -190,15 +200,40 @@ class Run:
         forgets = rank in self.hub.liars and self.case.attack not in FALSE_DATA
         if rank in self.hub.liars and not forgets:
             trainer.stream = FALSE_DATA[self.case.attack](trainer.stream, self.corpus.vocab_size)
+        elif rank in self.hub.honest and self.settings.scores.payloads and self.settings.exclude_accused:
+            outer.observe_landings(self.scorer(rank, trainer, lambda event, **fields: None))
         unused = copy.deepcopy(outer.feedback.state_dict())
         while outer.inner_step < outer.schedule.inner_steps(self.case.rounds):
             reports = trainer.step().rounds
             if rank == 0:
                 self.landed += sum(not report.failed for report in reports)
-                self.refused += [why for report in reports for why in report.refused]
+                self.record_refused(reports)
             if reports and forgets and outer.inner_step >= FROM * outer.schedule.sync_every:
                 outer.feedback.load_state_dict(copy.deepcopy(unused))
                 outer.island.write(outer.slow, merge_local=0.0)
+
+    def record_refused(self, reports: Sequence[RoundReport]) -> None:
+        """Store which payloads did not count, and from which round on a peer was left out because of accusations."""
+        for report in reports:
+            self.refused += report.refused
+            for peer, _, why in (text.partition(": ") for text in report.refused):
+                if "accuse" in why:
+                    self.excluded.setdefault(peer, report.round.number)
+
+    def scorer(self, rank: int, trainer: Any, emit: Callable[..., None]) -> PayloadScorer:
+        """Return the scorer of a worker. The seed and the rank determine its random choices."""
+        return make_scorer(
+            self.corpus,
+            trainer,
+            payloads=self.settings.scores.payloads,
+            windows=self.settings.scores.windows,
+            seq_len=self.settings.inner.seq_len,
+            seed=self.settings.seed,
+            batch=64,
+            assigned=self.settings.assignment == "by_round",
+            emit=emit,
+            random=random.Random(f"{self.case.seed} {rank}"),
+        )
 
     def evaluate(self, trainer: Any) -> None:
         """Measure the loss of the slow weights in nats per token, and the success rate of the back door."""

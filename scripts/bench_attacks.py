@@ -20,6 +20,9 @@ rules      plain: the recipe's own aggregate (mean for diloco, senders for the o
            line that states the reason.
            NAME+clip: payloads are first screened by their norm, as in a swarm (clip=auto). Without +clip, they are not
            (clip=none).
+           NAME+clip+scores: in addition, honest workers score payloads and accuse harmful peers, and payloads of peers
+           that most others accuse do not count (exclude_accused=true). `excluded`: peer -> first such round, counted
+           from 0.
 attacks    calm (only without liars); those of payload_attacks.py; those of data_attacks.py, in which a liar trains on
            false data; and
            absent    the messages of the liar are missing
@@ -44,7 +47,7 @@ from pathlib import Path
 
 import torch
 from attack_plan import Size, applies, first_step, second_step
-from attacked_run import AVERAGING, GOSSIP, RECIPES, SCREENED, Case, Run
+from attacked_run import AVERAGING, GOSSIP, RECIPES, SCORED, SCREENED, Case, Run
 from bench_recipes import numbers
 from data_attacks import FALSE_DATA
 from payload_attacks import ATTACKS
@@ -54,7 +57,7 @@ from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
 ALONE = ("plain", "median_clip", "median_cosine", *AVERAGING)
-RULES = (*ALONE, *(rule + SCREENED for rule in ALONE))
+RULES = tuple(rule + suffix for suffix in ("", SCREENED, SCREENED + SCORED) for rule in ALONE)
 KINDS = (*ATTACKS, *FALSE_DATA, "absent", "samples")
 
 

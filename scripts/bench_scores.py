@@ -1,7 +1,7 @@
 """Train with free riders and copycats among 8 workers, and record when the scores of one worker accuse them.
 
     .venv/bin/python scripts/bench_scores.py --out FOLDER [--groups free_riders,copycats] [--seeds 0,1] [--windows 64]
-        [--share 1.0] [--jobs 1] [option=value ...]
+        [--payloads 7] [--jobs 1] [option=value ...]
 
 Workers are threads of one process. Worker 0 is honest and scores payloads. The last workers are the liars; they lie
 from round 3 on, counted from 0. One run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped,
@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import random
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -40,8 +39,6 @@ from payload_attacks import ATTACKS, DELAY, Scene
 from torch import Tensor
 
 from outerloop.exchange.inprocess import name_of
-from outerloop.scores.build import make_scorer
-from outerloop.scores.scorer import PayloadScorer
 from outerloop.state.checkpoint import write_atomically
 
 WORKERS, LYING = 8, 10
@@ -53,6 +50,8 @@ LIES: dict[str, Callable[[Scene], Tensor]] = {
     "copy": lambda scene: scene.ago(scene.honest[0], 0),
     "flip": ATTACKS["copycat"],
 }
+FIELDS = ("gain", "gain_error", "other", "benefit", "benefit_error")
+"""Fields of a score in a record, after its round and its peer."""
 GROUPS = {"free_riders": ("replay", "stale", "noise"), "copycats": ("copy", "flip")}
 
 
@@ -61,7 +60,7 @@ class Settings:
     """The settings of all runs of one command."""
 
     windows: int
-    share: float
+    payloads: float
     options: tuple[str, ...]
 
 
@@ -89,7 +88,7 @@ class ScoredRun(Run):
     def __init__(self, group: str, seed: int, settings: Settings) -> None:
         lies = GROUPS[group]
         case = Case("sparseloco", "plain", group, len(lies), WORKERS, FROM + LYING, seed)
-        scores = (f"scores.share={settings.share}", f"scores.windows={settings.windows}")
+        scores = (f"scores.payloads={settings.payloads}", f"scores.windows={settings.windows}")
         super().__init__(case, [*SIZE, *scores, *settings.options])
         self.hub: MixedHub = MixedHub(case, lies)
         self.events: list[dict[str, Any]] = []
@@ -97,22 +96,8 @@ class ScoredRun(Run):
     def train(self, rank: int, trainer: Any) -> None:
         """Attach the scorer to worker 0, then take all inner steps of a worker."""
         if rank == 0:
-            trainer.outer.observe_landings(self.scorer(trainer))
+            trainer.outer.observe_landings(self.scorer(rank, trainer, self.emit))
         super().train(rank, trainer)
-
-    def scorer(self, trainer: Any) -> PayloadScorer:
-        """Return the scorer of worker 0. Its random choices are determined by the seed."""
-        return make_scorer(
-            self.corpus,
-            trainer,
-            share=self.settings.scores.share,
-            windows=self.settings.scores.windows,
-            seq_len=self.settings.inner.seq_len,
-            seed=self.settings.seed,
-            batch=64,
-            emit=self.emit,
-            random=random.Random(self.case.seed),
-        )
 
     def emit(self, event: str, **fields: Any) -> None:
         """Store an event."""
@@ -135,7 +120,7 @@ class ScoredRun(Run):
                 [
                     event["round"],
                     event["peer"],
-                    *(float(f"{event[key]:.3g}") for key in ("gain", "gain_error", "other")),
+                    *(event[key] and float(f"{event[key]:.3g}") for key in FIELDS),
                 ]
                 for event in scores
             ],
@@ -185,12 +170,12 @@ def main() -> None:
     parser.add_argument("--groups", type=words, default=list(GROUPS), help=", ".join(GROUPS))
     parser.add_argument("--seeds", type=numbers, default=[0], help="seeds of weights, batches and scores; default: 0")
     parser.add_argument("--windows", type=int, default=64, help="assigned windows per score; default: 64")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the payloads that are scored; default: 1")
+    parser.add_argument("--payloads", type=float, default=7.0, help="payloads scored per round; default: 7, all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core; default: 1")
     parser.add_argument("options", nargs="*", help="options of outerloop train, for all runs")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    settings = Settings(args.windows, args.share, tuple(args.options))
+    settings = Settings(args.windows, args.payloads, tuple(args.options))
     files = {(group, seed): args.out / f"{group}-{seed}.json" for seed in args.seeds for group in args.groups}
     todo = [(*case, settings, file) for case, file in files.items() if not file.exists()]
     print(f"{len(files) - len(todo)} of {len(files)} runs have a record", flush=True)

@@ -139,6 +139,7 @@ def make_outer_loop(
         buffers=config.buffers,
         eager=config.eager,
         clip=config.clip,
+        exclude_accused=config.exclude_accused,
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,
         seed=config.seed,

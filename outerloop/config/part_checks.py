@@ -15,6 +15,7 @@ from outerloop.config.build import capabilities, make_model, make_optimizer_fact
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
@@ -42,6 +43,7 @@ def check_parts(config: DictConfig) -> Module:
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
+    ExclusionVotes(on=config.exclude_accused, agrees=exchange.agrees)
     check_scores(config, method=parts["method"], schedule=parts["schedule"], exchange=exchange)
     if config.inner.optimizer:
         make_optimizer_factory(config)
@@ -58,24 +60,22 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule, exchange: Capabilities) -> None:
-    """Check that payloads can be scored, if scores.share is set.
+    """Check that payloads can be scored, if scores.payloads is set.
 
     Raises UserError, naming the option to change, if they cannot be scored.
     """
     needed = {
-        "assignment=by_round": config.assignment == "by_round",
         "exchange=swarm_gather or exchange=inprocess": exchange.agrees,
         "island=single": config.island.kind == "single",
-        "schedule.delay=0": schedule.delay == 0,
         "schedule=every_h": schedule.fragments == 1,
         "a recipe that sends pseudo-gradients, such as recipe=sparseloco": (method.reads, method.sends)
         == ("weights", "differences"),
     }
     missing = next((option for option, is_set in needed.items() if not is_set), None)
-    if config.scores.share and missing:
+    if config.scores.payloads and missing:
         raise UserError(
-            f"scores.share={config.scores.share} needs {missing}, because it must be known on which windows a payload"
-            f" was trained: set {missing}, or scores.share=0"
+            f"scores.payloads={config.scores.payloads} needs {missing}, because a score is the effect of one payload on"
+            f" all slow weights, which peers share: set {missing}, or scores.payloads=0"
         )
 
 
@@ -113,9 +113,9 @@ def meta_model(config: DictConfig, corpus: Corpus) -> Module:
 def check_training_text(config: DictConfig, corpus: Corpus) -> None:
     """Check that the training text can be divided among the peers, and is long enough. Raises UserError if not."""
     seq_len = config.inner.seq_len
-    if config.assignment == "by_round":
+    if config.assignment == "by_round" or config.scores.payloads:
         training_text(corpus, seq_len=seq_len)
-    else:
+    if config.assignment == "by_worker":
         peers = config.exchange.get("peers", config.workers)
         corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=seq_len, seed=config.seed)
 

@@ -17,7 +17,7 @@ Settings = Mapping[str, Any]
 MAX_BYTES = 1 << 22
 """Size limit of a peer's opening message, which describes its model; enough for about 40,000 parameter tensors."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
-OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
+OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "exclude_accused", "state_dtype", "seed")
 """Options of the outer loop. They must be equal on all peers, whatever inner loop trains the model."""
 
 

@@ -64,6 +64,7 @@ MUST_MATCH = (
 OLD_DEFAULTS = {
     "assignment": "by_worker",
     "clip": "none",
+    "exclude_accused": False,
     "exchange.audit": 0.0,
     "exchange.audit_every": 5,
     "exchange.trust": "members",

@@ -72,7 +72,7 @@ class Samples(Options):
 class Scores(Options):
     """Options of the section scores."""
 
-    share: Fraction
+    payloads: Annotated[float, Field(ge=0)]
     windows: Annotated[int, Field(ge=4)]
 
 
@@ -117,6 +117,7 @@ class Training(Options):
     merge_local: Fraction | Literal["carry"]
     buffers: Literal["local", "averaged"]
     clip: Literal["auto", "median", "none"]
+    exclude_accused: bool
     eager: bool
     state_dtype: Literal["float32", "float64"]
     state_device: Literal["model", "cpu"]

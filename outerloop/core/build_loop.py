@@ -8,6 +8,7 @@ from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
 from outerloop.core.eager import EagerUpdates
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher, is_concurrent
 from outerloop.core.loop import RoundLoop
@@ -26,6 +27,7 @@ def build_loop(
     buffers: Buffers,
     codec: UpdateCodec,
     screen: NormScreen,
+    votes: ExclusionVotes,
     ledger: ContributionLedger | None,
     *,
     method: OuterMethod,
@@ -58,6 +60,7 @@ def build_loop(
         replica,
         pipeline,
         codec,
+        votes,
         exchange=exchange,
         schedule=schedule,
         concurrent=concurrent,
@@ -67,7 +70,7 @@ def build_loop(
     shared = exchange.info.agrees and method.shared and not eager
     lander = RoundLander(
         launcher,
-        RoundVerifier(pipeline, exchange, shared=shared, measures=adaptive is not None, screen=screen),
+        RoundVerifier(pipeline, exchange, shared=shared, measures=adaptive is not None, screen=screen, votes=votes),
         SharedState(replica, buffers, method=method, codec=codec, schedule=adaptive, screen=screen, ledger=ledger),
         meter=RoundCostMeter(exchange, delay=schedule.delay, step_s=schedule.step_s),
         cost_aware=codec.compress if isinstance(codec.compress, CostAware) else None,

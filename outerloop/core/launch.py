@@ -23,6 +23,7 @@ import torch
 
 from outerloop import wire
 from outerloop.core.codec import UpdateCodec, leader
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.pipeline import RoundPipeline, Snapshot
 from outerloop.core.round import InFlight, PendingLaunch
 from outerloop.kernels.threads import set_threads
@@ -49,7 +50,7 @@ class RoundLauncher:
     """Launches the rounds of one replica and keeps them until they land. Changes no weights and no residual.
 
     Args:
-        replica, pipeline, codec, exchange, schedule: parts of the same outer loop.
+        replica, pipeline, codec, votes, exchange, schedule: parts of the same outer loop.
         concurrent: whether inner steps may run between `snapshot` and `send`.
         agrees_ahead: whether "next" parts (types.CodecContext), if this peer sends any, reach all peers before the
             round in which they apply.
@@ -65,6 +66,7 @@ class RoundLauncher:
         replica: Replica,
         pipeline: RoundPipeline,
         codec: UpdateCodec,
+        votes: ExclusionVotes,
         *,
         exchange: Exchange,
         schedule: Schedule,
@@ -72,6 +74,7 @@ class RoundLauncher:
         agrees_ahead: bool,
     ) -> None:
         self.replica, self.island, self.pipeline, self.codec = replica, replica.island, pipeline, codec
+        self.votes = votes
         self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
         cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # on a CPU, leave cores for inner steps
@@ -193,7 +196,7 @@ class RoundLauncher:
                 slow=self.replica.joint_hash(local.update),
                 peer=self.exchange.peer,
             )
-            blob = wire.pack(header, local.parts)
+            blob = wire.pack(header, local.parts | self.votes.parts())
         pending, delta_norm = self.exchange.start(blob, round), math.sqrt(local.squares)
         return InFlight(round, local.update, blob, pending, samples, 0.0, delta_norm, local.fast_at_launch)
 

@@ -13,6 +13,7 @@ from outerloop.core import compatibility
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
 from outerloop.exchange_protocols import decided, meeting
@@ -50,6 +51,8 @@ class OuterLoop:
         eager: at landing, replace this peer's contribution to the round with its newest one (arXiv 2502.12996);
             requires a schedule that lands each round just after the same fragment's next round launches.
         clip: "median", "none" or "auto"; determines which contributions are rejected or scaled down (norm_screen.py).
+        exclude_accused: whether the payload of a peer that most other peers of a round accuse does not count
+            (exclusion_votes.py); equal on all peers.
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: maximum time that a landing waits for its round's messages.
         seed: seed for all random choices of the compressor, equal on all peers.
@@ -88,6 +91,7 @@ class OuterLoop:
         buffers: str = "local",
         eager: bool = False,
         clip: str = "auto",
+        exclude_accused: bool = False,
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
         seed: int = 0,
@@ -110,6 +114,7 @@ class OuterLoop:
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
         self.shared = exchange.info.agrees and method.shared and not eager
         self.screen = screen_of(clip, method=method, exchange=exchange.info, eager=eager)
+        self.votes = ExclusionVotes(on=exclude_accused, agrees=exchange.info.agrees)
         self.state_dtype = STATE_DTYPES[state_dtype]
         self.replica = Replica(model, dtype=self.state_dtype, island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
@@ -117,13 +122,14 @@ class OuterLoop:
         self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
         method.init(self.slow)
         self.buffers = Buffers(unwrap(model), kind=buffers)
-        self.codec = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
+        self.codec = UpdateCodec(compress, seed=seed, beside=lambda i: self.buffers.schema(i) | self.votes.schema())
         self.ledger = ContributionLedger(samples_per_round=samples_per_round) if exchange.info.agrees else None
         self.loop = build_loop(
             self.replica,
             self.buffers,
             self.codec,
             self.screen,
+            self.votes,
             self.ledger,
             method=method,
             feedback=feedback,

@@ -12,6 +12,7 @@ import torch
 from outerloop import wire
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
 from outerloop.core.round import InFlight, ReceivedRound
 from outerloop.exchange_protocols import decode_shared, replicated
@@ -48,6 +49,7 @@ class RoundVerifier:
         shared: whether all replicas of the run hold equal slow weights.
         measures: whether to measure how far the payloads agree, because the schedule needs it.
         screen: decides which contributions count, and with what weight.
+        votes: decides which contributions do not count because most peers accuse their senders.
 
     Attributes:
         last_seen: peer -> number of the last round in which it took part.
@@ -55,11 +57,18 @@ class RoundVerifier:
     """
 
     def __init__(
-        self, pipeline: RoundPipeline, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen
+        self,
+        pipeline: RoundPipeline,
+        exchange: Exchange,
+        *,
+        shared: bool,
+        measures: bool,
+        screen: NormScreen,
+        votes: ExclusionVotes,
     ) -> None:
         self.pipeline, self.exchange, self.shared, self.measures = pipeline, exchange, shared, measures
         self.replicated = replicated(exchange)
-        self.screen = screen
+        self.screen, self.votes = screen, votes
         self.last_seen: dict[str, int] = {}
         self.first_round = math.inf
 
@@ -80,10 +89,14 @@ class RoundVerifier:
 
         Raises InvalidMessage if the round is unusable.
         """
-        verified = self.read(received, like, refused, screened=bool(refused))
-        if not self.measures:
-            return verified
-        return replace(verified, agreement=agreement(self.pipeline.sent(verified.aggregated, like)))
+        accused = self.votes.refusals(received, self.pipeline.codec, like)
+        rest = [contribution for contribution in received if contribution.peer not in accused]
+        if not rest:
+            raise wire.InvalidMessage("; ".join(accused.values()))
+        others = {peer: why for peer, why in refused.items() if peer not in accused}
+        verified = self.read(rest, like, others, screened=bool(others))
+        agreed = agreement(self.pipeline.sent(verified.aggregated, like)) if self.measures else None
+        return replace(verified, refused=accused | verified.refused, agreement=agreed)
 
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool

@@ -89,7 +89,7 @@ def run_worker(
         sampler=make_sampler(config, corpus) if index == 0 else None,
         export=partial(export_while_training, config, corpus, outer, run_dir),
     )
-    if config.scores.share:
+    if config.scores.payloads:
         outer.observe_landings(scorer_of(config, corpus, worker))
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
@@ -106,11 +106,12 @@ def scorer_of(config: DictConfig, corpus: Corpus, worker: Worker) -> PayloadScor
     return make_scorer(
         corpus,
         worker.trainer,
-        share=config.scores.share,
+        payloads=config.scores.payloads,
         windows=config.scores.windows,
         seq_len=config.inner.seq_len,
         seed=config.seed,
         batch=sequences_per_pass(config, worker.ranks.size),
+        assigned=config.assignment == "by_round" and worker.outer.schedule.delay == 0,
         emit=worker.emit,
     )
 

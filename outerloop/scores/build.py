@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random, SystemRandom
 from typing import Any
 
@@ -18,31 +19,34 @@ def make_scorer(
     corpus: Corpus,
     trainer: Trainer[Any],
     *,
-    share: float,
+    payloads: float,
     windows: int,
     seq_len: int,
     seed: int,
     batch: int,
+    assigned: bool,
     emit: Emit,
     random: Random | None = None,
 ) -> PayloadScorer:
     """Return the scorer of one worker, to be passed to OuterLoop.observe_landings.
 
     Args:
-        share, windows: the options scores.share and scores.windows.
+        payloads, windows: the options scores.payloads and scores.windows.
         seq_len: tokens per window.
         seed: the run's seed.
         batch: number of windows per forward pass.
+        assigned: whether commits determine the windows on which peers train (assignment=by_round).
         emit: emit(event, **fields) emits an event of the worker.
         random: source of the scorer's choices; None: the operating system's, which no other peer can predict.
     """
     outer, random = trainer.outer, random or SystemRandom()
     has_chain = replicated(outer.exchange) is not None
     landed, first = chain_hashes(outer.exchange) if has_chain else round_hashes(outer, seed)
+    identify = partial(peer_of_windows, has_chain=has_chain) if assigned else None
     measurement = Measurement(
         trainer,
         training_text(corpus, seq_len=seq_len),
-        identify=lambda peer: peer_of_windows(peer, has_chain=has_chain),
+        identify=identify,
         windows=windows,
         seq_len=seq_len,
         batch=batch,
@@ -52,7 +56,7 @@ def make_scorer(
         outer,
         measurement,
         commit=lambda: landed() or first(),
-        share=share,
+        payloads=payloads,
         random=random,
         emit=emit,
     )

@@ -28,14 +28,14 @@ FEWEST = 4
 
 
 @dataclass(frozen=True)
-class Gain:
-    """An estimated gain and its standard error, both in nats per token."""
+class Estimate:
+    """An estimate and its standard error. Gains are in nats per token, benefits (benefit.py) have no unit."""
 
     value: float
     error: float
 
 
-def estimate_gain(assigned_y: Tensor, assigned_z: Tensor, other_y: Tensor, other_z: Tensor) -> Gain | None:
+def estimate_gain(assigned_y: Tensor, assigned_z: Tensor, other_y: Tensor, other_z: Tensor) -> Estimate | None:
     """Return the gain of one payload, or None if the effects do not determine it (too few, not finite, or constant).
 
     Args:
@@ -53,4 +53,4 @@ def estimate_gain(assigned_y: Tensor, assigned_z: Tensor, other_y: Tensor, other
     variance = squares / (len(y_A) + len(y_R) - 3)
     error = math.sqrt(variance * (1 / len(y_A) + 1 / len(y_R) + (apart**2 / zz if zz > 0 else 0.0)))
     value = float(y_A.mean() - y_R.mean()) - slope * apart
-    return Gain(value, error) if math.isfinite(value) and 0 < error < math.inf else None
+    return Estimate(value, error) if math.isfinite(value) and 0 < error < math.inf else None

@@ -1,14 +1,15 @@
 """Measure by how much single payloads of a round lower the loss of windows of the training text.
 
-Every scored payload is measured on n windows assigned to its sender, and on the same 2 n other windows. A payload costs
-5 n window losses: three on each assigned window (slow weights, reference, payload), and one on each other window
-(payload). A round with at least one scored payload costs 4 n more: two on each other window (slow weights, reference).
-A window loss takes about a third of the time of training on the window, so k scored payloads take as long as training
-on (5 k + 4) n / 3 windows.
+Every scored payload is measured on 2 n random windows and, if the windows of peers are known, on n windows assigned to
+its sender. A payload costs 5 n window losses: three on each assigned window (slow weights, reference, payload), and one
+on each random window (payload). A round with at least one scored payload costs 4 n more: two on each random window
+(slow weights, reference). A window loss takes about a third of the time of training on the window, so k scored payloads
+take as long as training on (5 k + 4) n / 3 windows, or (2 k + 4) n / 3 without assigned windows.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.data.windows import TokenArray
 from outerloop.inner.trainer import Trainer
-from outerloop.scores.gain import FEWEST, Gain, estimate_gain
+from outerloop.scores.benefit import estimate_benefit
+from outerloop.scores.gain import FEWEST, Estimate, estimate_gain
 from outerloop.scores.losses import window_losses
 from outerloop.types import Tensors
 
@@ -32,16 +34,36 @@ MOST_REFERENCES = 8
 
 @dataclass(frozen=True)
 class Score:
-    """The effects of one payload, in nats per token.
+    """The effects of one payload, in nats per token except `benefit`.
 
-    assigned: mean decrease of the loss of windows assigned to the sender.
-    other: mean decrease of the loss of random windows of the same text.
-    gain: the difference of these two, corrected for how easily the loss of each window decreases (gain.py).
+    other: mean decrease of the loss of random windows of the training text.
+    benefit: `other` per unit of the payload's norm, relative to that of the mean of payloads (benefit.py); None if it
+        is undefined.
+    assigned: mean decrease of the loss of windows assigned to the sender; None if they are unknown.
+    gain: `assigned` minus `other`, corrected for how easily the loss of each window decreases (gain.py); None if it is
+        undefined.
     """
 
-    assigned: float
     other: float
-    gain: Gain
+    benefit: Estimate | None
+    assigned: float | None = None
+    gain: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The mean of payloads of a round, and its effects on the random windows.
+
+    weights: the slow weights minus the mean. norm: L2 norm of the mean.
+    windows: the random windows, (2 n, seq_len + 1).
+    before: their losses with the slow weights, (2 n,). z: by how much the mean lowers these losses, (2 n,).
+    """
+
+    weights: Tensors
+    norm: float
+    windows: Tensor
+    before: Tensor
+    z: Tensor
 
 
 class Measurement:
@@ -50,8 +72,9 @@ class Measurement:
     Args:
         trainer: this peer's trainer; its weights are restored after each measurement.
         tokens: the whole training text.
-        identify: function from a peer's name to the argument `peer` of `assigned_windows`.
-        windows: n, the number of assigned windows per payload. There are also 2 n other windows, the same for all
+        identify: function from a peer's name to the argument `peer` of `assigned_windows`, or None if no windows are
+            assigned to peers (assignment=by_worker).
+        windows: n, the number of assigned windows per payload. There are also 2 n random windows, the same for all
             payloads of a round.
         seq_len: tokens per window.
         batch: number of windows per forward pass.
@@ -63,7 +86,7 @@ class Measurement:
         trainer: Trainer[OuterLoop],
         tokens: TokenArray,
         *,
-        identify: Callable[[str], str],
+        identify: Callable[[str], str] | None,
         windows: int,
         seq_len: int,
         batch: int,
@@ -76,29 +99,43 @@ class Measurement:
     def scores(
         self, messages: Sequence[wire.Message], chosen: Sequence[wire.Message], commit: bytes
     ) -> dict[str, Score]:
-        """Return the scores of the chosen messages of a round, by peer. Messages that cannot be measured are left out.
+        """Return the scores of the chosen messages of a round, by peer.
 
         Args:
             messages: all usable messages of the round.
-            commit: hash of the commit that determined the assigned windows.
+            commit: hash of the commit that determined the assigned windows; empty if it is unknown.
         """
         trained = int(statistics.median(message.header.samples for message in messages))
-        reference = self.after(self.random.sample(list(messages), min(MOST_REFERENCES, len(messages))))
-        others = self.windows_of(self.random.randbytes(32), "", range(2 * self.windows))
-        others_before, others_z = self.before_and_effect(reference, others)
-        scores = {}
-        for message in chosen:
-            weights, peer = self.after([message]), message.header.peer
-            available = min(trained, message.header.samples)
-            numbers = self.random.sample(range(available), min(self.windows, available))
-            if len(numbers) < FEWEST:
-                continue
-            assigned = self.windows_of(commit, self.identify(peer), numbers)
-            before, z = self.before_and_effect(reference, assigned)
-            y, others_y = before - self.losses(weights, assigned), others_before - self.losses(weights, others)
-            if gain := estimate_gain(y, z, others_y, others_z):
-                scores[peer] = Score(float(y.mean()), float(others_y.mean()), gain)
-        return scores
+        reference = self.reference(messages)
+        return {message.header.peer: self.score(message, reference, commit, trained) for message in chosen}
+
+    def reference(self, messages: Sequence[wire.Message]) -> Reference:
+        """Measure the mean of at most MOST_REFERENCES messages on new random windows."""
+        weights = self.after(self.random.sample(list(messages), min(MOST_REFERENCES, len(messages))))
+        windows = self.windows_of(self.random.randbytes(32), "", range(2 * self.windows))
+        before, z = self.before_and_effect(weights, windows)
+        return Reference(weights, self.distance(weights), windows, before, z)
+
+    def score(self, message: wire.Message, reference: Reference, commit: bytes, trained: int) -> Score:
+        """Measure one message. `trained`: maximum number of assigned windows on which the sender can have trained."""
+        weights = self.after([message])
+        y = reference.before - self.losses(weights, reference.windows)
+        benefit = estimate_benefit(y, reference.z, norm=self.distance(weights), reference_norm=reference.norm)
+        assigned = self.assigned_to(message, commit, trained)
+        if assigned is None:
+            return Score(float(y.mean()), benefit)
+        before, assigned_z = self.before_and_effect(reference.weights, assigned)
+        assigned_y = before - self.losses(weights, assigned)
+        gain = estimate_gain(assigned_y, assigned_z, y, reference.z)
+        return Score(float(y.mean()), benefit, float(assigned_y.mean()), gain)
+
+    def assigned_to(self, message: wire.Message, commit: bytes, trained: int) -> Tensor | None:
+        """Return windows assigned to the sender, chosen at random, (n, seq_len + 1); None if fewer than FEWEST."""
+        if self.identify is None or not commit:
+            return None
+        available = min(trained, message.header.samples)
+        numbers = self.random.sample(range(available), min(self.windows, available))
+        return self.windows_of(commit, self.identify(message.header.peer), numbers) if len(numbers) >= FEWEST else None
 
     def windows_of(self, commit: bytes, peer: str, numbers: Sequence[int]) -> Tensor:
         """Return those windows assigned to `peer` after `commit` that have these numbers, (len(numbers), seq_len + 1).
@@ -124,3 +161,7 @@ class Measurement:
             for name, x in weights.items():
                 x.sub_(codec.decode(message, name, x).to(x.dtype), alpha=1 / len(messages))
         return weights
+
+    def distance(self, weights: Tensors) -> float:
+        """Return ‖φ − weights‖, where φ are the slow weights."""
+        return math.sqrt(sum(float((self.outer.slow[name] - x).square().sum()) for name, x in weights.items()))

@@ -1,12 +1,16 @@
-"""Score payloads of each round before it lands, and accuse peers that copy payloads or do not train.
+"""Score payloads of each round before it lands, and accuse peers that copy payloads, do not train, or do harm.
 
 copy          the payload repeats more than 40 % of a payload of an earlier round, which may be the sender's own
               (overlap.py). Both payloads are signed, and anyone who has them can compare them
 no training   over several rounds, the sender's payloads have a smaller gain than those of most senders (gain.py,
               sequential_test.py)
+no benefit    over several rounds, the sender's payloads lower the loss of random windows much less than those of most
+              senders (benefit.py, sequential_test.py)
 
-An accusation is a row of metrics.jsonl and a status line. It has no other effect: no message is sent, no peer is
-expelled, and the weights are bit-identical to those without scores.
+An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of this peer begin
+again. With exclude_accused=true, this peer's messages list the peers that it accuses, and payloads of peers that most
+others accuse do not count (core/exclusion_votes.py). Otherwise accusations have no other effect, and the weights are
+bit-identical to those without scores.
 
 If two payloads of the same round repeat each other, this does not show which of the two peers copied. The payload of
 the copier has no gain on the copier's own assigned windows, so the test `no training` accuses the copier, and the
@@ -22,10 +26,9 @@ from typing import Any
 
 from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.scores.gain import Gain
 from outerloop.scores.measurement import Measurement, Score
 from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest
-from outerloop.scores.sequential_test import TrainingTest
+from outerloop.scores.sequential_test import ShortfallTest
 from outerloop.types import Round
 
 Emit = Callable[..., None]
@@ -33,19 +36,23 @@ RECENT = 2
 """A payload is compared with the payloads of this many earlier rounds."""
 GAIN_SHARE = 0.9
 """A gain counts as honest if it is at least this share of the median gain of the other peers."""
+BENEFIT_SHARE = 0.6
+"""A benefit counts as honest if it is at least this share of the median benefit of the other peers."""
+LASTING = 64
+"""Number of rounds that an accusation lasts."""
 
 
 class PayloadScorer:
     """Scores payloads for one peer. An instance is an observer of landings (core/land.py).
 
-    The attribute `accused` maps each accused peer to the reason.
+    The attribute `accused` maps each accused peer to the number of the round in which it was accused.
 
     Args:
         outer: the outer loop of this peer.
         measurement: measures single payloads.
         commit: returns the hash of the last landed commit, which determined the assigned windows; empty if unknown.
-        share: share of the payloads of a round that are scored, 0 .. 1. If this is not a whole number of payloads, it
-            is rounded up or down at random, so that the mean is `share`.
+        payloads: number of other peers' payloads that are scored in each round. If it is not a whole number, it is
+            rounded up or down at random, so that it is the mean.
         random: chooses payloads; others must not know its state.
         emit: emit(event, **fields) emits an event of this worker.
     """
@@ -56,26 +63,36 @@ class PayloadScorer:
         measurement: Measurement,
         *,
         commit: Callable[[], bytes],
-        share: float,
+        payloads: float,
         random: Random,
         emit: Emit,
     ) -> None:
         self.peer, self.measurement, self.commit = outer.exchange.peer, measurement, commit
-        self.share, self.random, self.emit = share, random, emit
+        self.votes = outer.votes
+        self.payloads, self.random, self.emit = payloads, random, emit
         self.sampler = PayloadSampler(outer.codec, outer.slow, random)
         self.recent: deque[dict[str, Sample]] = deque(maxlen=RECENT)
         self.took_part: set[str] | None = None
-        self.training = TrainingTest(share=GAIN_SHARE)
-        self.accused: dict[str, str] = {}
+        self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), ShortfallTest(share=BENEFIT_SHARE)
+        self.accused: dict[str, int] = {}
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
         """Compare and score the payloads of a round. Called before the round changes the slow weights."""
         samples = {message.header.peer: self.sampler.sample(message) for message in messages}
+        self.forget_old(round)
         self.accuse_copies(round, samples)
         scores = self.score(messages)
         self.test(round, scores, samples)
         self.recent.append(samples)
         self.took_part = set(samples)
+        self.votes.accused = list(self.accused)
+
+    def forget_old(self, round: Round) -> None:
+        """End the accusations that have lasted LASTING rounds, and begin the tests of these peers again."""
+        for peer in [peer for peer, since in self.accused.items() if round.number - since >= LASTING]:
+            del self.accused[peer]
+            self.training.forget(peer)
+            self.benefit.forget(peer)
 
     def accuse_copies(self, round: Round, samples: Mapping[str, Sample]) -> None:
         """Accuse the peers whose payloads repeat payloads of earlier rounds."""
@@ -87,35 +104,45 @@ class PayloadScorer:
                     self.accuse(round, peer, f"repeats {share:.0%} of {whose} of round {round.number + 1 - ago}")
 
     def score(self, messages: Sequence[wire.Message]) -> dict[str, Score]:
-        """Choose payloads of a round, and return their scores by peer.
+        """Choose payloads of other peers, and return their scores by peer.
 
         Payloads of peers that did not take part in the previous round are not chosen, because those peers may have
         trained on windows that an older commit determined.
         """
-        commit = self.commit()
-        known = [m for m in messages if self.took_part is None or m.header.peer in self.took_part]
-        count = int(self.share * len(known) + self.random.random())
-        chosen = self.random.sample(known, min(count, len(known)))
-        return self.measurement.scores(messages, chosen, commit) if chosen and commit else {}
+        known = messages if self.took_part is None else [m for m in messages if m.header.peer in self.took_part]
+        others = [message for message in known if message.header.peer != self.peer]
+        count = int(self.payloads + self.random.random())
+        chosen = self.random.sample(others, min(count, len(others)))
+        return self.measurement.scores(messages, chosen, self.commit()) if chosen else {}
 
     def test(self, round: Round, scores: Mapping[str, Score], samples: Mapping[str, Sample]) -> None:
-        """Add the scores to the test of each peer, emit the scores, and accuse the peers that fail their test."""
-        idle = self.training.observe({peer: score.gain for peer, score in scores.items()})
+        """Add the scores to the tests of each peer, emit the scores, and accuse the peers that fail a test."""
+        idle = self.training.observe({peer: score.gain for peer, score in scores.items() if score.gain})
+        benefits = {peer: score.benefit for peer, score in scores.items() if score.benefit}
+        harmful = self.benefit.observe(benefits)
         for peer, score in scores.items():
-            self.emit("score", **fields_of(round, peer, score), evidence=self.training.evidence[peer])
+            evidence = min(test.evidence[peer] for test in (self.training, self.benefit))
+            self.emit("score", **fields_of(round, peer, score), evidence=evidence)
         for peer in idle:
             self.accuse(round, peer, self.why_idle(peer) + repeated(peer, samples))
+        for peer in harmful:
+            self.accuse(round, peer, self.why_harmful(peer, benefits[peer].value))
 
     def why_idle(self, peer: str) -> str:
         """Return the reason for an accusation by the test of the gains."""
         usual, scored = self.training.usual(peer), self.training.scores[peer]
         return f"does not train on its assigned windows: {scored} payloads scored, gain of others {usual:.2g} nats"
 
+    def why_harmful(self, peer: str, last: float) -> str:
+        """Return the reason for an accusation by the test of the benefits. `last`: the peer's last benefit."""
+        share, scored = last / self.benefit.usual(peer), self.benefit.scores[peer]
+        return f"hardly helps: {scored} payloads scored, the last one lowers the loss {share:.0%} as much as others do"
+
     def accuse(self, round: Round, peer: str, why: str) -> None:
-        """Emit an accusation, once for each peer and never of this peer itself."""
+        """Emit an accusation, never of this peer itself, and not again while an earlier one of the peer lasts."""
         if peer in self.accused or peer == self.peer:
             return
-        self.accused[peer] = why
+        self.accused[peer] = round.number
         self.emit("accusation", round=round.number + 1, peer=peer, commit=self.commit().hex(), why=why)
         self.emit("status", text=f"{peer} is accused: it {why}")
 
@@ -129,12 +156,13 @@ def repeated(peer: str, samples: Mapping[str, Sample]) -> str:
 
 def fields_of(round: Round, peer: str, score: Score) -> dict[str, Any]:
     """Return the fields of a "score" event."""
-    gain: Gain = score.gain
     return {
         "round": round.number + 1,
         "peer": peer,
         "assigned": score.assigned,
         "other": score.other,
-        "gain": gain.value,
-        "gain_error": gain.error,
+        "gain": score.gain and score.gain.value,
+        "gain_error": score.gain and score.gain.error,
+        "benefit": score.benefit and score.benefit.value,
+        "benefit_error": score.benefit and score.benefit.error,
     }

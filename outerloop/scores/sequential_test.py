@@ -1,9 +1,9 @@
-"""Decide from the gains of many rounds that a peer trains less than others: a sequential likelihood-ratio test.
+"""Decide from the scores of many rounds that a peer scores lower than others: a sequential likelihood-ratio test.
 
-    v_t   the peer's gain in its t-th score (gain.py)
+    v_t   the peer's t-th score: a gain (gain.py) or a benefit (benefit.py)
     e_t   standard error of v_t
-    m_t   expected gain: the median of the latest gains of the other peers
-    h_t   = ρ m_t, the smallest gain that still counts as honest
+    m_t   expected score: the median of the latest scores of the other peers
+    h_t   = ρ m_t, the lowest score that still counts as honest
     τ_t   = (h_t v_t − h_t² / 2) / e_t²
     Λ_t   = min(0, Λ_{t-1}) + τ_t  if h_t > 0, else Λ_{t-1};   Λ_0 = 0
     the peer is named when  Λ_t ≤ ln α;  α = FALSE_ALARM
@@ -12,18 +12,18 @@ If v_t is normal with standard deviation e_t, each term τ_t is the log-likeliho
 log-likelihood for a mean of 0. A good score does not make up for later bad ones, because a Λ above 0 is set to 0 before
 the next term is added (Page's test, CUSUM).
 
-False alarms: if the peer's true gain is at least h_t, a term τ has E[exp(−τ)] ≤ 1, because for v ~ N(μ, e²)
+False alarms: if the peer's true score is at least h_t, a term τ has E[exp(−τ)] ≤ 1, because for v ~ N(μ, e²)
 E[exp(−(h v − h² / 2) / e²)] = exp(h (h − μ) / e²). So after each restart of Λ from 0, exp(−Λ) is a nonnegative
 supermartingale that begins at 1. By Ville's inequality, it ever reaches 1 / α with probability at most α. So one
-evaluator names an honest peer within n scores with probability at most n α. A peer with a true gain of m_t has
+evaluator names an honest peer within n scores with probability at most n α. A peer with a true score of m_t has
 E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^θ; with α = 10⁻⁴ and ρ = 0.9, α^θ is about 10⁻⁵.
-These bounds are approximate, because e_t and m_t are measured and gains are only nearly normal.
+These bounds are approximate, because e_t and m_t are measured and scores are only nearly normal.
 
-Delay: for a true gain of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. With m / e = 2.8,
+Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. With m / e = 2.8,
 as measured with 60 assigned and 64 other windows, and ρ = 0.9, the mean is −3.2. So Λ reaches ln α = −9.2 after about 3
 scores.
 
-m_t is the gain of honest peers only while most of the scored peers are honest.
+m_t is the score of honest peers only while most of the scored peers are honest.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
-from outerloop.scores.gain import Gain
+from outerloop.scores.gain import Estimate
 
 FALSE_ALARM = 1e-4
 LATEST = 16
-"""Number of latest gains of other peers from which the median is computed."""
+"""Number of latest scores of other peers from which the median is computed."""
 FEWEST_OTHERS = 3
-"""Minimum number of other peers with a known gain. With three, one liar cannot determine the median."""
+"""Minimum number of other peers with a known score. With three, one liar cannot determine the median."""
 
 
-class TrainingTest:
+class ShortfallTest:
     """The tests of all peers that one evaluator scores.
 
     Args:
@@ -51,7 +51,7 @@ class TrainingTest:
     Attributes:
         evidence: peer -> Λ.
         scores: peer -> number of scores so far.
-        named: peers whose Λ has reached ln α.
+        named: peers whose Λ has reached ln α, unless they were forgotten since then.
     """
 
     def __init__(self, *, share: float) -> None:
@@ -61,8 +61,8 @@ class TrainingTest:
         self.scores: dict[str, int] = defaultdict(int)
         self.named: set[str] = set()
 
-    def observe(self, values: Mapping[str, Gain]) -> list[str]:
-        """Add the gains of one round, by peer. Return the peers that are named for the first time, sorted."""
+    def observe(self, values: Mapping[str, Estimate]) -> list[str]:
+        """Add the scores of one round, by peer. Return the peers that are named for the first time, sorted."""
         self.latest.extend((peer, value.value) for peer, value in values.items())
         for peer, value in values.items():
             self.scores[peer] += 1
@@ -74,7 +74,13 @@ class TrainingTest:
         return new
 
     def usual(self, peer: str) -> float:
-        """Return m: the median of the latest gains of all peers except `peer`, or 0 while too few have been scored."""
+        """Return m: the median of the latest scores of all peers except `peer`, or 0 while too few have been scored."""
         others = [(other, value) for other, value in self.latest if other != peer][-LATEST:]
         enough = len({other for other, _ in others}) >= FEWEST_OTHERS
         return statistics.median(value for _, value in others) if enough else 0.0
+
+    def forget(self, peer: str) -> None:
+        """Begin the test of a peer again, as if it had not been scored."""
+        self.named.discard(peer)
+        self.evidence.pop(peer, None)
+        self.scores.pop(peer, None)

@@ -16,11 +16,12 @@ from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.models import next_token_loss
 from outerloop.scores.build import make_scorer
 from outerloop.scores.losses import window_losses
+from outerloop.scores.scorer import LASTING
 from outerloop.types import Round, UserError
 from tests.support.scored_messages import message_of
 from tests.support.small_trainer import SMALL, trainer_of
 
-OPTIONS = ["recipe=sparseloco", "assignment=by_round", "scores.share=1", "scores.windows=16", "inner.batch=4"]
+OPTIONS = ["recipe=sparseloco", "assignment=by_round", "scores.payloads=9", "scores.windows=16", "inner.batch=4"]
 
 
 def noise(outer, seed):
@@ -36,7 +37,7 @@ def letters(tmp_path):
     return f"data.files=[{tmp_path}/letters.txt]"
 
 
-def scorer_of(*options):
+def scorer_of(*options, assigned=True):
     """The trainer of peer 000, its scorer, and the events that the scorer has emitted."""
     options = [*OPTIONS, *options]
     trainer, events = trainer_of(*options), []
@@ -46,7 +47,7 @@ def scorer_of(*options):
     def emit(event, **fields):
         events.append({"event": event, **fields})
 
-    settings = {"share": 1.0, "windows": 16, "seq_len": 16, "seed": config.seed, "batch": 8}
+    settings = {"payloads": 9.0, "windows": 16, "seq_len": 16, "seed": config.seed, "batch": 8, "assigned": assigned}
     return trainer, make_scorer(corpus, trainer, **settings, emit=emit, random=Random(0)), events
 
 
@@ -110,10 +111,48 @@ def test_only_who_trains_on_its_own_windows_gains(letters):
     deltas["004"] = trained_on(trainer, others, steps=100)  # it did not train on its own windows
     scorer(Round(0), [message_of(outer, peer, x, samples=16) for peer, x in deltas.items()])
     scores = {event["peer"]: event for event in events if event["event"] == "score"}
-    assert scores.keys() == deltas.keys()
-    assert all(scores[peer]["gain"] > 3 * scores[peer]["gain_error"] for peer in windows)
+    honest = windows.keys() - {"000"}
+    assert scores.keys() == honest | {"004"}  # never this peer's own payload
+    assert all(scores[peer]["gain"] > 3 * scores[peer]["gain_error"] for peer in honest)
     assert abs(scores["004"]["gain"]) < 3 * scores["004"]["gain_error"]
-    assert scores["004"]["evidence"] < 0 < min(scores[peer]["evidence"] for peer in windows)
+    assert scores["004"]["evidence"] < 0 < min(scores[peer]["evidence"] for peer in honest)
+
+
+def test_a_payload_that_hardly_lowers_the_loss_is_accused_also_without_assigned_windows():
+    trainer, scorer, events = scorer_of("recipe=diloco", assigned=False)
+    outer, tokens = trainer.outer, training_text(part_checks.make(load.load(SMALL).data), seq_len=16)
+    parts = {
+        peer: assigned_windows(tokens, commit=bytes(32), peer=peer, numbers=range(64), seq_len=16)
+        for peer in ("000", "001", "002", "003", "004")
+    }
+    deltas = {peer: trained_on(trainer, windows, steps=8) for peer, windows in parts.items()}
+    deltas["001"] = {name: x / 4 for name, x in deltas["001"].items()}  # it has taken fewer steps
+    deltas["004"] = {name: -x for name, x in deltas["004"].items()}
+    scorer(Round(0), [message_of(outer, peer, x, samples=64) for peer, x in deltas.items()])
+    scores = {event["peer"]: event for event in events if event["event"] == "score"}
+    assert all(score["assigned"] is None and score["gain"] is None for score in scores.values())
+    assert scores["004"]["benefit"] < 0.2 < 0.6 < min(scores[peer]["benefit"] for peer in ("001", "002", "003"))
+    assert list(accusations(events)) == ["004"] and accusations(events)["004"].startswith("hardly helps: 1 payloads")
+    assert outer.votes.accused == ["004"]
+
+
+def test_an_accusation_ends_after_some_rounds(scored):
+    trainer, scorer, events = scored
+    one, honest = noise(trainer.outer, 0), iter(range(10, 1000))
+
+    def round_of(number, **sent):
+        others = {peer: noise(trainer.outer, next(honest)) for peer in ("000", "002", "003")}
+        messages = [message_of(trainer.outer, peer, x, number=number) for peer, x in (others | sent).items()]
+        scorer(Round(number), messages)
+
+    round_of(0, **{"001": one})
+    round_of(1, **{"001": one})
+    assert trainer.outer.votes.accused == ["001"]
+    round_of(LASTING)
+    assert trainer.outer.votes.accused == ["001"]
+    round_of(LASTING + 1)
+    assert trainer.outer.votes.accused == []
+    assert len(accusations(events)) == 1
 
 
 def test_losses_are_those_of_the_training_loop_and_leave_the_model_as_it_is():
@@ -140,21 +179,21 @@ def run(monkeypatch, run_dir, *options):
 
 
 def test_a_run_with_scores_ends_with_the_same_weights(tmp_path, monkeypatch):
-    plain, rows = run(monkeypatch, tmp_path / "plain", "scores.share=0")
+    plain, rows = run(monkeypatch, tmp_path / "plain", "scores.payloads=0")
     assert not [row for row in rows if row["event"] in ("score", "accusation")]
     scored, rows = run(monkeypatch, tmp_path / "scored")
     assert scored["slow_hash"] == plain["slow_hash"] and scored["val_loss"] == plain["val_loss"]
     scores = [row for row in rows if row["event"] == "score"]
-    assert len(scores) == 4 * 4 * 3  # every worker scores the four payloads of each of the three rounds
+    assert len(scores) == 4 * 3 * 3  # every worker scores the payloads of the three others in each of three rounds
     assert {row["peer"] for row in scores} == {"000", "001", "002", "003"}
     assert not [row for row in rows if row["event"] == "accusation"]
+    voted, _ = run(monkeypatch, tmp_path / "voted", "exclude_accused=true")
+    assert voted["slow_hash"] == plain["slow_hash"]
 
 
 @pytest.mark.parametrize(
     ("options", "needed"),
     [
-        (["assignment=by_worker"], "assignment=by_round"),
-        (["schedule.delay=1"], "schedule.delay=0"),
         (["recipe=streaming_diloco", "schedule.delay=0"], "schedule=every_h"),
         (["recipe=ddp"], "a recipe that sends pseudo-gradients, such as recipe=sparseloco"),
         (["exchange=inprocess_gossip", "recipe=noloco"], "exchange=swarm_gather or exchange=inprocess"),
@@ -162,7 +201,7 @@ def test_a_run_with_scores_ends_with_the_same_weights(tmp_path, monkeypatch):
 )
 def test_configurations_whose_payloads_cannot_be_scored(options, needed):
     config = [*SMALL, *OPTIONS, *options]
-    with pytest.raises(UserError, match=f"scores.share=1 needs {needed}, because") as error:
+    with pytest.raises(UserError, match=f"scores.payloads=9 needs {needed}, because") as error:
         part_checks.check_parts(load.load(config))
-    assert str(error.value).endswith(f"set {needed}, or scores.share=0")
-    part_checks.check_parts(load.load([*config, "scores.share=0"]))
+    assert str(error.value).endswith(f"set {needed}, or scores.payloads=0")
+    part_checks.check_parts(load.load([*config, "scores.payloads=0"]))

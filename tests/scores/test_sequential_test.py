@@ -5,18 +5,18 @@ import random
 
 import pytest
 
-from outerloop.scores.gain import Gain
-from outerloop.scores.sequential_test import FALSE_ALARM, TrainingTest
+from outerloop.scores.gain import Estimate
+from outerloop.scores.sequential_test import FALSE_ALARM, ShortfallTest
 
 HONEST = ["a", "b", "c", "d", "e"]
 
 
 def values(**of):
-    return {peer: Gain(value, 1.0) for peer, value in of.items()}
+    return {peer: Estimate(value, 1.0) for peer, value in of.items()}
 
 
 def test_terms_and_restart():
-    test = TrainingTest(share=0.5)
+    test = ShortfallTest(share=0.5)
     assert test.observe(values(a=2.0, b=2.0, c=2.0, x=0.0)) == []
     # The other peers' median is 2, so h = 1 and e = 1: a term is v − 1/2.
     assert test.evidence["x"] == pytest.approx(-0.5)
@@ -28,7 +28,7 @@ def test_terms_and_restart():
 
 
 def test_a_peer_is_named_once_when_the_evidence_reaches_the_limit():
-    test = TrainingTest(share=0.5)
+    test = ShortfallTest(share=0.5)
     named = [test.observe(values(a=2.0, b=2.0, c=2.0, x=0.0)) for _ in range(30)]
     first = math.ceil(-math.log(FALSE_ALARM) / 0.5) - 1
     assert [number for number, peers in enumerate(named) if peers] == [first] and named[first] == ["x"]
@@ -36,14 +36,14 @@ def test_a_peer_is_named_once_when_the_evidence_reaches_the_limit():
 
 
 def test_a_long_honest_past_does_not_protect():
-    test = TrainingTest(share=0.5)
+    test = ShortfallTest(share=0.5)
     for _ in range(100):
         test.observe(values(a=2.0, b=2.0, c=2.0, x=2.0))
     assert any(test.observe(values(a=2.0, b=2.0, c=2.0, x=0.0)) == ["x"] for _ in range(30))
 
 
 def test_without_three_others_or_without_their_gain_there_is_no_evidence():
-    few, useless = TrainingTest(share=0.5), TrainingTest(share=0.5)
+    few, useless = ShortfallTest(share=0.5), ShortfallTest(share=0.5)
     for _ in range(100):
         assert few.observe(values(a=2.0, b=2.0, x=-9.0)) == []
         assert useless.observe(values(a=-1.0, b=0.0, c=-2.0, x=-9.0)) == []
@@ -51,20 +51,20 @@ def test_without_three_others_or_without_their_gain_there_is_no_evidence():
 
 
 def test_a_precise_value_counts_more():
-    test = TrainingTest(share=0.5)
-    test.observe(values(a=2.0, b=2.0, c=2.0) | {"x": Gain(0.0, 0.1)})
+    test = ShortfallTest(share=0.5)
+    test.observe(values(a=2.0, b=2.0, c=2.0) | {"x": Estimate(0.0, 0.1)})
     assert test.evidence["x"] == pytest.approx(-0.5 / 0.1**2) and test.named == {"x"}
 
 
 def drawn(draw, mean):
-    return Gain(draw.gauss(mean, 1.0), 1.0)
+    return Estimate(draw.gauss(mean, 1.0), 1.0)
 
 
 def test_false_alarms_and_delay_of_simulated_runs():
     """Five honest peers and one that does not train, with gains of twice their standard error."""
     draw, honest, delays = random.Random(0), 0, []
     for _ in range(200):
-        test = TrainingTest(share=0.9)
+        test = ShortfallTest(share=0.9)
         for number in range(1, 31):
             gains = {peer: drawn(draw, 2.0) for peer in HONEST} | {"x": drawn(draw, 0.0)}
             if "x" in test.observe(gains):

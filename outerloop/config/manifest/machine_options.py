@@ -46,7 +46,6 @@ MACHINE = (
     "eval",
     "checkpoint",
     "samples",
-    "scores",
     "corpus",
     *(f"data.{name}" for name in ("files", "val_files", "data_files", "tokenizer", "folder")),
     *(
@@ -55,7 +54,7 @@ MACHINE = (
     ),
 )
 """Options that each machine sets itself. They are not part of a run manifest."""
-SUGGESTED = ("data", "inner.precision")
+SUGGESTED = ("data", "inner.precision", "scores")
 """Groups and options that a run manifest may set, but that a machine may override."""
 
 

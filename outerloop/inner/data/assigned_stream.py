@@ -80,8 +80,8 @@ def training_text(corpus: Corpus, *, seq_len: int) -> TokenArray:
     """
     if not isinstance(corpus, IndexedCorpus):
         raise UserError(
-            "assignment=by_round reads windows at any position of the text, but this source is read from its beginning"
-            " to its end: set data=tokens or data=text, or assignment=by_worker"
+            "assignment=by_round and scores.payloads read windows at any position of the text, but this source is read"
+            " from its beginning to its end: set data=tokens or data=text, or assignment=by_worker scores.payloads=0"
         )
     tokens = corpus.training_text()
     if len(tokens) <= seq_len:

@@ -1,0 +1,127 @@
+"""Leave out of a round the payloads of peers that most other peers of this round accuse.
+
+Every message lists the peers that its sender accuses, for example because of their scores (scores/). For the messages M
+of a round, the payload of peer p does not count if
+
+    votes_p = |{q ∈ M : q ≠ p, q accuses p}|;    votes_p ≥ 2  and  votes_p > (|M| − 1) / 2
+
+Every replica lands a round with the same messages, so all replicas leave out the same payloads, and no other message is
+needed. If fewer than half of the other peers lie, they cannot have an honest peer left out. Votes of peers that are
+themselves left out count as well: otherwise the result would depend on the order of counting.
+
+A message contains one additional tensor, ACCUSED, whose only part "ids" lists the accused peers:
+
+    ids            n × 8 uint8; row i is the little-endian u64 wire.name_hash(id of the i-th accused peer)
+    n              0 .. MAX_ACCUSED
+
+A message with a malformed list does not count either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Size, Tensor
+
+from outerloop import wire
+from outerloop.core.codec import UpdateCodec
+from outerloop.types import Contribution, Parts, Refusals, Tensors, UserError, id_of
+
+ACCUSED = "accused peers"
+"""Name of the additional tensor. No parameter has this name, because a module's name cannot contain a space."""
+MAX_ACCUSED = 64
+"""Maximum number of peers that one message accuses. The ones that were accused first are listed."""
+LEAST = 2
+"""Minimum number of votes, so that of three peers, one cannot exclude another."""
+HASH_BYTES = 8
+
+
+class ExclusionVotes:
+    """Counts the accusations in the messages of a round.
+
+    Args:
+        on: whether messages list accused peers; the same on all peers.
+        agrees: whether all peers land the same messages (Capabilities.agrees).
+
+    Attributes:
+        accused: names of the peers that this peer's next messages accuse, in the order of the accusations. The scorer
+            of this peer sets it.
+
+    Raises:
+        UserError: if `on`, but peers do not land the same messages.
+    """
+
+    def __init__(self, *, on: bool, agrees: bool) -> None:
+        if on and not agrees:
+            raise UserError(
+                "exclude_accused=true needs an exchange in which all peers land the same messages, but in gossip each"
+                " pair has its own: set exclude_accused=false"
+            )
+        self.on = on
+        self.accused: Collection[str] = ()
+
+    def schema(self) -> wire.Schema:
+        """Return the name and shape of the additional tensor of each message; empty if there is none."""
+        return {ACCUSED: Size([MAX_ACCUSED])} if self.on else {}
+
+    def parts(self) -> dict[str, Parts]:
+        """Return the additional tensor of this peer's next message, by name."""
+        return {ACCUSED: {"ids": encode(self.accused)}} if self.on else {}
+
+    def refusals(self, received: Sequence[Contribution], codec: UpdateCodec, like: Tensors) -> Refusals:
+        """Return a map from peer to reason for the messages of a round that do not count.
+
+        Messages that cannot be unpacked have no vote and are not in the result, because the decoding refuses them.
+        """
+        if not self.on:
+            return {}
+        lists: dict[str, set[int]] = {}
+        malformed: Refusals = {}
+        for contribution in received:
+            try:
+                message = codec.unpack(contribution, like)
+            except wire.InvalidMessage:
+                continue
+            try:
+                lists[contribution.peer] = decode(message.parts[ACCUSED])
+            except ValueError as bad:
+                malformed[contribution.peer] = f"{contribution.peer}: {bad}"
+        return malformed | excluded(lists)
+
+
+def excluded(lists: dict[str, set[int]]) -> Refusals:
+    """Return a map from excluded peer to reason; empty if all peers would be excluded.
+
+    `lists`: name of each peer -> hashes of the ids that it accuses.
+    """
+    votes = Counter(accused for peer, hashes in lists.items() for accused in hashes - {hash_of(peer)})
+    others = len(lists) - 1
+    found = {
+        peer: f"{peer}: {count} of the {others} other peers accuse it (scores)"
+        for peer in lists
+        if (count := votes[hash_of(peer)]) >= LEAST and 2 * count > others
+    }
+    return found if len(found) < len(lists) else {}
+
+
+def hash_of(peer: str) -> int:
+    """Return the hash under which messages list a peer. It depends only on the peer's id, not on its rank."""
+    return wire.name_hash(id_of(peer))
+
+
+def encode(accused: Collection[str]) -> Tensor:
+    """Return the hashes of the first MAX_ACCUSED peers, (n, 8) uint8."""
+    rows = [list(hash_of(peer).to_bytes(HASH_BYTES, "little")) for peer in list(accused)[:MAX_ACCUSED]]
+    return torch.tensor(rows, dtype=torch.uint8).reshape(len(rows), HASH_BYTES)
+
+
+def decode(parts: Parts) -> set[int]:
+    """Return the hashes in a message's list of accused peers. Raises ValueError if the list is malformed."""
+    ids = parts.get("ids")
+    if ids is None or ids.dtype != torch.uint8 or ids.dim() != 2 or ids.shape[1] != HASH_BYTES:
+        raise ValueError("its list of accused peers is not a table of hashes")
+    if len(ids) > MAX_ACCUSED:
+        raise ValueError(f"it accuses {len(ids)} peers, more than {MAX_ACCUSED}")
+    return {int.from_bytes(bytes(row), "little") for row in ids.tolist()}
