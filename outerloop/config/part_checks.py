@@ -60,10 +60,16 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule, exchange: Capabilities) -> None:
-    """Check that payloads can be scored, if scores.payloads is set.
+    """Raise UserError, naming the option to change, if scores.payloads is set but payloads cannot be scored."""
+    why = reason_against_scores(config, method=method, schedule=schedule, exchange=exchange)
+    if config.scores.payloads and why:
+        raise UserError(f"scores.payloads={config.scores.payloads} {why}, or scores.payloads=0")
 
-    Raises UserError, naming the option to change, if they cannot be scored.
-    """
+
+def reason_against_scores(
+    config: DictConfig, *, method: OuterMethod, schedule: Schedule, exchange: Capabilities
+) -> str:
+    """Return why payloads cannot be scored, and which option to change, or "" if they can."""
     needed = {
         "exchange=swarm_gather or exchange=inprocess": exchange.agrees,
         "island=single": config.island.kind == "single",
@@ -72,11 +78,12 @@ def check_scores(config: DictConfig, *, method: OuterMethod, schedule: Schedule,
         == ("weights", "differences"),
     }
     missing = next((option for option, is_set in needed.items() if not is_set), None)
-    if config.scores.payloads and missing:
-        raise UserError(
-            f"scores.payloads={config.scores.payloads} needs {missing}, because a score is the effect of one payload on"
-            f" all slow weights, which peers share: set {missing}, or scores.payloads=0"
-        )
+    if missing is None:
+        return ""
+    return (
+        f"needs {missing}, because a score is the effect of one payload on all slow weights, which peers share:"
+        f" set {missing}"
+    )
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:

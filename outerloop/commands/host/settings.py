@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from outerloop.config import load
 from outerloop.config.budget import BUDGETS
 from outerloop.config.build import capabilities
+from outerloop.config.instantiate import make
 from outerloop.config.manifest.allowed_options import EXCHANGES
 from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.compose import parse_overrides
+from outerloop.config.part_checks import reason_against_scores
+from outerloop.config.run_directory import is_in
 from outerloop.swarm.p2p.reachability import is_loopback
 from outerloop.types import UserError
 
@@ -26,6 +31,9 @@ GATHER, GOSSIP = EXCHANGES
 AGGREGATE = "median_cosine"
 """Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
 false values (scripts/results/attacks/COMMAND.md)."""
+
+SCORES = {"scores.payloads": 2, "exclude_accused": True}
+"""Each peer of an open run scores two payloads per round, unless the user sets it otherwise."""
 
 
 def check_name(name: str) -> None:
@@ -56,7 +64,13 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
     own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
     groups = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]
     groups += [] if any(key.startswith("aggregate") for key in keys) else default_aggregate(typed)
+    own |= {} if is_in_any(keys, ("scores", "exclude_accused")) else default_scores([*groups, *typed])
     return [*groups, *to_overrides({key: value for key, value in own.items() if key not in keys}), *typed]
+
+
+def is_in_any(keys: Sequence[str], groups: Sequence[str]) -> bool:
+    """Return whether one of the options is one of `groups`, or in one of these groups."""
+    return any(is_in(key, groups) for key in keys)
 
 
 def default_exchange(typed: Sequence[str]) -> str:
@@ -75,6 +89,15 @@ def default_aggregate(typed: Sequence[str]) -> list[str]:
     recipe, override = recipe_overrides(typed), f"aggregate={AGGREGATE}"
     suits = load.load([*recipe, override]).aggregate.of == load.load(recipe).aggregate
     return [override] if suits else []
+
+
+def default_scores(typed: Sequence[str]) -> dict[str, Any]:
+    """Return the options with which peers of an open run score payloads and vote; {} if payloads cannot be scored."""
+    config = load.load([*typed, *to_overrides(SCORES)])
+    parts = {"method": make(config.method), "schedule": make(config.schedule), "exchange": capabilities(config)}
+    data = get_object(config.data._target_)
+    streamed = isinstance(data, type) and not hasattr(data, "training_text")
+    return {} if streamed or reason_against_scores(config, **parts) else SCORES
 
 
 def recipe_overrides(typed: Sequence[str]) -> list[str]:
