@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from attacked_run import GOSSIP, SCREENED, Case
+from attacked_run import GOSSIP, SCORED, SCREENED, Case
 
 OPEN = ("sparseloco", "plain" + SCREENED)
 """The recipe and the rule of open runs before `outerloop host` got aggregate=median_cosine as its default."""
 SETTINGS = (
     OPEN,
     ("sparseloco", "median_cosine" + SCREENED),
+    ("sparseloco", "median_cosine" + SCREENED + SCORED),
+    ("outerloop", "median_cosine" + SCREENED + SCORED),
     ("outerloop", "plain" + SCREENED),
     ("outerloop", "trust" + SCREENED),
     ("outerloop", "median_cosine" + SCREENED),

@@ -60,6 +60,8 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         "exchange.port=4242",
         "exchange.open_internet=true",
         "rounds=100000",
+        "scores.payloads=2",
+        "exclude_accused=true",
     ]
     assert load.load(overrides()).exchange.peers == 1
     typed = overrides("workers=2", "steps=300", "run_dir=x")
@@ -67,6 +69,23 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
     assert not any(text.startswith(("rounds=", "run_dir='")) for text in typed)
     assert load.load(typed).exchange.peers == 2
     assert "exchange.open_internet=false" in overrides(listen="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "scores"),
+    [
+        (["recipe=diloco"], True),
+        (["recipe=muloco", "schedule.delay=2"], True),
+        (["recipe=streaming_diloco"], False),  # a payload has a part of the weights
+        (["recipe=ddp"], False),
+        (["data=hf"], False),
+        (["scores.payloads=0"], False),
+        (["exclude_accused=false"], False),
+    ],
+)
+def test_peers_of_an_open_run_vote_on_payloads_if_these_can_be_scored(typed: list[str], scores: bool) -> None:
+    found = overrides(*typed)
+    assert ("exclude_accused=true" in found, "scores.payloads=2" in found) == (scores, scores)
 
 
 @pytest.mark.parametrize("recipe", ["sparseloco", "outerloop", "outerloop_v1"])
