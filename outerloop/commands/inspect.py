@@ -16,6 +16,7 @@ from torch import Size
 
 from outerloop import wire
 from outerloop.commands.arguments import Parser
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.export import exported_shapes
 from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable
@@ -114,14 +115,16 @@ def fragment_shapes(shapes: wire.Schema, header: wire.Header, count: int, model:
     """Return a mapping from name to shape of the `count` tensors in a payload, given the `shapes` of the whole model.
 
     A payload covers the whole model or one of P strided fragments. Every P is tried until the hash of the names and
-    shapes equals the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape).
+    shapes equals the hash in the header. Gossip may send slow and fast weights as one tensor of shape (2, *shape),
+    and with exclude_accused=true a list of accused peers follows.
     Raises UserError if no P matches.
     """
     for fragments in range(1, len(shapes) + 1):
         homes = strided(list(shapes), fragments)
         part = {name: shape for name, shape in shapes.items() if homes[name] == header.fragment}
-        for schema in (part, {name: Size([2, *shape]) for name, shape in part.items()}):
-            if len(part) == count and wire.schema_hash(schema) == header.schema:
+        pairs = {name: Size([2, *shape]) for name, shape in part.items()}
+        for schema in (part, pairs, part | ExclusionVotes(on=True, agrees=True).schema()):
+            if len(schema) == count and wire.schema_hash(schema) == header.schema:
                 return schema
     raise UserError(
         f"--model {model} is not the payload's model: the names and shapes of its {len(shapes)} tensors have hash"

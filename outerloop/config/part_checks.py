@@ -43,7 +43,7 @@ def check_parts(config: DictConfig) -> Module:
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
-    ExclusionVotes(on=config.exclude_accused, agrees=exchange.agrees)
+    ExclusionVotes(on=config.exclude_accused, agrees=exchange.agrees and not config.eager)
     check_scores(config, method=parts["method"], schedule=parts["schedule"], exchange=exchange)
     if config.inner.optimizer:
         make_optimizer_factory(config)
@@ -74,8 +74,9 @@ def reason_against_scores(
         "exchange=swarm_gather or exchange=inprocess": exchange.agrees,
         "island=single": config.island.kind == "single",
         "schedule=every_h": schedule.fragments == 1,
-        "a recipe that sends pseudo-gradients, such as recipe=sparseloco": (method.reads, method.sends)
-        == ("weights", "differences"),
+        "eager=false": not config.eager,
+        "a recipe that sends pseudo-gradients and keeps slow weights equal, such as recipe=sparseloco": method.shared
+        and (method.reads, method.sends) == ("weights", "differences"),
     }
     missing = next((option for option, is_set in needed.items() if not is_set), None)
     if missing is None:
@@ -120,9 +121,11 @@ def meta_model(config: DictConfig, corpus: Corpus) -> Module:
 def check_training_text(config: DictConfig, corpus: Corpus) -> None:
     """Check that the training text can be divided among the peers, and is long enough. Raises UserError if not."""
     seq_len = config.inner.seq_len
-    if config.assignment == "by_round" or config.scores.payloads:
+    if config.scores.payloads:
+        training_text(corpus, seq_len=seq_len, option="scores.payloads")
+    if config.assignment == "by_round":
         training_text(corpus, seq_len=seq_len)
-    if config.assignment == "by_worker":
+    else:
         peers = config.exchange.get("peers", config.workers)
         corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=seq_len, seed=config.seed)
 

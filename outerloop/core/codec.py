@@ -114,11 +114,12 @@ class UpdateCodec:
 
         If a round fails, the following round has no agreed tensors.
 
-        messages: all messages of the landed round, sorted by peer name. "next" parts of other peers are ignored.
+        messages: all messages of the landed round, sorted by peer name. "next" parts of other peers,
+            and those of tensors that are sent beside the fragment's, are ignored.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
-            if "next" in parts:
+            if "next" in parts and name in like:
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:

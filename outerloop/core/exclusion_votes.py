@@ -6,19 +6,22 @@ of a round, the payload of peer p does not count if
     votes_p = |{q ∈ M : q ≠ p, q accuses p}|;    votes_p ≥ 2  and  votes_p > (|M| − 1) / 2
 
 Every replica lands a round with the same messages, so all replicas leave out the same payloads, and no other message is
-needed. If fewer than half of the other peers lie, they cannot have an honest peer left out. Votes of peers that are
-themselves left out count as well: otherwise the result would depend on the order of counting.
+needed. Liars cannot have an honest peer left out of a round in which they send at most half of the other messages. The
+leader of a round can choose fewer messages, but then it can also leave out the honest peer's message itself. Votes of
+peers that are themselves left out count as well: otherwise the result would depend on the order of counting.
 
 A message contains one additional tensor, ACCUSED, whose only part "ids" lists the accused peers:
 
-    ids            n × 8 uint8; row i is the little-endian u64 wire.name_hash(id of the i-th accused peer)
-    n              0 .. MAX_ACCUSED
+    ids            n × 8 uint8; each row is the big-endian u64 wire.name_hash(id of an accused peer)
+    n              0 .. MAX_ACCUSED; the rows are sorted, and each is different
 
-A message with a malformed list does not count either.
+A message with a malformed list does not count either. Peers that are left out keep their place in the roster and their
+other rights: votes are opinions, and no proof (swarm/accountability/evidence.py).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -43,7 +46,7 @@ class ExclusionVotes:
 
     Args:
         on: whether messages list accused peers; the same on all peers.
-        agrees: whether all peers land the same messages (Capabilities.agrees).
+        agrees: whether all peers land the same messages and apply them alike.
 
     Attributes:
         accused: names of the peers that this peer's next messages accuse, in the order of the accusations. The scorer
@@ -56,8 +59,8 @@ class ExclusionVotes:
     def __init__(self, *, on: bool, agrees: bool) -> None:
         if on and not agrees:
             raise UserError(
-                "exclude_accused=true needs an exchange in which all peers land the same messages, but in gossip each"
-                " pair has its own: set exclude_accused=false"
+                "exclude_accused=true needs peers that land the same messages and apply them alike, but in gossip each"
+                " pair has its own messages, and with eager=true each peer its own update: set exclude_accused=false"
             )
         self.on = on
         self.accused: Collection[str] = ()
@@ -70,7 +73,7 @@ class ExclusionVotes:
         """Return the additional tensor of this peer's next message, by name."""
         return {ACCUSED: {"ids": encode(self.accused)}} if self.on else {}
 
-    def refusals(self, received: Sequence[Contribution], codec: UpdateCodec, like: Tensors) -> Refusals:
+    def excluded(self, received: Sequence[Contribution], codec: UpdateCodec, like: Tensors) -> Refusals:
         """Return a map from peer to reason for the messages of a round that do not count.
 
         Messages that cannot be unpacked have no vote and are not in the result, because the decoding refuses them.
@@ -88,10 +91,10 @@ class ExclusionVotes:
                 lists[contribution.peer] = decode(message.parts[ACCUSED])
             except ValueError as bad:
                 malformed[contribution.peer] = f"{contribution.peer}: {bad}"
-        return malformed | excluded(lists)
+        return malformed | voted_out(lists)
 
 
-def excluded(lists: dict[str, set[int]]) -> Refusals:
+def voted_out(lists: dict[str, set[int]]) -> Refusals:
     """Return a map from excluded peer to reason; empty if all peers would be excluded.
 
     `lists`: name of each peer -> hashes of the ids that it accuses.
@@ -113,15 +116,20 @@ def hash_of(peer: str) -> int:
 
 def encode(accused: Collection[str]) -> Tensor:
     """Return the hashes of the first MAX_ACCUSED peers, (n, 8) uint8."""
-    rows = [list(hash_of(peer).to_bytes(HASH_BYTES, "little")) for peer in list(accused)[:MAX_ACCUSED]]
+    hashes = sorted({hash_of(peer) for peer in list(accused)[:MAX_ACCUSED]})
+    rows = [list(one.to_bytes(HASH_BYTES, "big")) for one in hashes]
     return torch.tensor(rows, dtype=torch.uint8).reshape(len(rows), HASH_BYTES)
 
 
 def decode(parts: Parts) -> set[int]:
     """Return the hashes in a message's list of accused peers. Raises ValueError if the list is malformed."""
     ids = parts.get("ids")
-    if ids is None or ids.dtype != torch.uint8 or ids.dim() != 2 or ids.shape[1] != HASH_BYTES:
+    is_table = ids is not None and ids.dtype == torch.uint8 and ids.dim() == 2 and ids.shape[1] == HASH_BYTES
+    if ids is None or not is_table or len(parts) > 1:
         raise ValueError("its list of accused peers is not a table of hashes")
     if len(ids) > MAX_ACCUSED:
         raise ValueError(f"it accuses {len(ids)} peers, more than {MAX_ACCUSED}")
-    return {int.from_bytes(bytes(row), "little") for row in ids.tolist()}
+    hashes = [int.from_bytes(bytes(row), "big") for row in ids.tolist()]
+    if any(before >= after for before, after in itertools.pairwise(hashes)):
+        raise ValueError("its list of accused peers is not sorted, or names a peer twice")
+    return set(hashes)

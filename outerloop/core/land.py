@@ -84,7 +84,7 @@ class RoundLander:
             peers=tuple(message.header.peer for message in messages),
             commit=landed_commit(self.exchange).hex(),
             diverged=diverged,
-            refused=tuple(verified.refused.values()),
+            refused=(*verified.excluded.values(), *verified.refused.values()),
             land_s=land_s,
             mean_norm=math.sqrt(squares),
             notes=tuple(filter(None, [undecided, adapted, self.observe_cost(flight, land_s)])),

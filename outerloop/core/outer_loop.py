@@ -114,7 +114,7 @@ class OuterLoop:
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
         self.shared = exchange.info.agrees and method.shared and not eager
         self.screen = screen_of(clip, method=method, exchange=exchange.info, eager=eager)
-        self.votes = ExclusionVotes(on=exclude_accused, agrees=exchange.info.agrees)
+        self.votes = ExclusionVotes(on=exclude_accused, agrees=exchange.info.agrees and not eager)
         self.state_dtype = STATE_DTYPES[state_dtype]
         self.replica = Replica(model, dtype=self.state_dtype, island=island)
         self.island, self.slow = self.replica.island, self.replica.slow

@@ -203,7 +203,7 @@ class RoundReport:
     peers: the peers whose messages are included.
     commit: hash of the round's commit, in hexadecimal; "" if the round failed or the exchange has no chain of commits.
     diverged: peers whose slow weights differ from those of most peers.
-    refused: one line for each unusable message: its peer, and the reason.
+    refused: one line for each message that does not count: its peer, and the reason.
     notes: one line for each part that adapted (what changes in later rounds, and why), and one line if slow weights
         differ but too few hashes are known to decide whose are right.
     transfer_s: the part of `wait_s` during which payloads were being transferred. The rest was spent waiting for other

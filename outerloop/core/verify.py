@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -30,6 +30,7 @@ class VerifiedRound:
     aggregated: the aggregate of the usable messages.
     measured: norms and sample counts of the usable messages.
     refused: peer -> why its message was refused.
+    excluded: peer -> why its message does not count because of other peers' accusations.
     agreement: how far the payloads agree (ρ in aggregate/similarity.py), or None if the schedule does not need it or
         there was nothing to compare.
     """
@@ -38,6 +39,7 @@ class VerifiedRound:
     measured: Measured
     refused: Refusals
     agreement: float | None
+    excluded: Refusals = field(default_factory=dict)
 
 
 class RoundVerifier:
@@ -89,14 +91,13 @@ class RoundVerifier:
 
         Raises InvalidMessage if the round is unusable.
         """
-        accused = self.votes.refusals(received, self.pipeline.codec, like)
-        rest = [contribution for contribution in received if contribution.peer not in accused]
+        excluded = self.votes.excluded(received, self.pipeline.codec, like)
+        rest = [contribution for contribution in received if contribution.peer not in excluded]
         if not rest:
-            raise wire.InvalidMessage("; ".join(accused.values()))
-        others = {peer: why for peer, why in refused.items() if peer not in accused}
-        verified = self.read(rest, like, others, screened=bool(others))
+            raise wire.InvalidMessage("; ".join(excluded.values()))
+        verified = self.read(rest, like, refused, screened=bool(refused))
         agreed = agreement(self.pipeline.sent(verified.aggregated, like)) if self.measures else None
-        return replace(verified, refused=accused | verified.refused, agreement=agreed)
+        return replace(verified, excluded=excluded, agreement=agreed)
 
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool

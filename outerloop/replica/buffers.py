@@ -94,7 +94,12 @@ class Buffers:
 def checked_buffer(message: wire.Message, name: str, like: Tensor) -> Tensor:
     """Return one peer's buffer. Raises InvalidMessage unless it has the shape and dtype of `like` and is finite."""
     x = message.parts[name].get("value")
-    if x is None or (x.shape, x.dtype) != (like.shape, like.dtype) or not bool(x.isfinite().all()):
+    if (
+        x is None
+        or len(message.parts[name]) > 1
+        or (x.shape, x.dtype) != (like.shape, like.dtype)
+        or not bool(x.isfinite().all())
+    ):
         kind = f"{like.dtype} {tuple(like.shape)}"
         raise wire.InvalidMessage(f"payload of {message.header.peer}, buffer {name}: not a finite {kind}")
     return x

@@ -1,14 +1,15 @@
-"""Estimate by how much one payload lowers the loss of random windows, compared with the payloads of the round.
+"""Estimate by how much a payload of another peer lowers the loss of random windows, compared with one's own payload.
 
     y_w = L(φ; w) − L(φ − x̂; w)       effect of the payload x̂ on window w
-    z_w = L(φ; w) − L(φ − x̄; w)       effect of the mean x̄ of payloads of the round on the same window
-    benefit = (ȳ / ‖x̂‖) / (z̄ / ‖x̄‖)
-    error²  = Σ_w (s y_w − benefit · z_w)² / ((n − 1) n z̄²),    s = ‖x̄‖ / ‖x̂‖
+    z_w = L(φ; w) − L(φ − x̂₀; w)      effect of the evaluator's own payload x̂₀ of the round on the same window
+    benefit = (ȳ / ‖x̂‖) / (z̄ / ‖x̂₀‖)
+    error²  = Σ_w (s y_w − benefit · z_w)² / ((n − 1) n z̄²),    s = ‖x̂₀‖ / ‖x̂‖
 
 L(φ; w): loss of window w with the weights φ, here the slow weights before the round. ȳ, z̄: means over n random windows
 of the training text. The benefit compares decreases of the loss per unit of L2 norm, so a peer that has taken fewer
 inner steps than others, and sends a shorter payload, has a similar benefit. As long as effects are proportional to
-payloads, it is the cosine of x̂ with the gradient of the loss, divided by that of x̄.
+payloads, it is the cosine of x̂ with the gradient of the loss, divided by that of x̂₀. No other peer can influence the
+denominator.
 
 A payload that resembles honest payloads in its norm and its cosines with them, but increases the loss or hardly lowers
 it, has a low benefit (`disguised` in scripts/payload_attacks.py).
@@ -23,18 +24,18 @@ from torch import Tensor
 from outerloop.scores.gain import FEWEST, Estimate
 
 
-def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, reference_norm: float) -> Estimate | None:
+def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> Estimate | None:
     """Return the benefit of one payload, or None if it is undefined (too few windows, z̄ ≤ 0, or a norm of 0).
 
     Args:
-        y, z: effects of the payload and of the reference on the same windows, (n,).
-        norm, reference_norm: ‖x̂‖ and ‖x̄‖.
+        y, z: effects of the payload and of the own payload on the same windows, (n,).
+        norm, own_norm: ‖x̂‖ and ‖x̂₀‖.
     """
     y, z = y.double(), z.double()
     usual = float(z.mean())
     if len(y) < FEWEST or not usual > 0 or not norm > 0:
         return None
-    scale = reference_norm / norm
+    scale = own_norm / norm
     benefit = scale * float(y.mean()) / usual
     error = float((scale * y - benefit * z).std()) / (math.sqrt(len(y)) * usual)
     return Estimate(benefit, error) if math.isfinite(benefit) and 0 < error < math.inf else None

@@ -1,7 +1,7 @@
 """Estimate how much more one payload lowers the loss of its sender's assigned windows than the loss of other windows.
 
     y_w = L(φ; w) − L(φ − x̂; w)       effect of the payload x̂ on window w
-    z_w = L(φ; w) − L(φ − x̄; w)       effect of a reference on the same window: x̄, the mean of payloads of the round
+    z_w = L(φ; w) − L(φ − x̂₀; w)      effect of the evaluator's own payload x̂₀ of the round on the same window
     b   = Σ_g Σ_w (z_w − z̄_g)(y_w − ȳ_g) / Σ_g Σ_w (z_w − z̄_g)²        slope within the groups g = A, R
     gain = (ȳ_A − ȳ_R) − b (z̄_A − z̄_R)
     s²   = Σ_g Σ_w (y_w − ȳ_g − b (z_w − z̄_g))² / (n_A + n_R − 3)
@@ -12,8 +12,8 @@ sender, n_A of them. R: n_R random windows of the same text. ȳ_g, z̄_g: mean o
 
 A payload whose sender did not train on A lowers the loss of A and R equally, so its expected gain is 0. The effect of a
 payload varies so much from window to window that the plain difference ȳ_A − ȳ_R would need several times as many
-windows. The effect of the reference varies in the same way, so subtracting it removes most of this variance (analysis
-of covariance). The slope b scales the reference to the size and sign of the payload.
+windows. The effect of the own payload varies in the same way, so subtracting it removes most of this variance (analysis
+of covariance). The slope b scales it to the size and sign of the payload.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measure by how much single payloads of a round lower the loss of windows of the training text.
 
 Every scored payload is measured on 2 n random windows and, if the windows of peers are known, on n windows assigned to
-its sender. A payload costs 5 n window losses: three on each assigned window (slow weights, reference, payload), and one
-on each random window (payload). A round with at least one scored payload costs 4 n more: two on each random window
-(slow weights, reference). A window loss takes about a third of the time of training on the window, so k scored payloads
-take as long as training on (5 k + 4) n / 3 windows, or (2 k + 4) n / 3 without assigned windows.
+its sender. A payload costs 5 n window losses: one on each random window, and three on each assigned window (slow
+weights, own payload, scored payload). A round with at least one scored payload costs 4 n more: two on each random
+window (slow weights, own payload). A window loss takes about a third of the time of training on the window, so k scored
+payloads take as long as training on (5 k + 4) n / 3 windows, or (2 k + 4) n / 3 without assigned windows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,14 @@ from outerloop.scores.gain import FEWEST, Estimate, estimate_gain
 from outerloop.scores.losses import window_losses
 from outerloop.types import Tensors
 
-MOST_REFERENCES = 8
-"""Maximum number of payloads whose mean is the reference. Decoding more would take too long."""
-
 
 @dataclass(frozen=True)
 class Score:
     """The effects of one payload, in nats per token except `benefit`.
 
     other: mean decrease of the loss of random windows of the training text.
-    benefit: `other` per unit of the payload's norm, relative to that of the mean of payloads (benefit.py); None if it
-        is undefined.
+    benefit: `other` per unit of the payload's norm, relative to that of this peer's own payload (benefit.py); None if
+        it is undefined.
     assigned: mean decrease of the loss of windows assigned to the sender; None if they are unknown.
     gain: `assigned` minus `other`, corrected for how easily the loss of each window decreases (gain.py); None if it is
         undefined.
@@ -52,11 +49,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Reference:
-    """The mean of payloads of a round, and its effects on the random windows.
+    """This peer's own payload, and its effects on random windows.
 
-    weights: the slow weights minus the mean. norm: L2 norm of the mean.
+    weights: the slow weights minus the payload. norm: L2 norm of the payload.
     windows: the random windows, (2 n, seq_len + 1).
-    before: their losses with the slow weights, (2 n,). z: by how much the mean lowers these losses, (2 n,).
+    before: their losses with the slow weights, (2 n,). z: by how much the payload lowers these losses, (2 n,).
     """
 
     weights: Tensors
@@ -78,7 +75,7 @@ class Measurement:
             payloads of a round.
         seq_len: tokens per window.
         batch: number of windows per forward pass.
-        random: chooses windows and reference payloads; others must not know its state.
+        random: chooses windows; others must not know its state.
     """
 
     def __init__(
@@ -99,28 +96,31 @@ class Measurement:
     def scores(
         self, messages: Sequence[wire.Message], chosen: Sequence[wire.Message], commit: bytes
     ) -> dict[str, Score]:
-        """Return the scores of the chosen messages of a round, by peer.
+        """Return the scores of the chosen messages of a round, by peer; {} if the round lacks this peer's own message.
 
         Args:
             messages: all usable messages of the round.
             commit: hash of the commit that determined the assigned windows; empty if it is unknown.
         """
+        own = next((message for message in messages if message.header.peer == self.outer.exchange.peer), None)
+        if own is None:
+            return {}
         trained = int(statistics.median(message.header.samples for message in messages))
-        reference = self.reference(messages)
+        reference = self.reference(own)
         return {message.header.peer: self.score(message, reference, commit, trained) for message in chosen}
 
-    def reference(self, messages: Sequence[wire.Message]) -> Reference:
-        """Measure the mean of at most MOST_REFERENCES messages on new random windows."""
-        weights = self.after(self.random.sample(list(messages), min(MOST_REFERENCES, len(messages))))
+    def reference(self, own: wire.Message) -> Reference:
+        """Measure this peer's own message on new random windows."""
+        weights = self.after(own)
         windows = self.windows_of(self.random.randbytes(32), "", range(2 * self.windows))
         before, z = self.before_and_effect(weights, windows)
         return Reference(weights, self.distance(weights), windows, before, z)
 
     def score(self, message: wire.Message, reference: Reference, commit: bytes, trained: int) -> Score:
         """Measure one message. `trained`: maximum number of assigned windows on which the sender can have trained."""
-        weights = self.after([message])
+        weights = self.after(message)
         y = reference.before - self.losses(weights, reference.windows)
-        benefit = estimate_benefit(y, reference.z, norm=self.distance(weights), reference_norm=reference.norm)
+        benefit = estimate_benefit(y, reference.z, norm=self.distance(weights), own_norm=reference.norm)
         assigned = self.assigned_to(message, commit, trained)
         if assigned is None:
             return Score(float(y.mean()), benefit)
@@ -154,13 +154,10 @@ class Measurement:
         trainer: Trainer[Any] = self.trainer
         return window_losses(trainer, weights, windows, batch=self.batch)
 
-    def after(self, messages: Sequence[wire.Message]) -> Tensors:
-        """Return φ − x̂: the slow weights minus the mean of the decoded payloads."""
-        weights, codec = {name: x.clone() for name, x in self.outer.slow.items()}, self.outer.codec
-        for message in messages:
-            for name, x in weights.items():
-                x.sub_(codec.decode(message, name, x).to(x.dtype), alpha=1 / len(messages))
-        return weights
+    def after(self, message: wire.Message) -> Tensors:
+        """Return φ − x̂: the slow weights minus the decoded payload."""
+        decode = self.outer.codec.decode
+        return {name: x - decode(message, name, x).to(x.dtype) for name, x in self.outer.slow.items()}
 
     def distance(self, weights: Tensors) -> float:
         """Return ‖φ − weights‖, where φ are the slow weights."""

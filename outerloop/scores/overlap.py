@@ -1,11 +1,12 @@
 """Measure how much of a payload another payload repeats.
 
-    sparse tensor:  |A ∩ B| / min(|A|, |B|)        A, B: positions of the values that are not 0 in the two payloads
-    dense tensor:   |E| / min(|A|, |B|)            E: the positions in A ∩ B at which both magnitudes are equal
+    sparse tensor:  |A ∩ B| / max(|A|, |B|)        A, B: positions of the values that are not 0 in the two payloads
+    dense tensor:   |E| / max(|A|, |B|)            E: the positions in A ∩ B at which both magnitudes are equal
 
 Signs are ignored, so a copy with flipped signs counts as a copy. Numerators and denominators are summed over all
-tensors before dividing. Only a sample of each tensor is compared: SAMPLE consecutive values, at an offset that only the
-evaluator knows.
+tensors before dividing. The larger count is the denominator: otherwise, a payload with few values would make later
+payloads of honest peers look like copies of it. Only a sample of each tensor is compared: SAMPLE consecutive values, at
+an offset that only the evaluator knows.
 
 Two top-k payloads of different honest peers in the same round share 7 to 37 % of their positions. The highest values
 occur in the first rounds, when gradients still agree. Payloads of different peers in consecutive rounds share at most
@@ -61,16 +62,16 @@ class PayloadSampler:
 
 
 def overlap(one: Sample, other: Sample) -> float:
-    """Return how much of the smaller payload the other one repeats, 0 .. 1."""
+    """Return how much of the larger payload the other one repeats, 0 .. 1."""
     counts = [counts_of(a, b) for a, b in zip(one, other, strict=True)]
     possible = sum(count for _, count in counts)
     return sum(matches for matches, _ in counts) / possible if possible else 0.0
 
 
 def counts_of(one: Tensor, other: Tensor) -> tuple[int, int]:
-    """Return how many sampled values of a tensor match in the two payloads, and how many could match at most."""
+    """Return how many sampled values of a tensor match in the two payloads, and the larger number of values."""
     sent, also = one != 0, other != 0
-    possible = min(int(sent.sum()), int(also.sum()))
+    possible = max(int(sent.sum()), int(also.sum()))
     both = sent & also
     matches = both & (one == other) if possible > DENSE * len(one) else both
     return int(matches.sum()), possible

@@ -60,7 +60,8 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         "exchange.port=4242",
         "exchange.open_internet=true",
         "rounds=100000",
-        "scores.payloads=2",
+        "scores.payloads=1",
+        "scores.windows=16",
         "exclude_accused=true",
     ]
     assert load.load(overrides()).exchange.peers == 1
@@ -79,13 +80,15 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         (["recipe=streaming_diloco"], False),  # a payload has a part of the weights
         (["recipe=ddp"], False),
         (["data=hf"], False),
-        (["scores.payloads=0"], False),
+        (["recipe=diloco", "eager=true", "schedule.delay=30"], False),
         (["exclude_accused=false"], False),
+        (["scores.windows=8"], True),
     ],
 )
 def test_peers_of_an_open_run_vote_on_payloads_if_these_can_be_scored(typed: list[str], scores: bool) -> None:
     found = overrides(*typed)
-    assert ("exclude_accused=true" in found, "scores.payloads=2" in found) == (scores, scores)
+    assert ("exclude_accused=true" in found, "scores.payloads=1" in found) == (scores, scores)
+    assert ("scores.windows=16" in found) == (scores and "scores.windows=8" not in typed)
 
 
 @pytest.mark.parametrize("recipe", ["sparseloco", "outerloop", "outerloop_v1"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from outerloop import wire
 from outerloop.commands import main
+from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.export import export_hf, exported_shapes
 from outerloop.inner.models import llama
 from outerloop.inner.worker_checkpoint import keep_payload
@@ -48,6 +49,13 @@ def test_header_parts_and_totals_without_a_model(tmp_path, monkeypatch, capsys):
     frame = file.stat().st_size - 21 - 24
     assert ["header,", "table,", "checksum", str(frame), str(8 * frame)] in [row[:5] for row in rows]
     assert "bits per parameter" not in out and f"{file.stat().st_size:,} bytes, 2 tensors, checksum ok" in out
+
+
+def test_the_list_of_accused_peers_is_no_tensor_of_the_model(model, tmp_path, monkeypatch, capsys):
+    where, schema = model
+    voted = schema | ExclusionVotes(on=True, agrees=True).schema()
+    code, out, _ = inspect(monkeypatch, capsys, payload(tmp_path, voted), "--model", where)
+    assert code == 0 and "accused peers" in out
 
 
 @pytest.mark.parametrize("way", ["folder", "file"])

@@ -12,7 +12,7 @@ REST = torch.tensor([0.1, -0.1, -0.1, 0.1])  # of mean 0
 
 
 def test_a_payload_that_helps_half_as_much():
-    benefit = estimate_benefit(0.5 * Z + REST, Z, norm=1.0, reference_norm=1.0)
+    benefit = estimate_benefit(0.5 * Z + REST, Z, norm=1.0, own_norm=1.0)
     assert benefit.value == pytest.approx(0.5)
     # s y − 0.5 z is REST, whose standard deviation is √(4 · 0.01 / 3), and z̄ = 2.5
     assert benefit.error == pytest.approx(math.sqrt(0.04 / 3) / (2 * 2.5))
@@ -20,21 +20,21 @@ def test_a_payload_that_helps_half_as_much():
 
 def test_decreases_are_compared_at_equal_norm():
     """Half the effect with half the norm is the same benefit; errors of the windows weigh twice as much."""
-    whole = estimate_benefit(Z + REST, Z, norm=1.0, reference_norm=1.0)
-    half = estimate_benefit(0.5 * Z + REST, Z, norm=0.5, reference_norm=1.0)
+    whole = estimate_benefit(Z + REST, Z, norm=1.0, own_norm=1.0)
+    half = estimate_benefit(0.5 * Z + REST, Z, norm=0.5, own_norm=1.0)
     assert half.value == pytest.approx(whole.value) == pytest.approx(1.0)
     assert half.error == pytest.approx(2 * whole.error)
 
 
 def test_a_payload_that_increases_the_loss_has_a_negative_benefit():
-    assert estimate_benefit(REST - Z, Z, norm=1.0, reference_norm=0.5).value == pytest.approx(-0.5)
+    assert estimate_benefit(REST - Z, Z, norm=1.0, own_norm=0.5).value == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize(
     ("y", "z", "norm"),
     [
         (Z[:3], Z[:3], 1.0),  # three windows
-        (Z, -Z, 1.0),  # the payloads of the round increase the loss
+        (Z, -Z, 1.0),  # the own payload increases the loss
         (Z, 0 * Z, 1.0),
         (0 * Z, Z, 0.0),  # an empty payload
         (Z, Z, 1.0),  # no variation, so no error
@@ -44,4 +44,4 @@ def test_a_payload_that_increases_the_loss_has_a_negative_benefit():
     ],
 )
 def test_effects_that_determine_no_benefit(y, z, norm):
-    assert estimate_benefit(y, z, norm=norm, reference_norm=1.0) is None
+    assert estimate_benefit(y, z, norm=norm, own_norm=1.0) is None

@@ -17,8 +17,9 @@ def sparse(*positions, value=1.0):
 
 def test_sparse_payloads_are_compared_by_position():
     assert overlap([sparse(1, 2, 3, 4)], [sparse(3, 4, 5, 6, value=9.0)]) == 0.5
-    assert overlap([sparse(1, 2)], [sparse(1, 2, 3, 4)]) == 1.0  # all of the smaller one
+    assert overlap([sparse(1, 2)], [sparse(1, 2, 3, 4)]) == 0.5  # half of the larger one
     assert overlap([sparse(1), sparse(1, 2, 3)], [sparse(1), sparse(4, 5, 6)]) == 1 / 4
+    assert overlap([torch.ones(100)], [sparse(*range(15))]) == 0.15  # a bait of few values has no copies
     assert overlap([sparse()], [sparse(1)]) == 0.0
 
 

@@ -19,7 +19,6 @@ from outerloop.config.manifest.describe_run import describe
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.compose import parse_overrides
 from outerloop.config.part_checks import reason_against_scores
-from outerloop.config.run_directory import is_in
 from outerloop.swarm.p2p.reachability import is_loopback
 from outerloop.types import UserError
 
@@ -32,8 +31,9 @@ AGGREGATE = "median_cosine"
 """Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
 false values (scripts/results/attacks/COMMAND.md)."""
 
-SCORES = {"scores.payloads": 2, "exclude_accused": True}
-"""Each peer of an open run scores two payloads per round, unless the user sets it otherwise."""
+SCORES = {"scores.payloads": 1, "scores.windows": 16, "exclude_accused": True}
+"""Options with which peers of an open run score payloads and vote, unless the user sets them. A score on 32 random
+windows costs as much as training on 32 windows."""
 
 
 def check_name(name: str) -> None:
@@ -64,13 +64,8 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
     own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
     groups = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]
     groups += [] if any(key.startswith("aggregate") for key in keys) else default_aggregate(typed)
-    own |= {} if is_in_any(keys, ("scores", "exclude_accused")) else default_scores([*groups, *typed])
+    own |= default_scores([*groups, *typed])
     return [*groups, *to_overrides({key: value for key, value in own.items() if key not in keys}), *typed]
-
-
-def is_in_any(keys: Sequence[str], groups: Sequence[str]) -> bool:
-    """Return whether one of the options is one of `groups`, or in one of these groups."""
-    return any(is_in(key, groups) for key in keys)
 
 
 def default_exchange(typed: Sequence[str]) -> str:
@@ -92,12 +87,16 @@ def default_aggregate(typed: Sequence[str]) -> list[str]:
 
 
 def default_scores(typed: Sequence[str]) -> dict[str, Any]:
-    """Return the options with which peers of an open run score payloads and vote; {} if payloads cannot be scored."""
-    config = load.load([*typed, *to_overrides(SCORES)])
+    """Return the options with which peers of an open run score payloads and vote.
+
+    {} if payloads cannot be scored, or if the user typed that accusations have no effect.
+    """
+    config = load.load([*to_overrides(SCORES), *typed])
     parts = {"method": make(config.method), "schedule": make(config.schedule), "exchange": capabilities(config)}
     data = get_object(config.data._target_)
     streamed = isinstance(data, type) and not hasattr(data, "training_text")
-    return {} if streamed or reason_against_scores(config, **parts) else SCORES
+    unwanted = not config.exclude_accused or streamed or reason_against_scores(config, **parts)
+    return {} if unwanted else SCORES
 
 
 def recipe_overrides(typed: Sequence[str]) -> list[str]:

@@ -14,14 +14,14 @@ from outerloop.config.option_mapping import to_overrides
 from outerloop.config.shared_settings import CORPUS, fingerprint, shared_settings
 from outerloop.types import UserError
 
-DATA = "data"
+DATA, SCORES = "data", "scores"
 PRECISION = "inner.precision"
 
 
 def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
     """Return the overrides with which this machine trains: the run's, this machine's defaults, and the user's.
 
-    If the user chose other data (data=...), the run's data options are left out. Unless the user sets
+    If the user chose other data (data=...), the run's options for data and scores are left out. Unless the user sets
     inner.micro_batch and inner.precision, this machine measures its micro-batch size, and computes in bfloat16 only on
     a GPU that supports it.
 
@@ -32,8 +32,8 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     shared = {**manifest.options, "exchange.run": manifest.run}
     if DATA in keys and CORPUS in shared:
         raise UserError("all machines of this run train on the corpus that its peers share: leave data= out")
-    if DATA in keys:
-        shared = {key: value for key, value in shared.items() if key.split(".")[0] != DATA}
+    if DATA in keys:  # scores on other text than that of the senders accuse honest peers
+        shared = {key: value for key, value in shared.items() if key.split(".")[0] not in (DATA, SCORES)}
     elif missing := [key for key in manifest.needs if key not in keys]:
         raise UserError(
             f"the run needs {missing[0]}, a path that each machine sets itself: add {missing[0]}=... after the address"

@@ -73,15 +73,19 @@ class AssignedStream:
         self.commit, self.drawn = bytes.fromhex(state["commit"]), state["drawn"]
 
 
-def training_text(corpus: Corpus, *, seq_len: int) -> TokenArray:
-    """Return the whole training text.
+WITHOUT = {"assignment=by_round": "assignment=by_worker", "scores.payloads": "scores.payloads=0"}
+"""Option that needs the whole training text -> how to turn it off."""
+
+
+def training_text(corpus: Corpus, *, seq_len: int, option: str = "assignment=by_round") -> TokenArray:
+    """Return the whole training text. `option`: the option that needs it, a key of WITHOUT.
 
     Raises UserError if the corpus cannot be read at any position, or if its text is too short for one window.
     """
     if not isinstance(corpus, IndexedCorpus):
         raise UserError(
-            "assignment=by_round and scores.payloads read windows at any position of the text, but this source is read"
-            " from its beginning to its end: set data=tokens or data=text, or assignment=by_worker scores.payloads=0"
+            f"{option} reads windows at any position of the text, but this source is read from its beginning to its"
+            f" end: set data=tokens or data=text, or {WITHOUT[option]}"
         )
     tokens = corpus.training_text()
     if len(tokens) <= seq_len:
