@@ -195,7 +195,10 @@ def test_a_run_with_scores_ends_with_the_same_weights(tmp_path, monkeypatch):
     ("options", "needed"),
     [
         (["recipe=streaming_diloco", "schedule.delay=0"], "schedule=every_h"),
-        (["recipe=ddp"], "a recipe that sends pseudo-gradients, such as recipe=sparseloco"),
+        (
+            ["recipe=ddp"],
+            "a recipe that sends pseudo-gradients and keeps slow weights equal, such as recipe=sparseloco",
+        ),
         (["exchange=inprocess_gossip", "recipe=noloco"], "exchange=swarm_gather or exchange=inprocess"),
     ],
 )
