@@ -15,8 +15,8 @@ from rich.text import Text
 from torch import Size
 
 from outerloop import wire
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.commands.arguments import Parser
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.export import exported_shapes
 from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable

@@ -9,13 +9,13 @@ from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop import wire
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.screen import screen_of
 from outerloop.config.audits import check_audits
 from outerloop.config.build import capabilities, make_model, make_optimizer_factory, make_sampler
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.core import compatibility
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device

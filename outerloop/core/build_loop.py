@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
 from outerloop.core.eager import EagerUpdates
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher, is_concurrent
 from outerloop.core.loop import RoundLoop

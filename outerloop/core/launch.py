@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from outerloop import wire
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.core.codec import UpdateCodec, leader
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.pipeline import RoundPipeline, Snapshot
 from outerloop.core.round import InFlight, PendingLaunch
 from outerloop.kernels.threads import set_threads

@@ -8,12 +8,12 @@ from typing import Any, Literal, Self
 import torch
 from torch.nn import Module
 
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.screen import screen_of
 from outerloop.core import compatibility
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
 from outerloop.exchange_protocols import decided, meeting

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from outerloop import wire
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
 from outerloop.core.round import InFlight, ReceivedRound
 from outerloop.exchange_protocols import decode_shared, replicated
@@ -91,13 +92,24 @@ class RoundVerifier:
 
         Raises InvalidMessage if the round is unusable.
         """
-        excluded = self.votes.excluded(received, self.pipeline.codec, like)
+        excluded = self.excluded(received, like)
         rest = [contribution for contribution in received if contribution.peer not in excluded]
         if not rest:
             raise wire.InvalidMessage("; ".join(excluded.values()))
         verified = self.read(rest, like, refused, screened=bool(refused))
         agreed = agreement(self.pipeline.sent(verified.aggregated, like)) if self.measures else None
         return replace(verified, excluded=excluded, agreement=agreed)
+
+    def excluded(self, received: Sequence[Contribution], like: Tensors) -> Refusals:
+        """Return a map from peer to reason for the messages that do not count because of other peers' accusations.
+
+        Messages that cannot be unpacked have no vote, and are refused later.
+        """
+        messages = []
+        for contribution in received if self.votes.on else ():
+            with suppress(wire.InvalidMessage):
+                messages.append(self.pipeline.codec.unpack(contribution, like))
+        return self.votes.excluded(messages)
 
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool

@@ -28,7 +28,7 @@ def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> E
     """Return the benefit of one payload, or None if it is undefined (too few windows, z̄ ≤ 0, or a norm of 0).
 
     Args:
-        y, z: effects of the payload and of the own payload on the same windows, (n,).
+        y, z: effects of the payload and of the evaluator's own one on the same windows, (n,).
         norm, own_norm: ‖x̂‖ and ‖x̂₀‖.
     """
     y, z = y.double(), z.double()

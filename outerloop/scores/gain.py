@@ -12,8 +12,8 @@ sender, n_A of them. R: n_R random windows of the same text. ȳ_g, z̄_g: mean o
 
 A payload whose sender did not train on A lowers the loss of A and R equally, so its expected gain is 0. The effect of a
 payload varies so much from window to window that the plain difference ȳ_A − ȳ_R would need several times as many
-windows. The effect of the own payload varies in the same way, so subtracting it removes most of this variance (analysis
-of covariance). The slope b scales it to the size and sign of the payload.
+windows. The effect of the evaluator's own payload varies in the same way, so subtracting it removes most of this
+variance (analysis of covariance). The slope b scales it to the size and sign of the payload.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ no benefit    over several rounds, the sender's payloads lower the loss of rando
 
 An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of this peer begin
 again. With exclude_accused=true, this peer's messages list the peers that it accuses, and payloads of peers that most
-others accuse do not count (core/exclusion_votes.py). Otherwise accusations have no other effect, and the weights are
-bit-identical to those without scores.
+others accuse do not count (aggregate/exclusion_votes.py). Otherwise accusations have no other effect, and the weights
+are bit-identical to those without scores.
 
 If two payloads of the same round repeat each other, this does not show which of the two peers copied. The payload of
 the copier has no gain on the copier's own assigned windows, so the test `no training` accuses the copier, and the
@@ -28,6 +28,7 @@ from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.scores.measurement import Measurement, Score
 from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest
+from outerloop.scores.selection import Selection
 from outerloop.scores.sequential_test import ShortfallTest
 from outerloop.types import Round
 
@@ -51,8 +52,7 @@ class PayloadScorer:
         outer: the outer loop of this peer.
         measurement: measures single payloads.
         commit: returns the hash of the last landed commit, which determined the assigned windows; empty if unknown.
-        payloads: number of other peers' payloads that are scored in each round. If it is not a whole number, it is
-            rounded up or down at random, so that it is the mean.
+        payloads: mean number of other peers' payloads that are scored per round (selection.py).
         random: chooses payloads; others must not know its state.
         emit: emit(event, **fields) emits an event of this worker.
     """
@@ -69,11 +69,12 @@ class PayloadScorer:
     ) -> None:
         self.peer, self.measurement, self.commit = outer.exchange.peer, measurement, commit
         self.votes = outer.votes
-        self.payloads, self.random, self.emit = payloads, random, emit
+        self.selection = Selection(self.peer, payloads=payloads, random=random)
+        self.emit = emit
         self.sampler = PayloadSampler(outer.codec, outer.slow, random)
         self.recent: deque[dict[str, Sample]] = deque(maxlen=RECENT)
         self.took_part: set[str] | None = None
-        self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), ShortfallTest(share=BENEFIT_SHARE)
+        self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), ShortfallTest(share=BENEFIT_SHARE, own=1.0)
         self.accused: dict[str, int] = {}
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
@@ -110,10 +111,12 @@ class PayloadScorer:
         trained on windows that an older commit determined.
         """
         known = messages if self.took_part is None else [m for m in messages if m.header.peer in self.took_part]
-        others = [message for message in known if message.header.peer != self.peer]
-        count = int(self.payloads + self.random.random())
-        chosen = self.random.sample(others, min(count, len(others)))
-        return self.measurement.scores(messages, chosen, self.commit()) if chosen else {}
+        accusers = self.votes.accusers(messages)
+        chosen = self.selection.choose(known, accusers, self.accused)
+        scores = self.measurement.scores(messages, chosen, self.commit()) if chosen else {}
+        honest = [p for p, score in scores.items() if score.benefit and self.benefit.is_honest(p, score.benefit)]
+        self.selection.learn(honest, accusers)
+        return scores
 
     def test(self, round: Round, scores: Mapping[str, Score], samples: Mapping[str, Sample]) -> None:
         """Add the scores to the tests of each peer, emit the scores, and accuse the peers that fail a test."""

@@ -47,6 +47,7 @@ class ShortfallTest:
 
     Args:
         share: ρ, 0 .. 1.
+        own: the evaluator's own score, which is m while too few other peers have been scored; 0: no test until then.
 
     Attributes:
         evidence: peer -> Λ.
@@ -54,8 +55,8 @@ class ShortfallTest:
         named: peers whose Λ has reached ln α, unless they were forgotten since then.
     """
 
-    def __init__(self, *, share: float) -> None:
-        self.share = share
+    def __init__(self, *, share: float, own: float = 0.0) -> None:
+        self.share, self.own = share, own
         self.latest: deque[tuple[str, float]] = deque(maxlen=4 * LATEST)
         self.evidence: dict[str, float] = defaultdict(float)
         self.scores: dict[str, int] = defaultdict(int)
@@ -74,10 +75,14 @@ class ShortfallTest:
         return new
 
     def usual(self, peer: str) -> float:
-        """Return m: the median of the latest scores of all peers except `peer`, or 0 while too few have been scored."""
+        """Return m: the median of the latest scores of all peers except `peer`, or `own` while too few are known."""
         others = [(other, value) for other, value in self.latest if other != peer][-LATEST:]
         enough = len({other for other, _ in others}) >= FEWEST_OTHERS
-        return statistics.median(value for _, value in others) if enough else 0.0
+        return statistics.median(value for _, value in others) if enough else self.own
+
+    def is_honest(self, peer: str, score: Estimate) -> bool:
+        """Return whether a score of `peer` counts as honest: h is known, and the score is at least h."""
+        return 0 < self.share * self.usual(peer) <= score.value
 
     def forget(self, peer: str) -> None:
         """Begin the test of a peer again, as if it had not been scored."""

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop import wire
+from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.commands import main
-from outerloop.core.exclusion_votes import ExclusionVotes
 from outerloop.inner.export import export_hf, exported_shapes
 from outerloop.inner.models import llama
 from outerloop.inner.worker_checkpoint import keep_payload

@@ -29,8 +29,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop import wire
-from outerloop.core.codec import UpdateCodec
-from outerloop.types import Contribution, Parts, Refusals, Tensors, UserError, id_of
+from outerloop.types import Parts, Refusals, UserError, id_of
 
 ACCUSED = "accused peers"
 """Name of the additional tensor. No parameter has this name, because a module's name cannot contain a space."""
@@ -46,7 +45,7 @@ class ExclusionVotes:
 
     Args:
         on: whether messages list accused peers; the same on all peers.
-        agrees: whether all peers land the same messages and apply them alike.
+        agrees: whether all peers land the same messages, with the same effect.
 
     Attributes:
         accused: names of the peers that this peer's next messages accuse, in the order of the accusations. The scorer
@@ -59,7 +58,7 @@ class ExclusionVotes:
     def __init__(self, *, on: bool, agrees: bool) -> None:
         if on and not agrees:
             raise UserError(
-                "exclude_accused=true needs peers that land the same messages and apply them alike, but in gossip each"
+                "exclude_accused=true needs peers that land the same messages with the same effect, but in gossip each"
                 " pair has its own messages, and with eager=true each peer its own update: set exclude_accused=false"
             )
         self.on = on
@@ -73,25 +72,26 @@ class ExclusionVotes:
         """Return the additional tensor of this peer's next message, by name."""
         return {ACCUSED: {"ids": encode(self.accused)}} if self.on else {}
 
-    def excluded(self, received: Sequence[Contribution], codec: UpdateCodec, like: Tensors) -> Refusals:
-        """Return a map from peer to reason for the messages of a round that do not count.
-
-        Messages that cannot be unpacked have no vote and are not in the result, because the decoding refuses them.
-        """
-        if not self.on:
-            return {}
+    def excluded(self, messages: Sequence[wire.Message]) -> Refusals:
+        """Return a map from peer to reason for the messages that do not count, given all valid messages of a round."""
         lists: dict[str, set[int]] = {}
-        malformed: Refusals = {}
-        for contribution in received:
+        malformed: dict[str, str] = {}
+        for message in messages if self.on else ():
+            peer = message.header.peer
             try:
-                message = codec.unpack(contribution, like)
-            except wire.InvalidMessage:
-                continue
-            try:
-                lists[contribution.peer] = decode(message.parts[ACCUSED])
+                lists[peer] = decode(message.parts[ACCUSED])
             except ValueError as bad:
-                malformed[contribution.peer] = f"{contribution.peer}: {bad}"
-        return malformed | voted_out(lists)
+                malformed[peer] = f"{peer}: {bad}"
+        return {**malformed, **voted_out(lists)}
+
+    def accusers(self, messages: Sequence[wire.Message]) -> dict[str, set[str]]:
+        """Return a map from each accused peer to the peers that accuse it, for messages that count in a round."""
+        found: dict[str, set[str]] = {}
+        for message in messages if self.on else ():
+            hashes = decode(message.parts[ACCUSED])
+            for peer in (other.header.peer for other in messages if hash_of(other.header.peer) in hashes):
+                found.setdefault(peer, set()).add(message.header.peer)
+        return found
 
 
 def voted_out(lists: dict[str, set[int]]) -> Refusals:

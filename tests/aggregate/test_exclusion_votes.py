@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from outerloop import wire
-from outerloop.core.exclusion_votes import ACCUSED, MAX_ACCUSED, ExclusionVotes, decode, encode, hash_of, voted_out
+from outerloop.aggregate.exclusion_votes import ACCUSED, MAX_ACCUSED, ExclusionVotes, decode, encode, hash_of, voted_out
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
