@@ -23,17 +23,23 @@ from torch import Tensor
 
 from outerloop.scores.gain import FEWEST, Estimate
 
+SIGNIFICANT = 3.0
+"""The benefit is undefined unless z̄ is at least this many standard errors above 0. Otherwise dividing by it would give
+any value."""
+
 
 def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> Estimate | None:
-    """Return the benefit of one payload, or None if it is undefined (too few windows, z̄ ≤ 0, or a norm of 0).
+    """Return the benefit of one payload; None if it is undefined (too few windows, no clear effect z̄, or a norm of 0).
 
     Args:
         y, z: effects of the payload and of the evaluator's own one on the same windows, (n,).
         norm, own_norm: ‖x̂‖ and ‖x̂₀‖.
     """
     y, z = y.double(), z.double()
+    if len(y) < FEWEST or not norm > 0:
+        return None
     usual = float(z.mean())
-    if len(y) < FEWEST or not usual > 0 or not norm > 0:
+    if not usual > SIGNIFICANT * float(z.std()) / math.sqrt(len(z)):
         return None
     scale = own_norm / norm
     benefit = scale * float(y.mean()) / usual

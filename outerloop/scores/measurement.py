@@ -156,10 +156,8 @@ class Measurement:
 
     def after(self, message: wire.Message) -> Tensors:
         """Return φ − x̂: the slow weights minus the decoded payload."""
-        import os
-
-        decode, scale = self.outer.codec.decode, float(os.environ.get("SCALE", "1"))
-        return {name: x - scale * decode(message, name, x).to(x.dtype) for name, x in self.outer.slow.items()}
+        decode = self.outer.codec.decode
+        return {name: x - decode(message, name, x).to(x.dtype) for name, x in self.outer.slow.items()}
 
     def distance(self, weights: Tensors) -> float:
         """Return ‖φ − weights‖, where φ are the slow weights."""

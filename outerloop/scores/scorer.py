@@ -39,6 +39,9 @@ GAIN_SHARE = 0.9
 """A gain counts as honest if it is at least this share of the median gain of the other peers."""
 BENEFIT_SHARE = 0.6
 """A benefit counts as honest if it is at least this share of the median benefit of the other peers."""
+BENEFIT_SPREAD = 0.15
+"""Smallest standard deviation of the true benefits of honest payloads. Measured: 0.1 to 0.2 in the first rounds, and
+more later, when single payloads have smaller effects (scripts/results/scores)."""
 LASTING = 64
 """Number of rounds that an accusation lasts."""
 
@@ -74,7 +77,7 @@ class PayloadScorer:
         self.sampler = PayloadSampler(outer.codec, outer.slow, random)
         self.recent: deque[dict[str, Sample]] = deque(maxlen=RECENT)
         self.took_part: set[str] | None = None
-        self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), ShortfallTest(share=BENEFIT_SHARE, own=1.0)
+        self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), benefit_test()
         self.accused: dict[str, int] = {}
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
@@ -148,6 +151,11 @@ class PayloadScorer:
         self.accused[peer] = round.number
         self.emit("accusation", round=round.number + 1, peer=peer, commit=self.commit().hex(), why=why)
         self.emit("status", text=f"{peer} is accused: it {why}")
+
+
+def benefit_test() -> ShortfallTest:
+    """Return the test of benefits. The benefit of the evaluator's own payload is 1 by definition."""
+    return ShortfallTest(share=BENEFIT_SHARE, own=1.0, spread=BENEFIT_SPREAD)
 
 
 def repeated(peer: str, samples: Mapping[str, Sample]) -> str:

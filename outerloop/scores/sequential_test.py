@@ -2,22 +2,24 @@
 
     v_t   the peer's t-th score: a gain (gain.py) or a benefit (benefit.py)
     e_t   standard error of v_t
+    d_t   spread of true scores between honest payloads: 0, or max(d, 1.48 · median |x − m_t|) over the latest scores x
+          of the other peers
     m_t   expected score: the median of the latest scores of the other peers
     h_t   = ρ m_t, the lowest score that still counts as honest
-    τ_t   = (h_t v_t − h_t² / 2) / e_t²
+    τ_t   = (h_t v_t − h_t² / 2) / (e_t² + d_t²)
     Λ_t   = min(0, Λ_{t-1}) + τ_t  if h_t > 0, else Λ_{t-1};   Λ_0 = 0
     the peer is named when  Λ_t ≤ ln α;  α = FALSE_ALARM
 
-If v_t is normal with standard deviation e_t, each term τ_t is the log-likelihood of v_t for a mean of h_t, minus the
+If v_t is normal with variance e_t² + d_t², each term τ_t is the log-likelihood of v_t for a mean of h_t, minus the
 log-likelihood for a mean of 0. A good score does not make up for later bad ones, because a Λ above 0 is set to 0 before
 the next term is added (Page's test, CUSUM).
 
-False alarms: if the peer's true score is at least h_t, a term τ has E[exp(−τ)] ≤ 1, because for v ~ N(μ, e²)
-E[exp(−(h v − h² / 2) / e²)] = exp(h (h − μ) / e²). So after each restart of Λ from 0, exp(−Λ) is a nonnegative
-supermartingale that begins at 1. By Ville's inequality, it ever reaches 1 / α with probability at most α. So one
-evaluator names an honest peer within n scores with probability at most n α. A peer with a true score of m_t has
-E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^θ; with α = 10⁻⁴ and ρ = 0.9, α^θ is about 10⁻⁵.
-These bounds are approximate, because e_t and m_t are measured and scores are only nearly normal.
+False alarms: if the peer's true score is at least h_t, a term τ has E[exp(−τ)] ≤ 1, because for v ~ N(μ, s²)
+E[exp(−(h v − h² / 2) / s²)] = exp(h (h − μ) / s²), where s² = e_t² + d_t². So after each restart of Λ from 0, exp(−Λ)
+is a nonnegative supermartingale that begins at 1. By Ville's inequality, it ever reaches 1 / α with probability at most
+α. So one evaluator names an honest peer within n scores with probability at most n α. A peer with a true score of m_t
+has E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^θ; with α = 10⁻⁴ and ρ = 0.9, α^θ is about 10⁻⁵.
+These bounds are approximate, because e_t, d_t and m_t are measured and scores are only nearly normal.
 
 Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. With m / e = 2.8,
 as measured with 60 assigned and 64 other windows, and ρ = 0.9, the mean is −3.2. So Λ reaches ln α = −9.2 after about 3
@@ -38,6 +40,8 @@ from outerloop.scores.gain import Estimate
 FALSE_ALARM = 1e-4
 LATEST = 16
 """Number of latest scores of other peers from which the median is computed."""
+NORMAL = 1.48
+"""Standard deviation of a normal distribution, divided by its median absolute deviation."""
 FEWEST_OTHERS = 3
 """Minimum number of other peers with a known score. With three, one liar cannot determine the median."""
 
@@ -48,6 +52,7 @@ class ShortfallTest:
     Args:
         share: ρ, 0 .. 1.
         own: the evaluator's own score, which is m while too few other peers have been scored; 0: no test until then.
+        spread: d, the smallest spread of true scores between honest payloads; 0 if they do not differ (d_t = 0).
 
     Attributes:
         evidence: peer -> Λ.
@@ -55,8 +60,8 @@ class ShortfallTest:
         named: peers whose Λ has reached ln α, unless they were forgotten since then.
     """
 
-    def __init__(self, *, share: float, own: float = 0.0) -> None:
-        self.share, self.own = share, own
+    def __init__(self, *, share: float, own: float = 0.0, spread: float = 0.0) -> None:
+        self.share, self.own, self.spread = share, own, spread
         self.latest: deque[tuple[str, float]] = deque(maxlen=4 * LATEST)
         self.evidence: dict[str, float] = defaultdict(float)
         self.scores: dict[str, int] = defaultdict(int)
@@ -68,7 +73,7 @@ class ShortfallTest:
         for peer, value in values.items():
             self.scores[peer] += 1
             if (least := self.share * self.usual(peer)) > 0:
-                term = (least * value.value - least**2 / 2) / value.error**2
+                term = (least * value.value - least**2 / 2) / (value.error**2 + self.spread_without(peer) ** 2)
                 self.evidence[peer] = min(0.0, self.evidence[peer]) + term
         new = sorted(p for p in values if self.evidence[p] <= math.log(FALSE_ALARM) and p not in self.named)
         self.named.update(new)
@@ -76,9 +81,20 @@ class ShortfallTest:
 
     def usual(self, peer: str) -> float:
         """Return m: the median of the latest scores of all peers except `peer`, or `own` while too few are known."""
-        others = [(other, value) for other, value in self.latest if other != peer][-LATEST:]
+        others = self.latest_without(peer)
         enough = len({other for other, _ in others}) >= FEWEST_OTHERS
         return statistics.median(value for _, value in others) if enough else self.own
+
+    def spread_without(self, peer: str) -> float:
+        """Return the spread of true scores between honest payloads, from the latest scores of all peers but `peer`."""
+        others, usual = self.latest_without(peer), self.usual(peer)
+        if not self.spread or len(others) < LATEST // 4:
+            return self.spread
+        return max(self.spread, NORMAL * statistics.median(abs(value - usual) for _, value in others))
+
+    def latest_without(self, peer: str) -> list[tuple[str, float]]:
+        """Return the latest scores of all peers except `peer`, with their peers, oldest first."""
+        return [(other, value) for other, value in self.latest if other != peer][-LATEST:]
 
     def is_honest(self, peer: str, score: Estimate) -> bool:
         """Return whether a score of `peer` counts as honest: h is known, and the score is at least h."""

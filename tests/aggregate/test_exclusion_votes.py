@@ -68,6 +68,15 @@ def test_malformed_lists_are_refused(parts):
         decode(parts)
 
 
+def test_who_accuses_whom():
+    votes, messages = ExclusionVotes(on=True, agrees=True), []
+    for peer, accused in {"000-a": ["001-b", "009-z"], "001-b": [], "002-c": ["001-b", "000-a"]}.items():
+        header = wire.Header(round=0, fragment=0, samples=1, schema=0, slow=0, peer=peer)
+        messages.append(wire.Message(header, {ACCUSED: {"ids": encode(accused)}}))
+    assert votes.accusers(messages) == {"001-b": {"000-a", "002-c"}, "000-a": {"002-c"}}
+    assert ExclusionVotes(on=False, agrees=True).accusers(messages) == {}
+
+
 def train(exchange, *, accusers=(), since=2, rounds=3, forge=None):
     """Train, and return the reports of all rounds and the loop.
 

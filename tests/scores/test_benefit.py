@@ -36,6 +36,7 @@ def test_a_payload_that_increases_the_loss_has_a_negative_benefit():
         (Z[:3], Z[:3], 1.0),  # three windows
         (Z, -Z, 1.0),  # the own payload increases the loss
         (Z, 0 * Z, 1.0),
+        (Z, Z - 2.0, 1.0),  # its mean is below three standard errors
         (0 * Z, Z, 0.0),  # an empty payload
         (Z, Z, 1.0),  # no variation, so no error
         (torch.tensor([1.0, math.inf, 2.0, 3.0]), Z, 1.0),

@@ -118,21 +118,25 @@ def test_only_who_trains_on_its_own_windows_gains(letters):
     assert scores["004"]["evidence"] < 0 < min(scores[peer]["evidence"] for peer in honest)
 
 
-def test_a_payload_that_hardly_lowers_the_loss_is_accused_also_without_assigned_windows():
+def test_a_payload_that_does_not_lower_the_loss_is_accused_also_without_assigned_windows():
     trainer, scorer, events = scorer_of("recipe=diloco", assigned=False)
     outer, tokens = trainer.outer, training_text(part_checks.make(load.load(SMALL).data), seq_len=16)
-    parts = {
-        peer: assigned_windows(tokens, commit=bytes(32), peer=peer, numbers=range(64), seq_len=16)
-        for peer in ("000", "001", "002", "003", "004")
-    }
-    deltas = {peer: trained_on(trainer, windows, steps=8) for peer, windows in parts.items()}
-    deltas["001"] = {name: x / 4 for name, x in deltas["001"].items()}  # it has taken fewer steps
-    deltas["004"] = {name: -x for name, x in deltas["004"].items()}
-    scorer(Round(0), [message_of(outer, peer, x, samples=64) for peer, x in deltas.items()])
-    scores = {event["peer"]: event for event in events if event["event"] == "score"}
-    assert all(score["assigned"] is None and score["gain"] is None for score in scores.values())
-    assert scores["004"]["benefit"] < 0.2 < 0.6 < min(scores[peer]["benefit"] for peer in ("001", "002", "003"))
-    assert list(accusations(events)) == ["004"] and accusations(events)["004"].startswith("hardly helps: 1 payloads")
+    peers = ("000", "001", "002", "003", "004")
+    for number in range(2):
+        deltas = {}
+        for peer in peers:
+            due = {"commit": bytes([number] * 32), "peer": peer, "numbers": range(64), "seq_len": 16}
+            deltas[peer] = trained_on(trainer, assigned_windows(tokens, **due), steps=5)
+        deltas["001"] = {name: x / 4 for name, x in deltas["001"].items()}  # it has taken fewer steps
+        deltas["004"] = {name: -3 * x for name, x in deltas["004"].items()}
+        messages = [message_of(outer, peer, x, number=number, samples=64) for peer, x in deltas.items()]
+        scorer(Round(number), messages)
+    scores = [event for event in events if event["event"] == "score"]
+    assert len(scores) == 8 and all(score["assigned"] is None and score["gain"] is None for score in scores)
+    benefits = {peer: [score["benefit"] for score in scores if score["peer"] == peer] for peer in peers[1:]}
+    assert max(benefits.pop("004")) < 0.3 < 0.6 < min(map(min, benefits.values()))
+    assert list(accusations(events)) == ["004"]
+    assert accusations(events)["004"].startswith("hardly helps: 2 payloads scored, the last one lowers the loss -")
     assert outer.votes.accused == ["004"]
 
 

@@ -73,3 +73,37 @@ def test_false_alarms_and_delay_of_simulated_runs():
     # 200 · 5 · 30 scores at about 1e-5 each: an expected 0.3 false alarms, and more than 5 with probability 1e-6
     assert honest <= 5
     assert len(delays) >= 195 and sorted(delays)[len(delays) // 2] <= 10
+
+
+def test_the_own_score_replaces_the_median_until_three_others_are_known():
+    test = ShortfallTest(share=0.5, own=1.0)
+    test.observe({"x": Estimate(0.0, 1.0)})
+    assert test.evidence["x"] == pytest.approx(-(0.5**2) / 2)  # h = 0.5 and v = 0
+    assert test.usual("x") == 1.0 and ShortfallTest(share=0.5).usual("x") == 0.0
+
+
+def test_scores_that_differ_between_honest_peers_count_less():
+    test = ShortfallTest(share=0.5, spread=0.1)
+    test.observe(values(a=1.0, b=2.0, c=3.0, d=2.0))
+    assert test.spread_without("x") == pytest.approx(1.48 * 0.5)  # the deviations from 2 are 1, 0, 1 and 0
+    test.observe({"x": Estimate(0.0, 1.0)})
+    assert test.evidence["x"] == pytest.approx(-(1.0**2) / 2 / (1 + 0.74**2))
+    alike = ShortfallTest(share=0.5, spread=0.1)
+    alike.observe(values(a=2.0, b=2.0, c=2.0, d=2.0))
+    assert alike.spread_without("x") == 0.1 and ShortfallTest(share=0.5).spread_without("x") == 0.0
+
+
+def test_a_score_counts_as_honest_from_a_share_of_the_median_on():
+    test = ShortfallTest(share=0.5)
+    assert not test.is_honest("x", Estimate(9.0, 1.0))  # the median is unknown
+    test.observe(values(a=2.0, b=2.0, c=2.0))
+    assert test.is_honest("x", Estimate(1.0, 1.0)) and not test.is_honest("x", Estimate(0.9, 1.0))
+
+
+def test_a_forgotten_peer_begins_again():
+    test = ShortfallTest(share=0.5)
+    for _ in range(30):
+        test.observe(values(a=2.0, b=2.0, c=2.0, x=0.0))
+    test.forget("x")
+    assert "x" not in test.named and test.evidence["x"] == 0.0 and test.scores["x"] == 0
+    assert test.evidence["a"] > 0
