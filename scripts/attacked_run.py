@@ -36,7 +36,7 @@ SCREENED = "+clip"
 """Suffix of a rule's name: payloads are first screened by their norm, as in a swarm (clip=auto)."""
 SCORED = "+scores"
 """Suffix of a rule's name: honest workers score payloads, and vote for leaving out those of harmful peers."""
-SCORES = ("scores.payloads=1", "scores.windows=16", "exclude_accused=true")
+SCORES = ("scores.payloads=2", "scores.windows=16", "exclude_accused=true")
 """Options of such runs, which are those of `outerloop host`."""
 AVERAGING = ("median", "trimmed_mean", "centered_clip", "geometric_median", "trust")
 """Rules that average over all peers, not over the senders of each value."""

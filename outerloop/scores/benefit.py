@@ -11,6 +11,9 @@ inner steps than others, and sends a shorter payload, has a similar benefit. As 
 payloads, it is the cosine of x̂ with the gradient of the loss, divided by that of x̂₀. No other peer can influence the
 denominator.
 
+A benefit below −1 is replaced by −1, with the same ratio to its error. Effects and their errors grow together, so that
+a test, which weights scores by their errors, would count the most harmful payloads least.
+
 A payload that resembles honest payloads in its norm and its cosines with them, but increases the loss or hardly lowers
 it, has a low benefit (`disguised` in scripts/payload_attacks.py).
 """
@@ -44,4 +47,6 @@ def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> E
     scale = own_norm / norm
     benefit = scale * float(y.mean()) / usual
     error = float((scale * y - benefit * z).std()) / (math.sqrt(len(y)) * usual)
+    if benefit < -1.0:
+        benefit, error = -1.0, error / -benefit
     return Estimate(benefit, error) if math.isfinite(benefit) and 0 < error < math.inf else None

@@ -60,7 +60,7 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         "exchange.port=4242",
         "exchange.open_internet=true",
         "rounds=100000",
-        "scores.payloads=1",
+        "scores.payloads=2",
         "scores.windows=16",
         "exclude_accused=true",
     ]
@@ -87,7 +87,7 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
 )
 def test_peers_of_an_open_run_vote_on_payloads_if_these_can_be_scored(typed: list[str], scores: bool) -> None:
     found = overrides(*typed)
-    assert ("exclude_accused=true" in found, "scores.payloads=1" in found) == (scores, scores)
+    assert ("exclude_accused=true" in found, "scores.payloads=2" in found) == (scores, scores)
     assert ("scores.windows=16" in found) == (scores and "scores.windows=8" not in typed)
 
 

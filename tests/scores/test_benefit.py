@@ -30,6 +30,12 @@ def test_a_payload_that_increases_the_loss_has_a_negative_benefit():
     assert estimate_benefit(REST - Z, Z, norm=1.0, own_norm=0.5).value == pytest.approx(-0.5)
 
 
+def test_a_benefit_below_minus_one_keeps_its_ratio_to_the_error():
+    twice = estimate_benefit(REST - 2 * Z, Z, norm=1.0, own_norm=1.0)
+    assert twice.value == -1.0
+    assert twice.error == pytest.approx(math.sqrt(0.04 / 3) / (2 * 2.5) / 2)
+
+
 @pytest.mark.parametrize(
     ("y", "z", "norm"),
     [

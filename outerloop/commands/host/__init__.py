@@ -24,7 +24,7 @@ The command is outerloop train with other defaults: workers=1, rounds=100000, ru
 exchange.host and exchange.port from --host and --port. With exchange.open_internet=true, this machine relays
 connections for volunteers behind routers. Recipes with aggregate=senders, such as sparseloco and outerloop, get
 aggregate=median_cosine, which weakens payloads whose direction differs from that of most others. With recipes that send
-pseudo-gradients of the whole model, each peer scores one payload per round (scores.payloads=1 scores.windows=16), and
+pseudo-gradients of the whole model, each peer scores two payloads per round (scores.payloads=2 scores.windows=16), and
 payloads of peers that most others accuse do not count (exclude_accused=true). Options on the command line replace these
 defaults."""
 

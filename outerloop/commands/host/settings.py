@@ -31,9 +31,9 @@ AGGREGATE = "median_cosine"
 """Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
 false values (scripts/results/attacks/COMMAND.md)."""
 
-SCORES = {"scores.payloads": 1, "scores.windows": 16, "exclude_accused": True}
-"""Options with which peers of an open run score payloads and vote, unless the user sets them. A score on 32 random
-windows costs as much as training on 32 windows."""
+SCORES = {"scores.payloads": 2, "scores.windows": 16, "exclude_accused": True}
+"""Options with which peers of an open run score payloads and vote, unless the user sets them. Per round, this costs as
+much as training on 43 windows."""
 
 
 def check_name(name: str) -> None:
