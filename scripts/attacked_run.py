@@ -145,6 +145,7 @@ class Run:
         self.hashes: set[int] = set()
         self.refused: list[str] = []
         self.excluded: dict[str, int] = {}
+        self.accused: list[str] = []
         self.errors: list[str] = []
         self.landed = 0
         self.nats: float | None = None
@@ -168,6 +169,8 @@ class Run:
             "refused_others": sum(not why.startswith(liars) for why in self.refused),
             "first_reason": next(iter(self.refused), ""),
             "excluded": self.excluded,
+            "liars_accused": sum(f"{peer}: " in liars for peer in self.accused),
+            "honest_accused": sum(f"{peer}: " not in liars for peer in self.accused),
             "error": next(iter(self.errors), "")[:200],
             "wall_s": round(time.perf_counter() - began_s, 1),
             "options": self.options,
@@ -202,7 +205,7 @@ class Run:
         if rank in self.hub.liars and not forgets:
             trainer.stream = FALSE_DATA[self.case.attack](trainer.stream, self.corpus.vocab_size)
         elif rank in self.hub.honest and self.settings.scores.payloads and self.settings.exclude_accused:
-            outer.observe_landings(self.scorer(rank, trainer, lambda event, **fields: None))
+            outer.observe_landings(self.scorer(rank, trainer, self.record_accusation))
         unused = copy.deepcopy(outer.feedback.state_dict())
         while outer.inner_step < outer.schedule.inner_steps(self.case.rounds):
             reports = trainer.step().rounds
@@ -212,6 +215,11 @@ class Run:
             if reports and forgets and outer.inner_step >= FROM * outer.schedule.sync_every:
                 outer.feedback.load_state_dict(copy.deepcopy(unused))
                 outer.island.write(outer.slow, merge_local=0.0)
+
+    def record_accusation(self, event: str, **fields: Any) -> None:
+        """Store the peer that a worker accuses, if the event is an accusation."""
+        if event == "accusation":
+            self.accused.append(fields["peer"])
 
     def record_refused(self, reports: Sequence[RoundReport]) -> None:
         """Store which payloads did not count, and from which round on a peer was left out because of accusations."""

@@ -22,7 +22,7 @@ rules      plain: the recipe's own aggregate (mean for diloco, senders for the o
            (clip=none).
            NAME+clip+scores: in addition, honest workers score payloads and accuse harmful peers, and payloads of peers
            that most others accuse do not count (exclude_accused=true). `excluded`: peer -> first such round, counted
-           from 0.
+           from 0. `liars_accused`, `honest_accused`: number of accusations of liars, and of honest workers.
 attacks    calm (only without liars); those of payload_attacks.py; those of data_attacks.py, in which a liar trains on
            false data; and
            absent    the messages of the liar are missing
