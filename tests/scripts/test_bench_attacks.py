@@ -7,7 +7,7 @@ import bench_attacks
 import pytest
 import torch
 from attack_plan import OPEN, SETTINGS, WORST, Size, first_step, second_step
-from attacked_run import Case
+from attacked_run import Case, Run
 from data_attacks import CONTINUATION, TRIGGER, TriggeredText, success_rate
 from payload_attacks import ATTACKS, LARGEST, Payloads, Scene
 
@@ -210,3 +210,13 @@ def test_gossip_in_pairs_has_no_majority_for_other_rules(capsys):
     found = list(bench_attacks.cases(bench_attacks.parser().parse_args(words)))
     assert {case.rule for case in found} == {"plain+clip"} and "support" not in {case.attack for case in found}
     assert "noloco with median+clip is skipped: a worker combines two messages" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_peer_whose_payloads_do_harm_is_voted_out_by_the_others():
+    """From scores to accusations, messages, votes, and the weights of all replicas."""
+    case = Case("sparseloco", "median_cosine+clip+scores", "disguised", 1, workers=5, rounds=7, seed=0)
+    record = Run(case, ["scores.payloads=4"]).record()
+    assert not record["error"] and record["slow_hashes"] == 1 and record["rounds_landed"] == 7
+    assert list(record["excluded"]) == ["004"] and 4 <= record["excluded"]["004"] <= 5
+    assert record["liars_accused"] == 4 and record["honest_accused"] == record["refused_others"] == 0
