@@ -1,14 +1,15 @@
 """Leave out of a round the payloads of peers that most other peers of this round accuse.
 
 Every message lists the peers that its sender accuses, for example because of their scores (scores/). For the messages M
-of a round, the payload of peer p does not count if
+of a round that have a valid list, the payload of peer p does not count if
 
     votes_p = |{q ∈ M : q ≠ p, q accuses p}|;    votes_p ≥ 2  and  votes_p > (|M| − 1) / 2
 
 Every replica lands a round with the same messages, so all replicas leave out the same payloads, and no other message is
-needed. Liars cannot have an honest peer left out of a round in which they send at most half of the other messages. The
-leader of a round can choose fewer messages, but then it can also leave out the honest peer's message itself. Votes of
-peers that are themselves left out count as well: otherwise the result would depend on the order of counting.
+needed. Liars alone cannot have an honest peer left out of a round in which they send at most half of the other
+messages. The leader of a round can choose fewer messages, but then it can also leave out the honest peer's message
+itself. Votes of peers that are themselves left out count as well: otherwise the result would depend on the order of
+counting. If all payloads would be left out, none is.
 
 A message contains one additional tensor, ACCUSED, whose only part "ids" lists the accused peers:
 
@@ -16,7 +17,7 @@ A message contains one additional tensor, ACCUSED, whose only part "ids" lists t
     n              0 .. MAX_ACCUSED; the rows are sorted, and each is different
 
 A message with a malformed list does not count either. Peers that are left out keep their place in the roster and their
-other rights: votes are opinions, and no proof (swarm/accountability/evidence.py).
+other rights: votes are opinions, not proof (swarm/accountability/evidence.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from outerloop.types import Parts, Refusals, UserError, id_of
 ACCUSED = "accused peers"
 """Name of the additional tensor. No parameter has this name, because a module's name cannot contain a space."""
 MAX_ACCUSED = 64
-"""Maximum number of peers that one message accuses. The ones that were accused first are listed."""
+"""Maximum number of peers that one message accuses: those that were accused last."""
 LEAST = 2
 """Minimum number of votes, so that of three peers, one cannot exclude another."""
 HASH_BYTES = 8
@@ -59,7 +60,8 @@ class ExclusionVotes:
         if on and not agrees:
             raise UserError(
                 "exclude_accused=true needs peers that land the same messages with the same effect, but in gossip each"
-                " pair has its own messages, and with eager=true each peer its own update: set exclude_accused=false"
+                " pair has its own messages, and with eager=true each peer has its own update: set"
+                " exclude_accused=false"
             )
         self.on = on
         self.accused: Collection[str] = ()
@@ -115,8 +117,8 @@ def hash_of(peer: str) -> int:
 
 
 def encode(accused: Collection[str]) -> Tensor:
-    """Return the hashes of the first MAX_ACCUSED peers, (n, 8) uint8."""
-    hashes = sorted({hash_of(peer) for peer in list(accused)[:MAX_ACCUSED]})
+    """Return the hashes of the last MAX_ACCUSED peers, sorted, (n, 8) uint8."""
+    hashes = sorted({hash_of(peer) for peer in list(accused)[-MAX_ACCUSED:]})
     rows = [list(one.to_bytes(HASH_BYTES, "big")) for one in hashes]
     return torch.tensor(rows, dtype=torch.uint8).reshape(len(rows), HASH_BYTES)
 

@@ -44,6 +44,11 @@ def check_parts(config: DictConfig) -> Module:
     check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     ExclusionVotes(on=config.exclude_accused, agrees=exchange.agrees and not config.eager)
+    if config.exclude_accused and config.island.kind == "sharded":
+        raise UserError(
+            "exclude_accused=true needs one message per peer and round, but with island=sharded each shard has its own:"
+            " set exclude_accused=false"
+        )
     check_scores(config, method=parts["method"], schedule=parts["schedule"], exchange=exchange)
     if config.inner.optimizer:
         make_optimizer_factory(config)

@@ -72,7 +72,7 @@ class Samples(Options):
 class Scores(Options):
     """Options of the section scores."""
 
-    payloads: Annotated[float, Field(ge=0)]
+    payloads: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     windows: Annotated[int, Field(ge=4)]
 
 

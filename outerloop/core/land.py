@@ -73,6 +73,8 @@ class RoundLander:
         included = self.is_included(flight, received, verified)
         observing_s = self.notify_observers(flight.round, messages)
         squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)
+        if self.exchange.peer in verified.excluded:
+            self.discard(flight)
         adapted = self.observe(flight, verified)
         self.publish(flight, verified)
         self.last_landed = flight.round
@@ -115,6 +117,15 @@ class RoundLander:
         if included:
             self.launcher.waiting[flight.round.fragment] -= flight.samples
         return squares
+
+    def discard(self, flight: InFlight) -> None:
+        """Discard this peer's own progress: θ ← φ. It has been voted out of the round (exclusion_votes.py).
+
+        Otherwise its payload would contain the progress of all rounds of the exclusion at once when it counts again,
+        and would be refused because of its norm.
+        """
+        self.pipeline.write(list(flight.update))
+        self.launcher.waiting[flight.round.fragment] -= flight.samples
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:
         """Let the adaptive parts observe a landed round. Return a note on what changed, or "" if nothing did."""

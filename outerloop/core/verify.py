@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from outerloop import wire
-from outerloop.aggregate.exclusion_votes import ExclusionVotes
+from outerloop.aggregate.exclusion_votes import ACCUSED, ExclusionVotes
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
@@ -31,7 +31,7 @@ class VerifiedRound:
     aggregated: the aggregate of the usable messages.
     measured: norms and sample counts of the usable messages.
     refused: peer -> why its message was refused.
-    excluded: peer -> why its message does not count because of other peers' accusations.
+    excluded: peer -> why its message does not count: other peers accuse it, or its list of accused peers is malformed.
     agreement: how far the payloads agree (ρ in aggregate/similarity.py), or None if the schedule does not need it or
         there was nothing to compare.
     """
@@ -101,14 +101,15 @@ class RoundVerifier:
         return replace(verified, excluded=excluded, agreement=agreed)
 
     def excluded(self, received: Sequence[Contribution], like: Tensors) -> Refusals:
-        """Return a map from peer to reason for the messages that do not count because of other peers' accusations.
+        """Return a map from peer to reason for the messages that do not count because of accusations (ExclusionVotes).
 
         Messages that cannot be unpacked have no vote, and are refused later.
         """
         messages = []
         for contribution in received if self.votes.on else ():
             with suppress(wire.InvalidMessage):
-                messages.append(self.pipeline.codec.unpack(contribution, like))
+                message = self.pipeline.codec.unpack(contribution, like)
+                messages.append(replace(message, parts={ACCUSED: message.parts[ACCUSED]}))
         return self.votes.excluded(messages)
 
     def read(

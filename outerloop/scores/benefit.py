@@ -11,8 +11,9 @@ inner steps than others, and sends a shorter payload, has a similar benefit. As 
 payloads, it is the cosine of x̂ with the gradient of the loss, divided by that of x̂₀. No other peer can influence the
 denominator.
 
-A benefit below −1 is replaced by −1, with the same ratio to its error. Effects and their errors grow together, so that
-a test, which weights scores by their errors, would count the most harmful payloads least.
+A benefit below −1 is replaced by −1, with the same ratio to its error. Otherwise the most harmful payloads would count
+least in a test, because it divides by squared errors, which grow with the effect. The benefit of a payload of zeros is
+0, and that of a payload after which the loss is not finite is −1.
 
 A payload that resembles honest payloads in its norm and its cosines with them, but increases the loss or hardly lowers
 it, has a low benefit (`disguised` in scripts/payload_attacks.py).
@@ -27,26 +28,30 @@ from torch import Tensor
 from outerloop.scores.gain import FEWEST, Estimate
 
 SIGNIFICANT = 3.0
-"""The benefit is undefined unless z̄ is at least this many standard errors above 0. Otherwise dividing by it would give
+"""The benefit is undefined unless z̄ is at least this many standard errors above 0. Otherwise, dividing by it could give
 any value."""
+NOT_FINITE = 0.1
+"""Standard error of the benefit of a payload after which the loss is not finite."""
 
 
 def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> Estimate | None:
-    """Return the benefit of one payload; None if it is undefined (too few windows, no clear effect z̄, or a norm of 0).
+    """Return the benefit of one payload; None if it is undefined (too few windows, no clear effect z̄, an error of 0).
 
     Args:
-        y, z: effects of the payload and of the evaluator's own one on the same windows, (n,).
+        y, z: effects of this payload and of the evaluator's own payload on the same windows, (n,).
         norm, own_norm: ‖x̂‖ and ‖x̂₀‖.
     """
     y, z = y.double(), z.double()
-    if len(y) < FEWEST or not norm > 0:
+    if len(y) < FEWEST or not z.isfinite().all():
         return None
-    usual = float(z.mean())
-    if not usual > SIGNIFICANT * float(z.std()) / math.sqrt(len(z)):
+    usual, root = float(z.mean()), math.sqrt(len(z))
+    if not usual > SIGNIFICANT * float(z.std()) / root:
         return None
-    scale = own_norm / norm
+    if not (y.isfinite().all() and math.isfinite(norm)):
+        return Estimate(-1.0, NOT_FINITE)
+    scale = own_norm / norm if norm else 0.0
     benefit = scale * float(y.mean()) / usual
-    error = float((scale * y - benefit * z).std()) / (math.sqrt(len(y)) * usual)
+    error = float((scale * y - benefit * z).std()) / (root * usual) if norm else float(z.std()) / (root * usual)
     if benefit < -1.0:
         benefit, error = -1.0, error / -benefit
-    return Estimate(benefit, error) if math.isfinite(benefit) and 0 < error < math.inf else None
+    return Estimate(benefit, error) if error > 0 else None

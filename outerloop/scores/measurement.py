@@ -133,7 +133,7 @@ class Measurement:
         """Return windows assigned to the sender, chosen at random, (n, seq_len + 1); None if fewer than FEWEST."""
         if self.identify is None or not commit:
             return None
-        available = min(trained, message.header.samples)
+        available = min(trained, max(message.header.samples, FEWEST))
         numbers = self.random.sample(range(available), min(self.windows, available))
         return self.windows_of(commit, self.identify(message.header.peer), numbers) if len(numbers) >= FEWEST else None
 

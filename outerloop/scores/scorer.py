@@ -1,20 +1,22 @@
 """Score payloads of each round before it lands, and accuse peers that copy payloads, do not train, or do harm.
 
-copy          the payload repeats more than 40 % of a payload of an earlier round, which may be the sender's own
-              (overlap.py). Both payloads are signed, and anyone who has them can compare them
+copy          the payload repeats more than 40 % of a payload of an earlier round, which may be the sender's own, or
+              this peer's payload of the same round (overlap.py). All payloads are signed, and anyone who has them can
+              compare them
 no training   over several rounds, the sender's payloads have a smaller gain than those of most senders (gain.py,
               sequential_test.py)
 no benefit    over several rounds, the sender's payloads lower the loss of random windows much less than those of most
               senders (benefit.py, sequential_test.py)
 
 An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of this peer begin
-again. With exclude_accused=true, this peer's messages list the peers that it accuses, and payloads of peers that most
-others accuse do not count (aggregate/exclusion_votes.py). Otherwise accusations have no other effect, and the weights
-are bit-identical to those without scores.
+again. With exclude_accused=true, this peer's messages list the peers that it accuses because of a test, and a payload
+does not count if most other peers accuse its sender (aggregate/exclusion_votes.py). Copies are not listed, because they
+do no harm, and honest peers may repeat themselves after a restart. With exclude_accused=false, accusations have no
+further effect: the weights are bit-identical to those without scores.
 
-If two payloads of the same round repeat each other, this does not show which of the two peers copied. The payload of
-the copier has no gain on the copier's own assigned windows, so the test `no training` accuses the copier, and the
-accusation names the other peer.
+If payloads of two other peers in the same round repeat each other, this does not show which one is the copy. The copy
+has no gain on the windows of its sender, so the test `no training` accuses the copier, and the accusation names the
+other peer.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from typing import Any
 from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.scores.measurement import Measurement, Score
-from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest
-from outerloop.scores.selection import Selection
+from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest, overlap
+from outerloop.scores.selection import LASTING, Selection
 from outerloop.scores.sequential_test import ShortfallTest
 from outerloop.types import Round
 
 Emit = Callable[..., None]
 RECENT = 2
 """A payload is compared with the payloads of this many earlier rounds."""
+EXACT = 0.9
+"""Overlap above which a payload is a copy of another one of the same round."""
 GAIN_SHARE = 0.9
 """A gain counts as honest if it is at least this share of the median gain of the other peers."""
 BENEFIT_SHARE = 0.6
@@ -42,8 +46,6 @@ BENEFIT_SHARE = 0.6
 BENEFIT_SPREAD = 0.15
 """Smallest standard deviation of the true benefits of honest payloads. Measured: 0.1 to 0.2 in the first rounds, and
 more later, when single payloads have smaller effects (scripts/results/scores)."""
-LASTING = 64
-"""Number of rounds that an accusation lasts."""
 
 
 class PayloadScorer:
@@ -79,6 +81,7 @@ class PayloadScorer:
         self.took_part: set[str] | None = None
         self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), benefit_test()
         self.accused: dict[str, int] = {}
+        self.copiers: set[str] = set()
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
         """Compare and score the payloads of a round. Called before the round changes the slow weights."""
@@ -89,23 +92,34 @@ class PayloadScorer:
         self.test(round, scores, samples)
         self.recent.append(samples)
         self.took_part = set(samples)
-        self.votes.accused = list(self.accused)
+        self.votes.accused = [peer for peer in self.accused if peer not in self.copiers]
 
     def forget_old(self, round: Round) -> None:
         """End the accusations that have lasted LASTING rounds, and begin the tests of these peers again."""
         for peer in [peer for peer, since in self.accused.items() if round.number - since >= LASTING]:
             del self.accused[peer]
+            self.copiers.discard(peer)
             self.training.forget(peer)
             self.benefit.forget(peer)
 
     def accuse_copies(self, round: Round, samples: Mapping[str, Sample]) -> None:
-        """Accuse the peers whose payloads repeat payloads of earlier rounds."""
+        """Accuse the peers whose payloads repeat payloads of earlier rounds, or this peer's own one of this round."""
+        for peer, sample in samples.items():
+            if self.peer in samples and overlap(sample, samples[self.peer]) > EXACT:
+                self.accuse_copier(round, peer, "repeats the payload of this peer of the same round")
         for ago, earlier in enumerate(reversed(self.recent), start=1):
             for peer, sample in samples.items():
                 other, share = closest(sample, earlier)
                 if share > COPY:
                     whose = "its own payload" if other == peer else f"the payload of {other}"
-                    self.accuse(round, peer, f"repeats {share:.0%} of {whose} of round {round.number + 1 - ago}")
+                    why = f"repeats {share:.0%} of {whose} of round {round.number + 1 - ago}"
+                    self.accuse_copier(round, peer, why)
+
+    def accuse_copier(self, round: Round, peer: str, why: str) -> None:
+        """Accuse a peer of copying, which is no vote to leave it out."""
+        if peer not in (self.peer, *self.accused):
+            self.copiers.add(peer)
+        self.accuse(round, peer, why)
 
     def score(self, messages: Sequence[wire.Message]) -> dict[str, Score]:
         """Choose payloads of other peers, and return their scores by peer.
@@ -117,9 +131,14 @@ class PayloadScorer:
         accusers = self.votes.accusers(messages)
         chosen = self.selection.choose(known, accusers, self.accused)
         scores = self.measurement.scores(messages, chosen, self.commit()) if chosen else {}
-        honest = [p for p, score in scores.items() if score.benefit and self.benefit.is_honest(p, score.benefit)]
-        self.selection.learn(honest, accusers)
+        honest = [peer for peer, score in scores.items() if self.is_honest(peer, score)]
+        self.selection.learn(messages[0].header.round, honest, accusers)
         return scores
+
+    def is_honest(self, peer: str, score: Score) -> bool:
+        """Return whether a peer is not accused, and its score shows no reason to accuse it."""
+        benefit = score.benefit is not None and self.benefit.is_honest(peer, score.benefit)
+        return peer not in self.accused and benefit and (not score.gain or self.training.is_honest(peer, score.gain))
 
     def test(self, round: Round, scores: Mapping[str, Score], samples: Mapping[str, Sample]) -> None:
         """Add the scores to the tests of each peer, emit the scores, and accuse the peers that fail a test."""
@@ -142,7 +161,7 @@ class PayloadScorer:
     def why_harmful(self, peer: str, last: float) -> str:
         """Return the reason for an accusation by the test of the benefits. `last`: the peer's last benefit."""
         share, scored = last / self.benefit.usual(peer), self.benefit.scores[peer]
-        return f"hardly helps: {scored} payloads scored, the last one lowers the loss {share:.0%} as much as others do"
+        return f"hardly helps, or does harm: {scored} payloads scored, benefit of the last one {share:.0%} of the usual"
 
     def accuse(self, round: Round, peer: str, why: str) -> None:
         """Emit an accusation, never of this peer itself, and not again while an earlier one of the peer lasts."""

@@ -1,11 +1,12 @@
-"""Choose whose payloads to score in a round: first those that other peers accuse, then random ones.
+"""Choose whose payloads to score in a round: first those of peers that others accuse, then random ones.
 
 A peer that scores one payload per round would need about as many rounds as there are peers to score each of them once.
 With exclude_accused=true, messages list accused peers (aggregate/exclusion_votes.py), so that all peers can check an
-accusation in the next round. Liars may accuse honest peers to distract others, so an accusation is checked only if
+accusation in the next round. Liars may accuse honest peers to distract others. So at most half of the payloads are
+chosen because of accusations, and another peer's accusation is checked only if both hold:
 
-    this peer does not already accuse the accused peer itself, and
-    the accuser has not been wrong: none of the peers that it accused had a score that counts as honest
+    this peer does not accuse the same peer itself
+    the accuser has not been wrong in the last LASTING rounds: no peer that it accused has had an honest score
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 from outerloop import wire
+
+LASTING = 64
+"""Number of rounds for which a peer's accusations are not checked after it was wrong."""
 
 
 class Selection:
@@ -25,12 +29,12 @@ class Selection:
         random: others must not know its state.
 
     Attributes:
-        wrong: peers whose accusations are not checked any more.
+        wrong: peer whose accusations are not checked -> round in which it was wrong last.
     """
 
     def __init__(self, peer: str, *, payloads: float, random: Random) -> None:
         self.peer, self.payloads, self.random = peer, payloads, random
-        self.wrong: set[str] = set()
+        self.wrong: dict[str, int] = {}
 
     def choose(
         self, messages: Sequence[wire.Message], accusers: Mapping[str, Collection[str]], accused: Collection[str]
@@ -45,14 +49,17 @@ class Selection:
         count = int(self.payloads + self.random.random())
         others = [message for message in messages if message.header.peer != self.peer]
         self.random.shuffle(others)
-        others.sort(key=lambda message: not self.is_suspect(message.header.peer, accusers, accused))
-        return others[:count]
+        suspects = [message for message in others if self.is_suspect(message.header.peer, accusers, accused)]
+        first = suspects[: int(count / 2 + self.random.random())]
+        chosen = {message.header.peer for message in first}
+        return [*first, *(message for message in others if message.header.peer not in chosen)][:count]
 
     def is_suspect(self, peer: str, accusers: Mapping[str, Collection[str]], accused: Collection[str]) -> bool:
         """Return whether an accusation of `peer` is to be checked."""
-        return peer not in accused and bool(set(accusers.get(peer, ())) - self.wrong - {self.peer})
+        return peer not in accused and bool(set(accusers.get(peer, ())) - self.wrong.keys() - {self.peer})
 
-    def learn(self, honest: Collection[str], accusers: Mapping[str, Collection[str]]) -> None:
-        """Record whose accusations were wrong. `honest`: scored peers whose scores count as honest."""
+    def learn(self, number: int, honest: Collection[str], accusers: Mapping[str, Collection[str]]) -> None:
+        """Record whose accusations in round `number` were wrong. `honest`: scored peers whose scores count as honest."""
+        self.wrong = {peer: last for peer, last in self.wrong.items() if number - last < LASTING}
         for peer in honest:
-            self.wrong.update(set(accusers.get(peer, ())) - {self.peer})
+            self.wrong.update(dict.fromkeys(set(accusers.get(peer, ())) - {self.peer}, number))

@@ -2,9 +2,10 @@
 
     v_t   the peer's t-th score: a gain (gain.py) or a benefit (benefit.py)
     e_t   standard error of v_t
-    d_t   spread of true scores between honest payloads: 0, or max(d, 1.48 · median |x − m_t|) over the latest scores x
-          of the other peers
-    m_t   expected score: the median of the latest scores of the other peers
+    m_t   expected score: the median over the other peers of the median of each one's latest scores. For benefits, it is
+          at most 1, the benefit of the evaluator's own payload, and 1 while too few other peers have been scored
+    d_t   spread of true scores between honest payloads: 0 for gains; for benefits max(d, 1.48 · median |x − m_t|), where
+          the median is over the latest scores x of the other peers, and d while too few have been scored
     h_t   = ρ m_t, the lowest score that still counts as honest
     τ_t   = (h_t v_t − h_t² / 2) / (e_t² + d_t²)
     Λ_t   = min(0, Λ_{t-1}) + τ_t  if h_t > 0, else Λ_{t-1};   Λ_0 = 0
@@ -22,7 +23,7 @@ has E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^�
 These bounds are approximate, because e_t, d_t and m_t are measured and scores are only nearly normal.
 
 Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. With m / e = 2.8,
-as measured with 60 assigned and 64 other windows, and ρ = 0.9, the mean is −3.2. So Λ reaches ln α = −9.2 after about 3
+as measured with 60 assigned and 64 other windows, with the mean of payloads instead of one's own, and ρ = 0.9, the mean is −3.2. So Λ reaches ln α = −9.2 after about 3
 scores.
 
 m_t is the score of honest peers only while most of the scored peers are honest.
@@ -39,7 +40,7 @@ from outerloop.scores.gain import Estimate
 
 FALSE_ALARM = 1e-4
 LATEST = 16
-"""Number of latest scores of other peers from which the median is computed."""
+"""Number of latest scores of other peers from which median and spread are computed."""
 NORMAL = 1.48
 """Standard deviation of a normal distribution, divided by its median absolute deviation."""
 FEWEST_OTHERS = 3
@@ -51,7 +52,8 @@ class ShortfallTest:
 
     Args:
         share: ρ, 0 .. 1.
-        own: the evaluator's own score, which is m while too few other peers have been scored; 0: no test until then.
+        own: the evaluator's own score, which is m while too few other peers have been scored, and the maximum of m
+            later; 0: it is unknown, and no peer is tested until then.
         spread: d, the smallest spread of true scores between honest payloads; 0 if they do not differ (d_t = 0).
 
     Attributes:
@@ -68,7 +70,7 @@ class ShortfallTest:
         self.named: set[str] = set()
 
     def observe(self, values: Mapping[str, Estimate]) -> list[str]:
-        """Add the scores of one round, by peer. Return the peers that are named for the first time, sorted."""
+        """Add the scores of one round, by peer. Return the newly named peers, sorted."""
         self.latest.extend((peer, value.value) for peer, value in values.items())
         for peer, value in values.items():
             self.scores[peer] += 1
@@ -80,21 +82,27 @@ class ShortfallTest:
         return new
 
     def usual(self, peer: str) -> float:
-        """Return m: the median of the latest scores of all peers except `peer`, or `own` while too few are known."""
-        others = self.latest_without(peer)
-        enough = len({other for other, _ in others}) >= FEWEST_OTHERS
-        return statistics.median(value for _, value in others) if enough else self.own
+        """Return m for a peer. Every other peer counts once, with the median of its latest scores."""
+        medians = [statistics.median(values) for values in self.latest_without(peer).values()]
+        if len(medians) < FEWEST_OTHERS:
+            return self.own
+        usual = statistics.median(medians)
+        return min(usual, self.own) if self.own else usual
 
     def spread_without(self, peer: str) -> float:
         """Return the spread of true scores between honest payloads, from the latest scores of all peers but `peer`."""
         others, usual = self.latest_without(peer), self.usual(peer)
-        if not self.spread or len(others) < LATEST // 4:
+        if not self.spread or len(others) < FEWEST_OTHERS:
             return self.spread
-        return max(self.spread, NORMAL * statistics.median(abs(value - usual) for _, value in others))
+        deviations = [statistics.median(abs(value - usual) for value in values) for values in others.values()]
+        return max(self.spread, NORMAL * statistics.median(deviations))
 
-    def latest_without(self, peer: str) -> list[tuple[str, float]]:
-        """Return the latest scores of all peers except `peer`, with their peers, oldest first."""
-        return [(other, value) for other, value in self.latest if other != peer][-LATEST:]
+    def latest_without(self, peer: str) -> dict[str, list[float]]:
+        """Return the LATEST latest scores of all peers except `peer`, by peer."""
+        found: dict[str, list[float]] = {}
+        for other, value in [(other, value) for other, value in self.latest if other != peer][-LATEST:]:
+            found.setdefault(other, []).append(value)
+        return found
 
     def is_honest(self, peer: str, score: Estimate) -> bool:
         """Return whether a score of `peer` counts as honest: h is known, and the score is at least h."""

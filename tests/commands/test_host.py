@@ -82,6 +82,7 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         (["data=hf"], False),
         (["recipe=diloco", "eager=true", "schedule.delay=30"], False),
         (["exclude_accused=false"], False),
+        (["scores.payloads=0"], False),
         (["scores.windows=8"], True),
     ],
 )

@@ -16,7 +16,7 @@ from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.models import next_token_loss
 from outerloop.scores.build import make_scorer
 from outerloop.scores.losses import window_losses
-from outerloop.scores.scorer import LASTING
+from outerloop.scores.selection import LASTING
 from outerloop.types import Round, UserError
 from tests.support.scored_messages import message_of
 from tests.support.small_trainer import SMALL, trainer_of
@@ -77,11 +77,12 @@ def test_a_repeated_payload_of_an_earlier_round_is_accused_at_once(scored):
     ]
 
 
-def test_a_copy_in_the_same_round_is_not_accused_for_that_alone(scored):
+def test_a_copy_in_the_same_round_is_accused_only_if_it_repeats_the_evaluator(scored):
     trainer, scorer, events = scored
-    same = noise(trainer.outer, 0)
-    scorer(Round(0), [message_of(trainer.outer, name, same) for name in ("000", "001", "002")])
-    assert accusations(events) == {}
+    own, other = noise(trainer.outer, 0), noise(trainer.outer, 1)
+    sent = {"000": own, "001": other, "002": other, "003": {name: -x for name, x in own.items()}}
+    scorer(Round(0), [message_of(trainer.outer, name, x) for name, x in sent.items()])
+    assert accusations(events) == {"003": "repeats the payload of this peer of the same round"}
 
 
 def trained_on(trainer, windows, *, steps):
@@ -136,11 +137,11 @@ def test_a_payload_that_does_not_lower_the_loss_is_accused_also_without_assigned
     benefits = {peer: [score["benefit"] for score in scores if score["peer"] == peer] for peer in peers[1:]}
     assert max(benefits.pop("004")) < 0.3 < 0.6 < min(map(min, benefits.values()))
     assert list(accusations(events)) == ["004"]
-    assert accusations(events)["004"].startswith("hardly helps: 2 payloads scored, the last one lowers the loss -")
+    assert accusations(events)["004"].startswith("hardly helps, or does harm: 2 payloads scored")
     assert outer.votes.accused == ["004"]
 
 
-def test_an_accusation_ends_after_some_rounds(scored):
+def test_an_accusation_ends_after_some_rounds_and_copies_are_no_votes(scored):
     trainer, scorer, events = scored
     one, honest = noise(trainer.outer, 0), iter(range(10, 1000))
 
@@ -150,13 +151,14 @@ def test_an_accusation_ends_after_some_rounds(scored):
         scorer(Round(number), messages)
 
     round_of(0, **{"001": one})
+    scorer.accuse(Round(0), "002", "does harm")
     round_of(1, **{"001": one})
-    assert trainer.outer.votes.accused == ["001"]
+    assert list(scorer.accused) == ["002", "001"] and trainer.outer.votes.accused == ["002"]
     round_of(LASTING)
-    assert trainer.outer.votes.accused == ["001"]
+    assert list(scorer.accused) == ["001"] and trainer.outer.votes.accused == []
     round_of(LASTING + 1)
-    assert trainer.outer.votes.accused == []
-    assert len(accusations(events)) == 1
+    assert scorer.accused == {} and scorer.copiers == set()
+    assert len(accusations(events)) == 2
 
 
 def test_losses_are_those_of_the_training_loop_and_leave_the_model_as_it_is():

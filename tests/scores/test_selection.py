@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 from types import SimpleNamespace
 
-from outerloop.scores.selection import Selection
+from outerloop.scores.selection import LASTING, Selection
 
 PEERS = "abcdefgh"
 
@@ -30,23 +30,34 @@ def test_without_accusations_the_choice_is_random_and_never_the_own_payload():
     assert len(chosen(selection(payloads=20.0))) == 7
 
 
-def test_accused_peers_come_first():
-    one = selection()
-    assert {chosen(one, {"g": {"b"}})[0] for _ in range(50)} == {"g"}
-    assert len({chosen(one, {"g": {"b"}}, accused={"g"})[0] for _ in range(200)}) == 7  # this peer knows it already
-    assert len({chosen(one, {"g": {"a"}})[0] for _ in range(200)}) == 7  # nor does its own accusation count
+def first_of(one, accusers, *, rounds=400, accused=()):
+    """How often each peer is chosen, if one payload is scored per round."""
+    return Counter(chosen(one, accusers, accused)[0] for _ in range(rounds))
 
 
-def test_a_wrong_accuser_is_ignored_from_then_on():
+def test_half_of_the_choices_follow_accusations():
+    counts = first_of(selection(), {"g": {"b"}})
+    assert 180 < counts["g"] < 280  # half, and every seventh of the others
+    assert all(chosen(selection(payloads=2.0), {"g": {"b"}})[0] == "g" for _ in range(20))
+    two = [chosen(selection(payloads=2.0), {"g": {"b"}, "h": {"b"}}) for _ in range(50)]
+    assert all(len(set(peers)) == 2 for peers in two)
+    assert first_of(selection(), {"g": {"b"}}, accused={"g"})["g"] < 100  # this peer knows it already
+    assert first_of(selection(), {"g": {"a"}})["g"] < 100  # its own accusation does not count
+
+
+def test_a_wrong_accuser_is_ignored_for_some_rounds():
     one, accusers = selection(), {"g": {"b"}, "c": {"b", "d"}}
-    one.learn(["g"], accusers)
-    assert one.wrong == {"b"}
-    assert {chosen(one, accusers)[0] for _ in range(50)} == {"c"}  # accused by d, too
-    one.learn(["c"], accusers)
-    assert len({chosen(one, accusers)[0] for _ in range(200)}) == 7
+    one.learn(5, ["g"], accusers)
+    assert one.wrong == {"b": 5}
+    counts = first_of(one, accusers)
+    assert counts["c"] > 180 and counts["g"] < 100  # c is accused by d, too
+    one.learn(5 + LASTING - 1, [], accusers)
+    assert one.wrong == {"b": 5}
+    one.learn(5 + LASTING, [], accusers)
+    assert one.wrong == {}
 
 
 def test_own_accusations_are_never_wrong():
     one = selection()
-    one.learn(["g"], {"g": {"a", "b"}})
-    assert one.wrong == {"b"}
+    one.learn(0, ["g"], {"g": {"a", "b"}})
+    assert one.wrong == {"b": 0}

@@ -88,9 +88,26 @@ def test_scores_that_differ_between_honest_peers_count_less():
     assert test.spread_without("x") == pytest.approx(1.48 * 0.5)  # the deviations from 2 are 1, 0, 1 and 0
     test.observe({"x": Estimate(0.0, 1.0)})
     assert test.evidence["x"] == pytest.approx(-(1.0**2) / 2 / (1 + 0.74**2))
-    alike = ShortfallTest(share=0.5, spread=0.1)
-    alike.observe(values(a=2.0, b=2.0, c=2.0, d=2.0))
-    assert alike.spread_without("x") == 0.1 and ShortfallTest(share=0.5).spread_without("x") == 0.0
+    same = ShortfallTest(share=0.5, spread=0.1)
+    same.observe(values(a=2.0, b=2.0, c=2.0, d=2.0))
+    assert same.spread_without("x") == 0.1 and ShortfallTest(share=0.5).spread_without("x") == 0.0
+    few = ShortfallTest(share=0.5, spread=0.1)
+    few.observe(values(a=-1.0, b=2.0))
+    assert few.spread_without("x") == 0.1  # one of two cannot make the other one untestable
+
+
+def test_a_peer_that_is_scored_often_counts_once():
+    test = ShortfallTest(share=0.5)
+    test.observe(values(a=2.0, b=2.0, c=2.0))
+    for _ in range(9):
+        test.observe(values(d=9.0))
+    assert test.usual("x") == 2.0
+
+
+def test_the_median_is_at_most_the_own_score():
+    test = ShortfallTest(share=0.5, own=1.0)
+    test.observe(values(a=3.0, b=3.0, c=3.0))
+    assert test.usual("x") == 1.0
 
 
 def test_a_score_counts_as_honest_from_a_share_of_the_median_on():

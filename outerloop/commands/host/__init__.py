@@ -25,8 +25,8 @@ exchange.host and exchange.port from --host and --port. With exchange.open_inter
 connections for volunteers behind routers. Recipes with aggregate=senders, such as sparseloco and outerloop, get
 aggregate=median_cosine, which weakens payloads whose direction differs from that of most others. With recipes that send
 pseudo-gradients of the whole model, each peer scores two payloads per round (scores.payloads=2 scores.windows=16), and
-payloads of peers that most others accuse do not count (exclude_accused=true). Options on the command line replace these
-defaults."""
+a payload does not count if most other peers accuse its sender (exclude_accused=true). Options on the command line
+replace these defaults."""
 
 EXAMPLES = """\
 examples

@@ -89,13 +89,14 @@ def default_aggregate(typed: Sequence[str]) -> list[str]:
 def default_scores(typed: Sequence[str]) -> dict[str, Any]:
     """Return the options with which peers of an open run score payloads and vote.
 
-    {} if payloads cannot be scored, or if the user typed that accusations have no effect.
+    {} if payloads cannot be scored, or if the user set exclude_accused=false or scores.payloads=0.
     """
     config = load.load([*to_overrides(SCORES), *typed])
     parts = {"method": make(config.method), "schedule": make(config.schedule), "exchange": capabilities(config)}
     data = get_object(config.data._target_)
     streamed = isinstance(data, type) and not hasattr(data, "training_text")
-    unwanted = not config.exclude_accused or streamed or reason_against_scores(config, **parts)
+    wanted = config.exclude_accused and config.scores.payloads
+    unwanted = not wanted or streamed or reason_against_scores(config, **parts)
     return {} if unwanted else SCORES
 
 

@@ -32,7 +32,7 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     shared = {**manifest.options, "exchange.run": manifest.run}
     if DATA in keys and CORPUS in shared:
         raise UserError("all machines of this run train on the corpus that its peers share: leave data= out")
-    if DATA in keys:  # scores on other text than that of the senders accuse honest peers
+    if DATA in keys:  # on text other than the senders', scores would accuse honest peers
         shared = {key: value for key, value in shared.items() if key.split(".")[0] not in (DATA, SCORES)}
     elif missing := [key for key in manifest.needs if key not in keys]:
         raise UserError(
