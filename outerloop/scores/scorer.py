@@ -148,6 +148,7 @@ class PayloadScorer:
         for peer, score in scores.items():
             evidence = min(test.evidence[peer] for test in (self.training, self.benefit))
             self.emit("score", **fields_of(round, peer, score), evidence=evidence)
+        self.copiers.difference_update([*idle, *harmful])
         for peer in idle:
             self.accuse(round, peer, self.why_idle(peer) + repeated(peer, samples))
         for peer in harmful:

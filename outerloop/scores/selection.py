@@ -59,7 +59,7 @@ class Selection:
         return peer not in accused and bool(set(accusers.get(peer, ())) - self.wrong.keys() - {self.peer})
 
     def learn(self, number: int, honest: Collection[str], accusers: Mapping[str, Collection[str]]) -> None:
-        """Record whose accusations in round `number` were wrong. `honest`: scored peers whose scores count as honest."""
+        """Record whose accusations in round `number` were wrong. `honest`: scored peers that count as honest."""
         self.wrong = {peer: last for peer, last in self.wrong.items() if number - last < LASTING}
         for peer in honest:
             self.wrong.update(dict.fromkeys(set(accusers.get(peer, ())) - {self.peer}, number))

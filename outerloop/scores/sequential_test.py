@@ -4,8 +4,8 @@
     e_t   standard error of v_t
     m_t   expected score: the median over the other peers of the median of each one's latest scores. For benefits, it is
           at most 1, the benefit of the evaluator's own payload, and 1 while too few other peers have been scored
-    d_t   spread of true scores between honest payloads: 0 for gains; for benefits max(d, 1.48 · median |x − m_t|), where
-          the median is over the latest scores x of the other peers, and d while too few have been scored
+    d_t   spread of true scores between honest payloads: 0 for gains; for benefits max(d, 1.48 · median |x − m_t|), with
+          the median over the latest scores x of the other peers, and d while too few have been scored
     h_t   = ρ m_t, the lowest score that still counts as honest
     τ_t   = (h_t v_t − h_t² / 2) / (e_t² + d_t²)
     Λ_t   = min(0, Λ_{t-1}) + τ_t  if h_t > 0, else Λ_{t-1};   Λ_0 = 0
@@ -22,9 +22,9 @@ is a nonnegative supermartingale that begins at 1. By Ville's inequality, it eve
 has E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^θ; with α = 10⁻⁴ and ρ = 0.9, α^θ is about 10⁻⁵.
 These bounds are approximate, because e_t, d_t and m_t are measured and scores are only nearly normal.
 
-Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. With m / e = 2.8,
-as measured with 60 assigned and 64 other windows, with the mean of payloads instead of one's own, and ρ = 0.9, the mean is −3.2. So Λ reaches ln α = −9.2 after about 3
-scores.
+Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. Gains had m / e =
+2.8, measured with 60 assigned and 64 other windows and with the mean of payloads instead of one's own. With ρ = 0.9,
+the mean is −3.2, so Λ reaches ln α = −9.2 after about 3 scores.
 
 m_t is the score of honest peers only while most of the scored peers are honest.
 """

@@ -15,7 +15,9 @@ from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.assignment import assigned_windows
 from outerloop.inner.models import next_token_loss
 from outerloop.scores.build import make_scorer
+from outerloop.scores.gain import Estimate
 from outerloop.scores.losses import window_losses
+from outerloop.scores.measurement import Score
 from outerloop.scores.selection import LASTING
 from outerloop.types import Round, UserError
 from tests.support.scored_messages import message_of
@@ -159,6 +161,15 @@ def test_an_accusation_ends_after_some_rounds_and_copies_are_no_votes(scored):
     round_of(LASTING + 1)
     assert scorer.accused == {} and scorer.copiers == set()
     assert len(accusations(events)) == 2
+
+
+def test_a_copier_that_also_fails_a_test_is_voted_out(scored):
+    _, scorer, _ = scored
+    scorer.accuse_copier(Round(0), "001", "repeats a payload")
+    assert scorer.copiers == {"001"}
+    bad = Score(other=-1.0, benefit=Estimate(-1.0, 0.01))
+    scorer.test(Round(1), {"001": bad}, {})
+    assert scorer.copiers == set() and list(scorer.accused) == ["001"]
 
 
 def test_losses_are_those_of_the_training_loop_and_leave_the_model_as_it_is():
