@@ -116,7 +116,7 @@ class PayloadScorer:
                     self.accuse_copier(round, peer, why)
 
     def accuse_copier(self, round: Round, peer: str, why: str) -> None:
-        """Accuse a peer of copying, which is no vote to leave it out."""
+        """Accuse a peer of copying. Such an accusation does not count as a vote against the peer."""
         if peer not in (self.peer, *self.accused):
             self.copiers.add(peer)
         self.accuse(round, peer, why)
