@@ -10,11 +10,13 @@ runs it was accused and after how many rounds of lying, and how many honest peer
 on one core.
 
 free_riders    replay   its own payload of round 3, sent again in every round
-               stale    the payload that worker 0 sent 5 rounds ago (3 or 4 at first): too old to be noticed by the
+               stale    the payload that worker 1 sent 5 rounds ago (3 or 4 at first): too old to be noticed by the
                         comparison with the payloads of the last two rounds
                noise    Gaussian noise of the norm of an honest payload
-copycats       copy     the payload that worker 0 sends in the same round
-               flip     the payload that worker 0 sends in the same round, with flipped signs
+copycats       copy     the payload that worker 1 sends in the same round
+               flip     the payload that worker 1 sends in the same round, with flipped signs
+
+Worker 0 notices a copy of its own payload of the same round at once, so the liars copy another one.
 
 The model is `tiny` with one layer and windows of 32 bytes; a round is 15 inner steps of 4 windows, so a peer is
 assigned 60 windows per round.
@@ -43,12 +45,14 @@ from outerloop.state.checkpoint import write_atomically
 
 WORKERS, LYING = 8, 10
 """Number of workers, and number of rounds in which liars lie."""
+VICTIM = 1
+"""Rank of the worker whose payloads are copied."""
 SIZE = ("model=tiny", "model.layers=1", "inner.seq_len=32", "inner.batch=4", "assignment=by_round", "clip=auto")
 LIES: dict[str, Callable[[Scene], Tensor]] = {
-    "stale": lambda scene: scene.ago(scene.honest[0], DELAY),
+    "stale": lambda scene: scene.ago(VICTIM, DELAY),
     "noise": ATTACKS["noise"],
-    "copy": lambda scene: scene.ago(scene.honest[0], 0),
-    "flip": ATTACKS["copycat"],
+    "copy": lambda scene: scene.ago(VICTIM, 0),
+    "flip": lambda scene: -scene.ago(VICTIM, 0),
 }
 FIELDS = ("gain", "gain_error", "other", "benefit", "benefit_error")
 """Fields of a score in a record, after its round and its peer."""
