@@ -117,6 +117,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow  # three commands; the next test checks the rule in this process
 def test_a_job_in_the_folder_of_a_run_of_another_configuration_has_failed_and_leaves_the_folder_alone(tmp_path):
     """The first sweep leaves one run; the jobs of the second one meet it, and a third one, as the first, is done."""
     assert sweep(tmp_path, "seed=3")[0] == 0

@@ -52,8 +52,9 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
 
 
 def test_windows_by_round_follow_from_the_chain_of_commits(tmp_path: Path) -> None:
-    """Two workers train on windows without an overlap, and the rows of their run say which."""
+    """Two workers train on windows without an overlap, and the rows of their run say which. They score each other."""
     options = [FAST, "workers=2", "rounds=3", "eval.every=0", "assignment=by_round", "threads=1", "checkpoint.every=1"]
+    options += ["scores.payloads=1", "scores.windows=4", "exclude_accused=true"]
     process = start(tmp_path / "run", *options, "checkpoint.keep=9", "exchange.grace_s=30")
     said, _ = process.communicate()
     assert process.returncode == 0, said
@@ -64,6 +65,8 @@ def test_windows_by_round_follow_from_the_chain_of_commits(tmp_path: Path) -> No
         for worker in (0, 1)
     ]
     assert chains[0] == chains[1] and len(set(chains[0])) == 4 and len(set(peers.values())) == 2
+    scores = [row for row in told if row["event"] == "score"]
+    assert len(scores) == 2 * 3 and all(row["assigned"] is not None for row in scores)
     for number, commit in enumerate(chains[0]):
         for worker in (0, 1) if number else ():
             position = checkpoint.load(tmp_path / "run", 2 * number, worker)["trainer"]["stream"]
