@@ -67,11 +67,11 @@ class ExclusionVotes:
         self.accused: Collection[str] = ()
 
     def schema(self) -> wire.Schema:
-        """Return the name and shape of the additional tensor of each message; empty if there is none."""
+        """Return the name and shape of the tensor that lists accused peers; {} if messages contain no list."""
         return {ACCUSED: Size([MAX_ACCUSED])} if self.on else {}
 
     def parts(self) -> dict[str, Parts]:
-        """Return the additional tensor of this peer's next message, by name."""
+        """Return this peer's list of accused peers as a tensor of its next message, by name; {} without a list."""
         return {ACCUSED: {"ids": encode(self.accused)}} if self.on else {}
 
     def excluded(self, messages: Sequence[wire.Message]) -> Refusals:

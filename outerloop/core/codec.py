@@ -114,8 +114,8 @@ class UpdateCodec:
 
         If a round fails, the following round has no agreed tensors.
 
-        messages: all messages of the landed round, sorted by peer name. "next" parts of other peers,
-            and those of additional tensors, are ignored.
+        messages: all messages of the landed round, sorted by peer name. "next" parts of other peers are ignored, and so
+            are those of tensors that are not parameters.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
