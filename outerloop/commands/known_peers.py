@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from outerloop.config import load
 from outerloop.config.build import initial_peers
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.run_directory import identity_file
@@ -17,16 +18,16 @@ from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import OPEN_S
 
 
-def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides, with exchange.initial_peers set to the remembered peers of the run that answer.
+def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return the settings, with exchange.initial_peers set to the remembered peers of the run that answer.
 
-    The overrides are unchanged if initial peers are set, if the exchange has none, if the run is new and has no folder
-    yet, or if no remembered peer answers.
+    The settings are unchanged if initial peers are set, if the exchange has none, if the run is new and has no folder
+    yet, or if no remembered peer answers. `overrides`: those from which the settings were loaded.
     """
     if "initial_peers" not in config.exchange or initial_peers(config) or not config.run_dir:
-        return list(overrides)
+        return config
     peers = answering_peers(identity_file(Path(config.run_dir), 0))
-    return [*overrides, *to_overrides({"exchange.initial_peers": peers} if peers else {})]
+    return load.load([*overrides, *to_overrides({"exchange.initial_peers": peers})]) if peers else config
 
 
 def answering_peers(identity: Path, *, named: Sequence[str] = ()) -> list[str]:

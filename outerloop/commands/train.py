@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import load
 from outerloop.config.options import typed_options
@@ -50,7 +50,11 @@ def main(arguments: list[str]) -> int:
 def train(overrides: list[str]) -> int:
     """Train one run and return the exit code."""
     overrides = typed_options.with_run_dir(overrides)
-    settings = load.load(overrides)
+    return train_with(load.load(overrides), overrides)
+
+
+def train_with(settings: DictConfig, overrides: list[str]) -> int:
+    """Train one run with settings that were loaded from `overrides`, and return the exit code."""
     if settings.workers_as == "ranks" or settings.island.kind != "single":
         from outerloop.launcher.torchrun_rank import train as train_rank
 
@@ -61,7 +65,7 @@ def train(overrides: list[str]) -> int:
     if settings.exchange.get("initial_peers") is not None:
         from outerloop.commands.known_peers import with_known_peers
 
-        settings = load.load(with_known_peers(settings, overrides))
+        settings = with_known_peers(settings, overrides)
     train_here(settings, overrides=overrides)
     return 0
 

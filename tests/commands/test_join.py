@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,10 +214,10 @@ class Flow:
         monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: CONFIG)
         monkeypatch.setattr(join, "summary", lambda *_, data: ["the run"])
         monkeypatch.setattr(checks, "findings", lambda *_: iter([finding]))
-        monkeypatch.setattr(join, "train", self.train)
+        monkeypatch.setattr(join, "train_with", self.train)
         monkeypatch.setattr(join.signal, "signal", lambda *_: None)
 
-    def train(self, overrides: list[str]) -> int:
+    def train(self, settings: Any, overrides: list[str]) -> int:
         self.trained.append(overrides)
         return 0
 

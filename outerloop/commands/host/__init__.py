@@ -81,5 +81,5 @@ def main(arguments: Sequence[str]) -> int:
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
         return 0
     signal.signal(signal.SIGTERM, raise_terminated)
-    train(load.load(with_known_peers(config, overrides)), overrides=overrides, show_address=join_line.show)
+    train(with_known_peers(config, overrides), overrides=overrides, show_address=join_line.show)
     return 0

@@ -15,7 +15,7 @@ from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
-from outerloop.commands.train import train
+from outerloop.commands.train import train_with
 from outerloop.config import part_checks
 from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     refuse_failed_checks(config, params)
     if invitation:
         invitation.use()
-    return train(overrides)
+    return train_with(config, overrides)
 
 
 def check(options: argparse.Namespace) -> None:
