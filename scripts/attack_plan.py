@@ -41,6 +41,7 @@ SETTINGS = (
 ACCEPTED = [
     "flip1",
     "disguised",
+    "evasive",
     "constant",
     "support",
     "backdoor",

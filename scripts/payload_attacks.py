@@ -19,6 +19,9 @@ mean and standard deviation for each coordinate, and r the median of their norms
     disguised                  t μ / ‖μ‖ + √(1 − t²) u, scaled to norm r: u is the unit vector of −x without its part
                                along μ, and t (0 ≤ t ≤ 1) is such that the median cosine with an honest payload is
                                that of two honest ones; against rules that compare directions
+    evasive                    the same with t = 0.65 of the cosine of x and μ; against scores, which accuse peers whose
+                               payloads lower the loss by less than 0.6 of what an honest payload does (at small steps,
+                               a payload lowers the loss in proportion to its part along μ)
     copycat                    −x_p of the first honest peer
     free_rider                 x_p of the first honest peer, one round old; its own training has no effect
 """
@@ -40,6 +43,7 @@ DELAY = 5
 ALIE, IPM = 1.5, 0.5
 """Factors of ALIE and IPM. ALIE's is fixed, because for 2 liars of 8 the formula of its paper gives 0."""
 LARGEST = 1e30
+EVASIVE = 0.65
 STEPS = 40
 """Number of bisections with which min-max finds γ."""
 
@@ -172,6 +176,21 @@ def disguised(scene: Scene) -> Tensor:
     mean = torch.nn.functional.normalize(scene.others.mean(0), dim=0)
     among = (honest @ honest.T).triu(1)[torch.ones(len(honest), len(honest)).triu(1) > 0]
     share = float((among.median() / (honest @ mean).median()).clamp(0, 1)) if len(honest) > 1 else 1.0
+    return turned_away(scene, mean, share)
+
+
+def evasive(scene: Scene) -> Tensor:
+    """Return a payload whose part along μ is EVASIVE times that of an honest one (see the docstring of this file)."""
+    mean = torch.nn.functional.normalize(scene.others.mean(0), dim=0)
+    share = EVASIVE * float(torch.nn.functional.cosine_similarity(scene.own, mean, dim=0).clamp(0, 1))
+    return turned_away(scene, mean, share)
+
+
+def turned_away(scene: Scene, mean: Tensor, share: float) -> Tensor:
+    """Return t μ / ‖μ‖ + √(1 − t²) u, scaled to the median norm of honest payloads.
+
+    `mean`: μ / ‖μ‖, (N,). `share`: t, 0 to 1. u is the unit vector of −x without its part along μ.
+    """
     opposite = torch.nn.functional.normalize((scene.own @ mean) * mean - scene.own, dim=0)
     return scene.at_honest_norm(share * mean + (1 - share**2) ** 0.5 * opposite)
 
@@ -190,6 +209,7 @@ ATTACKS: dict[str, Callable[[Scene], Tensor]] = {
     "minmax": minmax,
     "support": support,
     "disguised": disguised,
+    "evasive": evasive,
     "copycat": lambda scene: -scene.ago(scene.honest[0], 0),
     "free_rider": lambda scene: scene.ago(scene.honest[0], 1),
 }

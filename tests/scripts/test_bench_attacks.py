@@ -77,17 +77,33 @@ def test_statistics_of_the_honest_payloads():
     assert float(ATTACKS["largest"](NOW).abs().max()) == pytest.approx(LARGEST)
 
 
-def test_a_disguised_payload_is_as_near_to_the_honest_ones_as_they_are_to_each_other():
-    cosine = torch.nn.functional.cosine_similarity
-    common = torch.randn(576, generator=torch.Generator().manual_seed(9)) * 1e-3
+cosine = torch.nn.functional.cosine_similarity
+COMMON = torch.randn(576, generator=torch.Generator().manual_seed(9)) * 1e-3
+
+
+def related_scene():
+    """A scene of one round in which the honest payloads have the vector COMMON in common."""
     related = scene(DENSE, rounds=1)
     now = related.rounds[0]
-    now.messages = {r: now.codec.unpack(one, LIKE) for r, one in with_common(now, common).items()}
+    now.messages = {r: now.codec.unpack(one, LIKE) for r, one in with_common(now, COMMON).items()}
+    return related
+
+
+def test_an_evasive_payload_follows_the_mean_by_a_stated_part_of_what_an_honest_one_does():
+    related = related_scene()
+    mean = related.others.mean(0)
+    lie, honest = (float(cosine(x, mean, dim=0)) for x in (ATTACKS["evasive"](related), related.own))
+    assert honest > 0.5 and lie == pytest.approx(0.65 * honest, abs=1e-5)
+    assert float(cosine(ATTACKS["evasive"](related), related.own - COMMON, dim=0)) < -0.5
+
+
+def test_a_disguised_payload_is_as_near_to_the_honest_ones_as_they_are_to_each_other():
+    related = related_scene()
     lie, honest = ATTACKS["disguised"](related), related.others
     among = [float(cosine(honest[p], honest[q], dim=0)) for p, q in ((0, 1), (0, 2), (1, 2))]
     towards = [float(cosine(lie, x, dim=0)) for x in honest]
     assert sorted(towards)[1] == pytest.approx(sorted(among)[1], abs=0.05) and sorted(among)[1] > 0.3
-    without = related.own - common
+    without = related.own - COMMON
     assert float(cosine(lie, without, dim=0)) < -0.5
 
 
@@ -164,7 +180,7 @@ def test_the_reduced_plan_begins_with_the_defaults_of_open_runs_and_repeats_the_
         failed = (case.recipe, case.rule, case.attack) == (*OPEN, "samples")
         (tmp_path / case.file).write_text(json.dumps({"val_nats": None if failed else 9 - place / 1000}))
     again = [case for case in second_step(size, tmp_path) if (case.recipe, case.rule) == OPEN]
-    assert [case.attack for case in again[:9:2]] == ["calm", "samples", "flip1", "disguised", "constant"]
+    assert [case.attack for case in again[:9:2]] == ["calm", "samples", "flip1", "disguised", "evasive"]
     assert len(again) == 3 * (1 + 2 * WORST) and {case.liars for case in again} == {0, 1, 2}
 
 
