@@ -10,11 +10,13 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import added_options, load
-from outerloop.config.peer_check import OUTER
 from outerloop.config.run_directory import is_in
 from outerloop.report.runs import flatten
 from outerloop.types import UserError
 
+AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
+OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "exclude_accused", "state_dtype", "seed")
+"""Options of the outer loop. They must be equal on all peers, whatever inner loop trains the model."""
 APPLICABLE = {*OUTER, "exchange", "state_device", "round_timeout_s"} - {"recipe"}
 """Options and groups that the outer loop reads."""
 REASONS = {

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from typing import Any
 
+from outerloop.config.option_mapping import OUTER
+from outerloop.config.options.setting_differences import Settings, describe_difference
 from outerloop.core.initial_state import Standing, begin_alike, leave_out
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import late_joiner
-from outerloop.types import Contribution, UserError, printable
+from outerloop.types import Contribution, printable
 
 logger = logging.getLogger(__name__)
-Settings = Mapping[str, Any]
 MAX_BYTES = 1 << 22
 """Size limit of a peer's opening message, which describes its model; enough for about 40,000 parameter tensors."""
-AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
-OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "exclude_accused", "state_dtype", "seed")
-"""Options of the outer loop. They must be equal on all peers, whatever inner loop trains the model."""
 
 
 def start_together(outer: OuterLoop, settings: Settings) -> None:
@@ -77,32 +74,3 @@ def peer_difference(own: Any, theirs: Any, peer: str) -> str:
             mismatch = f"{printable(name[:200])} {local} here and {printable(str(remote)[:200])} at {peer}"
             return f"{mismatch}: create the same model everywhere"
     return ""
-
-
-def first_difference(ours: Settings, theirs: Settings) -> str | None:
-    """Return the key of the first setting that differs, or None if all are equal.
-
-    The recipe is compared first, then keys with fewer dots; keys with equally many dots are in alphabetical order.
-    """
-    keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
-    return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
-
-
-def format_setting(settings: Settings, key: str) -> str:
-    """Format a setting's value as on the command line."""
-    return json.dumps(settings.get(key)).strip('"')
-
-
-def describe_difference(ours: Settings, theirs: Settings, peer: str) -> str:
-    """Return a message that names the first setting that differs and what to do, or an empty string if none differs."""
-    key = first_difference(ours, theirs)
-    if key is None:
-        return ""
-    local, remote = format_setting(ours, key), format_setting(theirs, key)[:200]
-    return f"{printable(key[:200])} is {local} here and {remote} at {peer}: set the same options everywhere"
-
-
-def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
-    """Raise UserError, naming the first setting that differs, if a peer's settings differ from this peer's."""
-    if message := describe_difference(ours, theirs, peer):
-        raise UserError(message)

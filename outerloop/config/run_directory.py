@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from outerloop.config.peer_check import first_difference, format_setting
+from outerloop.config.options.setting_differences import first_difference, format_setting
 from outerloop.config.renamed_parts import with_new_names
 from outerloop.report.runs import DIED, flatten
 from outerloop.state import checkpoint

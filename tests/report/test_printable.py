@@ -11,7 +11,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from outerloop.commands.doctor.finding import Finding
-from outerloop.config.peer_check import peer_difference, refuse_different
+from outerloop.config.options.setting_differences import refuse_different
+from outerloop.config.peer_check import peer_difference
 from outerloop.inner.export import ORDER
 from outerloop.report import terminal
 from outerloop.report.table import Table
