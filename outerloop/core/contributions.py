@@ -24,12 +24,9 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from outerloop.aggregate.norm_screen import MAX_SAMPLES, SAMPLES, median
+from outerloop.core.contributor_rows import MAX_CONTRIBUTORS, OTHERS
 from outerloop.types import Contributor, Round, id_of
 
-MAX_CONTRIBUTORS = 4096
-"""Maximum number of peers that have their own counts. The counts of all further peers are added up."""
-OTHERS = ""
-"""Key of the entry that adds up the counts of all further peers."""
 MAX_ID = 128
 """Maximum number of characters of a peer id."""
 ENTRY_BYTES = 256

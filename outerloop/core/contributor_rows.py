@@ -8,6 +8,11 @@ from typing import Any
 
 from outerloop.types import Contributor, printable
 
+MAX_CONTRIBUTORS = 4096
+"""Maximum number of peers that have their own counts. The counts of all further peers are added up."""
+OTHERS = ""
+"""Key of the entry that adds up the counts of all further peers."""
+
 
 @dataclass(frozen=True)
 class ContributorRow:

@@ -72,8 +72,16 @@ def test_pure_modules_know_no_network_and_no_clock(files, more):
         assert packages(path) <= {"outerloop", *LIBRARY.split(), *more.split()}, path
 
 
-def test_the_import_of_the_consensus_starts_neither_hivemind_nor_torch():
-    code = "import sys, outerloop.swarm.consensus.chain; print(*{'hivemind', 'torch', 'asyncio'} & sys.modules.keys())"
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("swarm.consensus.chain", ("hivemind", "torch", "asyncio")),
+        ("commands.status", ("numba", "transformers", "outerloop.kernels")),
+        ("commands.watch", ("numba", "transformers", "outerloop.kernels")),
+    ],
+)
+def test_a_module_does_not_import_slow_packages_that_it_does_not_need(module, slow):
+    code = f"import sys, outerloop.{module}; print(*{set(slow)} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

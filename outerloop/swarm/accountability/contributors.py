@@ -28,7 +28,7 @@ from typing import Any
 
 import msgpack
 
-from outerloop.core.contributions import MAX_CONTRIBUTORS, OTHERS
+from outerloop.core.contributor_rows import MAX_CONTRIBUTORS, OTHERS
 from outerloop.state.checkpoint import write_atomically
 from outerloop.swarm.access.access_control import CONTRIBUTORS
 from outerloop.swarm.access.public_names import MAX_BYTES as NAME_BYTES

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from outerloop.core.contributions import MAX_CONTRIBUTORS
+from outerloop.core.contributor_rows import MAX_CONTRIBUTORS
 from outerloop.swarm.access.access_control import CONTRIBUTORS, AccessControl
 from outerloop.swarm.access.public_names import KnownNames, PublicName
 from outerloop.swarm.accountability.contributors import (
