@@ -1,6 +1,6 @@
 """Print the table of bench_table.py's records: how far every case is behind data-parallel training.
 
-    .venv/bin/python scripts/show_table.py --json FILE [--picture FILE.png]
+    .venv/bin/python scripts/show_table.py --json FILE [--page FILE.md] [--picture FILE.png]
 
     gap = mean over seeds s of  nats(case, s) / nats(reference, s) − 1       with a 90 % interval (Student's t)
 
@@ -10,8 +10,10 @@ tests at 5 %). The learning rates and momentum of a case are those with the lowe
 round) and number of workers at which the case was tuned.
 
 A case that was also run with other options, such as schedule.delay=2, has one row for each set of options. The column
-"against the plain case" then shows the gap to the same case without them. The picture connects such rows, in order of
-the bits that they send.
+"against the plain case" then shows the gap to the same case without them; "against v1", the gap to the first version of
+the recipe. The picture connects such rows, in order of the bits that they send.
+
+--page writes the tables into a Markdown page, between the lines in MARKS, instead of printing them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ EVERY_STEP = ("ddp_adamw", "ddp_muon")
 """Cases that exchange gradients in every step. They are listed for every H."""
 ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
 """Cases that are trained by one worker. They are listed for every number of workers."""
+MARKS = "<!-- tables of show_table.py -->\n", "<!-- end of the tables -->\n"
+"""The lines between which --page writes."""
 TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 """Fields of a record that are tuned for each case."""
 
@@ -120,10 +124,14 @@ def h_of(row: Row, h: int) -> int:
     return 1 if row["case"] in EVERY_STEP else h
 
 
-def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
-    """Print one group as a Markdown table, best case first."""
+def markdown(groups: dict[Group, dict[str, list[Row]]]) -> str:
+    """Return the tables of all groups."""
+    return "\n".join(group_table(group, cases) for group, cases in groups.items())
+
+
+def group_table(group: Group, cases: dict[str, list[Row]]) -> str:
+    """Return one group as a Markdown table with a heading, best case first."""
     params, steps, workers, h = group
-    print(f"\n{params / 1e6:.2f}M parameters, {steps} steps, {workers} workers, H {h}\n")
     columns = [
         "case",
         "lr",
@@ -133,22 +141,24 @@ def print_group(group: Group, cases: dict[str, list[Row]]) -> None:
         "nats",
         "behind DDP, same inner",
         "behind dense, same inner",
+        "against v1",
         "against the plain case",
         "bits a round",
         "bits a step",
         "seeds",
     ]
-    print("|", " | ".join(columns), "|")
-    print("|", *["--- |"] * len(columns))
-    for label, rows in sorted(cases.items(), key=lambda item: mean_loss(item[1])):
-        print("|", " | ".join([label, *cells(rows, cases)]), "|")
+    best_first = sorted(cases.items(), key=lambda item: mean_loss(item[1]))
+    lines = [columns, ["---"] * len(columns), *([label, *cells(rows, cases)] for label, rows in best_first)]
+    heading = f"### {params / 1e6:.2f}M parameters, {steps:,} steps, {workers} workers, H {h}"
+    return "\n".join([heading, "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
 def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
     """Return the cells of one line of the table, after the label. `cases`: all rows of the group, by label."""
     first = rows[0]
     adamw = first["inner_momentum"] is None
-    references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", first["case"]
+    case = first["case"]
+    references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", f"{case}_v1", case
     return [
         f"{first['lr']:g}",
         f"{first['inner_momentum'] or ''}",
@@ -165,6 +175,13 @@ def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
 def mean_loss(rows: Sequence[Row]) -> float:
     """Return the mean loss of some rows, in nats."""
     return mean(row["nats"] for row in rows)
+
+
+def write_into(page: Path, text: str) -> None:
+    """Replace the text between the lines in MARKS of a Markdown page. Raises ValueError if a line is missing."""
+    before, rest = page.read_text().split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    page.write_text("".join([before, MARKS[0], "\n", text, "\n", MARKS[1], after]))
 
 
 def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
@@ -188,14 +205,17 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print the tables and, with --picture, draw the figure."""
+    """Print the tables or write them into a page and, with --picture, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="page to write the tables into")
     parser.add_argument("--picture", type=Path, metavar="FILE")
     args = parser.parse_args()
     groups = table(json.loads(args.json.read_text()))
-    for group, cases in groups.items():
-        print_group(group, cases)
+    if args.page:
+        write_into(args.page, markdown(groups))
+    else:
+        print(markdown(groups))
     if args.picture:
         draw(groups, args.picture)
 

@@ -5,7 +5,7 @@ from math import log2
 
 import pytest
 from bench_table import Bench, parser
-from show_table import cells, gap_text, interval, paired_gaps, table, tuned
+from show_table import MARKS, cells, gap_text, interval, markdown, paired_gaps, table, tuned, write_into
 
 ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
 ROW |= {"inner_momentum": None, "weight_decay": 0.1, "options": ["threads=1"]}
@@ -82,5 +82,24 @@ def test_a_case_with_other_options_has_a_row_of_its_own_and_a_gap_to_the_plain_c
     late = rows("a", 2.2, 3.3, options=["threads=1", "schedule.delay=2"], **bits)
     [found] = table([*rows("a", 2.0, 3.0, **bits), *late]).values()
     assert {label: len(runs) for label, runs in found.items()} == {"a": 2, "a schedule.delay=2": 2}
-    assert cells(found["a schedule.delay=2"], found)[7] == "+10.0 ± 0.0 %"
-    assert cells(found["a"], found)[7] == "–"
+    assert cells(found["a schedule.delay=2"], found)[8] == "+10.0 ± 0.0 %"
+    assert cells(found["a"], found)[8] == "–"
+
+
+def test_a_recipe_is_compared_with_its_first_version():
+    bits = {"bits_per_param_per_round": 1.0, "bits_per_param_per_step": 0.1}
+    [found] = table([*rows("a", 1.9, 2.85, **bits), *rows("a_v1", 2.0, 3.0, **bits)]).values()
+    assert cells(found["a"], found)[7] == "-5.0 ± 0.0 %" and cells(found["a_v1"], found)[7] == "–"
+
+
+def test_the_tables_replace_the_text_between_the_marks_of_a_page(tmp_path):
+    bits = {"bits_per_param_per_round": 1.0, "bits_per_param_per_step": 0.1}
+    page, text = tmp_path / "page.md", markdown(table(rows("a", 2.0, **bits)))
+    page.write_text(f"above\n{MARKS[0]}old\n{MARKS[1]}below\n")
+    write_into(page, text)
+    write_into(page, text)
+    assert page.read_text() == f"above\n{MARKS[0]}\n{text}\n{MARKS[1]}below\n"
+    assert text.startswith("### 0.00M parameters, 30 steps, 4 workers, H 15\n\n| case | lr |")
+    page.write_text("no marks")
+    with pytest.raises(ValueError):
+        write_into(page, text)
