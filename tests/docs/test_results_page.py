@@ -55,25 +55,32 @@ def test_losses_are_those_of_the_recorded_runs(page):
         assert shown == [losses(case, sync_every) for sync_every in (15, 30, 100)], name
 
 
+def gap_with_seeds(rows, reference):
+    """Return the gap as the page shows it, with the number of paired seeds; empty if the reference was not run."""
+    pairs = len(show_table.paired_gaps(rows, reference))
+    return f"{show_table.gap_text(rows, reference)} ({pairs})" if pairs else ""
+
+
 def test_gaps_to_data_parallel_training_are_those_of_the_records():
     groups = show_table.table(json.loads((ROOT / "scripts/results/table/rows.json").read_text()))
-    shown = re.findall(
-        r"^\| ([\d,]+), (\d), (\d+) \| ([\d.]+) \| ([\d.]+) \| \**(.*?)\** \((\d)", RESULTS, re.MULTILINE
-    )
-    assert len(shown) == 7
-    for steps, workers, h, ddp, loss, gap, seeds in shown:
+    lines = re.findall(r"^\| ([\d,]+), (\d), (\d+) \| (.*) \|$", RESULTS, re.MULTILINE)
+    assert len(lines) == 7
+    for steps, workers, h, cells in lines:
         cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
-        assert f"{mean(row['nats'] for row in cases['outerloop']):.4f}" == loss and len(cases["outerloop"]) == int(
-            seeds
-        )
-        assert f"{mean(row['nats'] for row in cases['ddp_muon'] if row['seed'] < int(seeds)):.4f}" == ddp
-        assert gap == show_table.gap_text(cases["outerloop"], cases["ddp_muon"])
+        losses, gaps = [cell.strip(" *") for cell in cells.split("|")[:3]], cells.split("|")[3:]
+        assert losses == [f"{show_table.mean_loss(cases[name]):.4f}" for name in ("ddp_muon", "muloco", "outerloop")]
+        for name, gap in zip(("ddp_muon", "muloco", "outerloop_v1"), gaps, strict=True):
+            assert gap.strip(" *") == gap_with_seeds(cases["outerloop"], cases.get(name, []))
+    first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:2])
     text = " ".join((ROOT / "README.md").read_text().split())
     behind = "behind data-parallel training with the same inner optimizer** (Muon)"
-    assert (
-        f"After 3,000 steps, **recipe=outerloop is {shown[0][5][1:]} {behind}, after 600 steps {shown[1][5][1:]}"
-        in text
-    )
+    assert f"After 3,000 steps, **recipe=outerloop is {first} {behind}, after 600 steps {second}" in text
+
+
+def test_the_tables_on_the_page_of_the_records_are_those_of_the_records():
+    folder = ROOT / "scripts/results/table"
+    tables = show_table.markdown(show_table.table(json.loads((folder / "rows.json").read_text())))
+    assert show_table.MARKS[0] + "\n" + tables + "\n" + show_table.MARKS[1] in (folder / "COMMAND.md").read_text()
 
 
 def test_the_default_job_is_the_recorded_one():
