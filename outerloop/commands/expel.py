@@ -12,7 +12,7 @@ from outerloop.commands.invite import peers_of
 from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.invited_peers import InvitedPeers
-from outerloop.swarm.access.register_files import write_removal
+from outerloop.swarm.access.register_files import write_waiting
 from outerloop.types import UserError
 
 DESCRIPTION = """\
@@ -84,5 +84,5 @@ def sign_removal(run: ListedRun, worker: ListedWorker, peer: str, *, lifted: boo
     earlier = peers_of(worker).removals.get(peer)
     at_s = max(int(time.time()), earlier.at_s + 1 if earlier else 0)  # later than `earlier`, even if the clock is not
     removal = Removal.new(worker.signatures, run=run.run, peer=peer, lifted=lifted, at_s=at_s)
-    asyncio.run(write_removal(worker.access, removal))
+    asyncio.run(write_waiting(worker.access, removal))
     return removal

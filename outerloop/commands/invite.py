@@ -17,10 +17,10 @@ from outerloop.commands.join_line import address_hint, join_command
 from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
 from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
-from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.admissions import Admission, Removal, Statement
 from outerloop.swarm.access.invited_peers import MAX_PER_ISSUER, InvitedPeers
 from outerloop.swarm.access.invites import NAME, Token
-from outerloop.swarm.access.register_files import ADDRESS, ISSUED, Statement, read_statements
+from outerloop.swarm.access.register_files import ADDRESS, ISSUED, read_statements
 from outerloop.swarm.validation import MAX_NUMBER
 from outerloop.types import UserError
 

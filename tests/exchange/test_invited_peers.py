@@ -11,11 +11,11 @@ import pytest
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
-from outerloop.swarm.access.admissions import Removal
+from outerloop.swarm.access.admissions import Removal, Withdrawal
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invites import Token
-from outerloop.swarm.access.register_files import ADDRESS, REMOVAL, folder_of
+from outerloop.swarm.access.register_files import ADDRESS, REMOVAL, folder_of, stored, write_waiting
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.invites.invite_client import InviteRefused, use
 from outerloop.swarm.p2p.observer import visit
@@ -87,6 +87,28 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
         peer.close(linger=False)
     with pytest.raises(UserError, match=r"this peer was removed|rejects this peer"):
         make(worker=2, identity_path=str(paths[2]), initial_peers=[], **options).join()
+
+
+def test_a_withdrawn_token_admits_no_key(make: Make, tmp_path: Path) -> None:
+    """While the issuer runs, and the token is shown to another listed peer."""
+    paths = [ensure_identity(tmp_path / f"identity{index}") for index in range(3)]
+    own = [Signatures.of(path) for path in paths]
+    listed = [one.peer_id for one in own[:2]]
+    options = {"peers": 2, "allow": listed, "invites": True}
+    peers = [make(worker=index, identity_path=str(paths[index]), **options) for index in range(2)]
+    assert together(peers, SwarmGather.join) == [None] * 2
+
+    until_s = int(time.time()) + 600
+    token = Token.new(own[0], run="r", listed=listed, name="", expires_s=until_s, rounds=0)
+    withdrawal = Withdrawal.new(own[0], run="r", digest=token.invite.digest, expires_s=until_s, at_s=int(time.time()))
+    asyncio.run(write_waiting(Folder(folder_of(paths[0])), withdrawal))
+    registers = [Folder(folder_of(path)) for path in paths[:2]]
+    assert eventually(lambda: all(withdrawal in stored(register) for register in registers), limit_s=60)
+    for peer in peers:
+        with pytest.raises(InviteRefused, match="withdrawn"):
+            admit(paths[2], token, peer.address[0], listed)
+    with pytest.raises(UserError, match="rejects this peer"):
+        make(worker=2, identity_path=str(paths[2]), **options)
 
 
 def test_a_run_without_invites_admits_only_its_list(make: Make, tmp_path: Path) -> None:

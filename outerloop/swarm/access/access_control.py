@@ -122,6 +122,7 @@ class AllowList:
         self._invited: Mapping[str, int | None] = {}
         self._known: frozenset[str] = frozenset()
         self._removed: frozenset[str] = frozenset()
+        self._too_late: frozenset[str] = frozenset()
 
     @property
     def listed(self) -> frozenset[str]:
@@ -152,13 +153,22 @@ class AllowList:
         """Lift the expulsion of a peer."""
         self._expelled.discard(peer_id)
 
-    def invite(self, last: Mapping[str, int | None], *, known: frozenset[str], removed: frozenset[str]) -> None:
+    def invite(
+        self,
+        last: Mapping[str, int | None],
+        *,
+        known: frozenset[str],
+        removed: frozenset[str],
+        too_late: frozenset[str] = frozenset(),
+    ) -> None:
         """Replace the invited and the removed peers.
 
-        `last`: invited peer -> number of the last round in which it may take part; None: no limit. `known`: all peers
-        that were ever named in an invite. `removed`: the peers, invited or listed, that were removed.
+        last       invited peer -> number of the last round in which it may take part; None: no limit
+        known      all peers that were ever named in an invite
+        removed    the peers, invited or listed, that were removed
+        too_late   those of `known` that used an invite after it had been withdrawn
         """
-        self._invited, self._known, self._removed = last, known, removed
+        self._invited, self._known, self._removed, self._too_late = last, known, removed, too_late
 
     def why_not(self, peer_id: str) -> str:
         """Return the reason for refusing `peer_id`, or "" if it may take part."""
@@ -171,6 +181,8 @@ class AllowList:
         if peer_id in self._invited:
             last, number = self._invited[peer_id], self.number()
             return "" if last is None or number is None or number <= last else f"was invited for rounds up to {last}"
+        if peer_id in self._known & self._too_late:
+            return "used an invite that had been withdrawn"
         if peer_id in self._known:
             return "used an invite that another machine had used before"
         return "" if peer_id in self._peers else "is not in exchange.allow"

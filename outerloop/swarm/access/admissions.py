@@ -1,9 +1,10 @@
 """Signed statements of listed peers about invited peers. Any peer can check them without asking another one.
 
-    admission   the listed peer `receiver` received this binding (invites.py) at this time, in this round
-    removal     an invited peer may no longer take part; if the removal is lifted, the peer may take part again
+    admission    the listed peer `receiver` received this binding (invites.py) at this time, in this round
+    removal      an invited peer may no longer take part; if the removal is lifted, the peer may take part again
+    withdrawal   an invite may no longer be used; signed by its issuer, and final
 
-Both are valid in one run only.
+Each is valid in one run only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
     checked_int,
+    digest,
     peer_id,
     quote,
     row,
@@ -123,3 +125,58 @@ class Removal:
             checked_int(at_s, "the time of a removal", maximum=MAX_AMOUNT),
             signature(signed, "the signature of a removal"),
         )
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """The statement of the listed peer `issuer` that one of its invites may no longer be used.
+
+    digest     digest of the invite
+    expires_s  Unix time at which the invite expires. It decides how long peers keep the withdrawal
+    at_s       Unix time of the withdrawal
+    """
+
+    run: str
+    issuer: str
+    digest: bytes
+    expires_s: int
+    at_s: int
+    signature: bytes
+
+    @staticmethod
+    def new(issuer: Signatures, *, run: str, digest: bytes, expires_s: int, at_s: int) -> Withdrawal:
+        signed = issuer.sign("invite_withdrawal", run, digest, expires_s, at_s)
+        return Withdrawal(run, issuer.peer_id, digest, expires_s, at_s, signed)
+
+    @property
+    def subject(self) -> tuple[str, bytes]:
+        """The issuer and the digest. A withdrawal of another peer's invite thus has no effect on that invite."""
+        return self.issuer, self.digest
+
+    @property
+    def order(self) -> tuple[int, bytes, int, bytes]:
+        """The sort key of withdrawals, by date. Of several with the same subject, the first one counts."""
+        return self.at_s, self.digest, self.expires_s, self.signature
+
+    def is_signed(self, signatures: Signatures) -> bool:
+        statement = self.digest, self.expires_s, self.at_s
+        return signatures.verify(self.signature, "invite_withdrawal", self.run, *statement, by=self.issuer)
+
+    def to_list(self) -> list[Any]:
+        return [self.run, self.issuer, self.digest, self.expires_s, self.at_s, self.signature]
+
+    @staticmethod
+    def from_list(value: Any) -> Withdrawal:
+        """Parse the result of `to_list`. Raises MalformedMessage if it is invalid. The signature is not checked."""
+        run, issuer, invite, expires_s, at_s, signed = row(value, 6, "a withdrawal must have 6 values")
+        return Withdrawal(
+            run_id(run),
+            peer_id(issuer, "the issuer of a withdrawn invite"),
+            digest(invite, "a withdrawn invite"),
+            checked_int(expires_s, "the expiry of a withdrawn invite", maximum=MAX_AMOUNT),
+            checked_int(at_s, "the time of a withdrawal", maximum=MAX_AMOUNT),
+            signature(signed, "the signature of a withdrawal"),
+        )
+
+
+Statement = Admission | Removal | Withdrawal

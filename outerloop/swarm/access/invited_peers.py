@@ -1,47 +1,67 @@
-"""The admissions and removals that a peer knows, merged so that all peers that know the same ones admit the same keys.
+"""The admissions, removals and withdrawals that a peer knows, merged so that all peers that know the same ones admit
+the same keys.
 
-    two keys, one invite   the admission that was received first counts. The other one is kept as well, as evidence that
-                           the token was used twice
-    too many admissions    those received first are kept: MAX_PER_ISSUER of each issuer, MAX_ADMISSIONS in total
-    two removals           the later one counts
+    two keys, one invite    the admission that was received first counts. The other one is kept as well, as evidence
+                            that the token was used twice
+    a withdrawn invite      no admission counts that was received at the time of the withdrawal or later. One that was
+                            received earlier counts: the token had been used
+    too many statements     those with the earliest dates are kept: MAX_PER_ISSUER admissions and MAX_PER_ISSUER
+                            withdrawals of each issuer, MAX_ADMISSIONS of each kind in total
+    two removals            the later one counts
+    two withdrawals         of one invite: the earlier one counts
 
-The result does not depend on the order in which the statements arrive. It depends on the clocks of the listed peers,
-because the times are those that these peers signed. If two listed peers receive bindings of one token before they hear
-of each other's, the binding counts that was received by the peer whose clock is behind.
+The result does not depend on the order in which the statements arrive. In particular, an admission that does not count
+is kept like any other, so it makes no difference which of an admission and a withdrawal is known first.
+
+The result depends on the clocks of the listed peers, because the times are those that these peers signed. If two listed
+peers receive bindings of one token before they hear of each other's, the binding counts that was received by the peer
+whose clock is behind. If the clock of a receiver is behind that of the issuer, a token counts as used that this peer
+received up to that much later than it was withdrawn, unless this peer knew the withdrawal: then it refuses the token,
+whatever the clocks are (InviteService.objection).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
-from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.admissions import Admission, Removal, Statement, Withdrawal
 from outerloop.swarm.access.invites import Invite
 from outerloop.swarm.validation import MAX_PEERS
 
+Key = TypeVar("Key", bound=Hashable)
 MAX_PER_ISSUER = 64
-"""Maximum number of used invites of one listed peer. `outerloop invite` also counts that peer's unused tokens."""
+"""Maximum number of used invites of one listed peer, and of withdrawn ones. `outerloop invite` counts both, and that
+peer's unused tokens: the withdrawals of a peer that uses this command are never too many."""
 MAX_ADMISSIONS = MAX_PEERS
-"""Maximum number of used invites, equal to the size of the largest roster. They take at most 2 MB, on disk and in an
-answer to a poll."""
+"""Maximum number of used invites, equal to the size of the largest roster, and of withdrawn invites. They take at most
+2.5 MB, on disk and in an answer to a poll."""
 MAX_PER_INVITE = 2
 """Number of admissions that are kept for one invite: two prove that the token was used twice."""
+KEEP_S = 30 * 86_400
+"""Time for which a withdrawal is kept after the invite has expired. A listed peer that is cut off from all others for
+longer may admit a key that the others then accept, because they have forgotten the withdrawal."""
 
 
 @dataclass(frozen=True)
 class InvitedPeers:
-    """The known admissions and removals. This object is immutable: each change returns a new one.
+    """The known statements. This object is immutable: each change returns a new one.
 
     `admissions`: digest of the invite -> its admissions, in order. `removals`: peer id -> the latest removal.
+    `withdrawals`: issuer and digest of the invite -> the earliest withdrawal.
     """
 
     admissions: Mapping[bytes, tuple[Admission, ...]] = field(default_factory=dict)
     removals: Mapping[str, Removal] = field(default_factory=dict)
+    withdrawals: Mapping[tuple[str, bytes], Withdrawal] = field(default_factory=dict)
 
-    def with_statement(self, statement: Admission | Removal) -> InvitedPeers:
-        """Return the known statements with this admission or removal added. It must be valid."""
+    def with_statement(self, statement: Statement) -> InvitedPeers:
+        """Return the known statements with this one added. It must be valid."""
+        if isinstance(statement, Withdrawal):
+            return self.with_withdrawal(statement)
         return self.with_admission(statement) if isinstance(statement, Admission) else self.with_removal(statement)
 
     def with_admission(self, admission: Admission) -> InvitedPeers:
@@ -52,7 +72,9 @@ class InvitedPeers:
         invite = admission.invite.digest
         known = {one.order: one for one in (*self.admissions.get(invite, ()), admission)}
         first = tuple(known[order] for order in sorted(known))[:MAX_PER_INVITE]
-        return replace(self, admissions=_first_used({**self.admissions, invite: first}))
+        admissions = {**self.admissions, invite: first}
+        kept = _first_of_each_issuer((one[0].order, one[0].invite.issuer, key) for key, one in admissions.items())
+        return replace(self, admissions={key: admissions[key] for key in kept})
 
     def with_removal(self, removal: Removal) -> InvitedPeers:
         """Return the known statements with this removal added, unless a later one is known. It must be valid."""
@@ -61,12 +83,41 @@ class InvitedPeers:
             return self
         return replace(self, removals={**self.removals, removal.peer: removal})
 
-    @property
-    def used(self) -> list[Admission]:
-        """The admission that counts, for each used invite, in order."""
-        return sorted((admissions[0] for admissions in self.admissions.values()), key=lambda one: one.order)
+    def with_withdrawal(self, withdrawal: Withdrawal) -> InvitedPeers:
+        """Return the known statements with this withdrawal added, unless an earlier one of this invite is known.
 
-    @property
+        It is not added either if earlier ones exceed a limit with it. The withdrawal must be valid.
+        """
+        known = self.withdrawals.get(withdrawal.subject)
+        if known is not None and known.order <= withdrawal.order:
+            return self
+        withdrawals = {**self.withdrawals, withdrawal.subject: withdrawal}
+        kept = _first_of_each_issuer((one.order, one.issuer, key) for key, one in withdrawals.items())
+        return replace(self, withdrawals={key: withdrawals[key] for key in kept})
+
+    def without_outdated(self, *, now_s: float) -> InvitedPeers:
+        """Return the known statements without the withdrawals that are no longer needed."""
+        kept = {key: one for key, one in self.withdrawals.items() if self.needs(one, now_s=now_s)}
+        return self if len(kept) == len(self.withdrawals) else replace(self, withdrawals=kept)
+
+    def needs(self, withdrawal: Withdrawal, *, now_s: float) -> bool:
+        """Return whether a withdrawal must be known at the Unix time `now_s`.
+
+        It must be until KEEP_S after the invite has expired, and as long as an admission is known that does not count
+        because of it.
+        """
+        if now_s <= withdrawal.expires_s + KEEP_S:
+            return True
+        admissions = self.admissions.get(withdrawal.digest)
+        return admissions is not None and _refuses(withdrawal, admissions[0])
+
+    @cached_property
+    def used(self) -> list[Admission]:
+        """The admission that counts, for each used invite that has one, in order."""
+        first = (admissions[0] for admissions in self.admissions.values())
+        return sorted((one for one in first if self.withdrawal_of(one) is None), key=lambda one: one.order)
+
+    @cached_property
     def last(self) -> dict[str, int | None]:
         """Invited peer -> number of the last round in which it may take part, or None if there is no limit."""
         out: dict[str, int | None] = {}
@@ -77,47 +128,83 @@ class InvitedPeers:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """All peers named in an admission, including those whose invite another peer had used before."""
+        """All peers named in an admission, also if their invite was withdrawn or used by another peer before."""
         return frozenset(one.peer for admissions in self.admissions.values() for one in admissions)
 
     @property
     def removed(self) -> frozenset[str]:
         return frozenset(peer for peer, removal in self.removals.items() if not removal.lifted)
 
+    @property
+    def too_late(self) -> frozenset[str]:
+        """The peers that used a withdrawn invite, and have no other one."""
+        late = (admissions for admissions in self.admissions.values() if self.withdrawal_of(admissions[0]))
+        return frozenset(one.peer for admissions in late for one in admissions) - self.last.keys()
+
     def user_of(self, invite: Invite) -> str:
-        """Return the id of the peer that an invite has admitted, or "" if it has not been used."""
+        """Return the id of the peer that an invite has admitted, or "" if it has admitted none."""
         admissions = self.admissions.get(invite.digest)
-        return admissions[0].peer if admissions else ""
+        return admissions[0].peer if admissions and not self.withdrawal_of(admissions[0]) else ""
+
+    def withdrawal_of(self, admission: Admission) -> Withdrawal | None:
+        """Return the withdrawal because of which an admission does not count, or None."""
+        withdrawal = self.withdrawals.get((admission.invite.issuer, admission.invite.digest))
+        return withdrawal if withdrawal is not None and _refuses(withdrawal, admission) else None
 
     def number_by(self, issuer: str) -> int:
-        """Return the number of used invites of a listed peer."""
-        return sum(one.invite.issuer == issuer for one in self.used)
+        """Return the number of used and withdrawn invites of a listed peer."""
+        used = {invite for invite, admissions in self.admissions.items() if admissions[0].invite.issuer == issuer}
+        return len(used | {one.digest for one in self.withdrawals.values() if one.issuer == issuer})
 
-    def stopped_by(self, statement: Admission | Removal) -> set[str]:
-        """Return the peers that may not take part because of this statement, which must be one of the known ones."""
+    def stopped_by(self, statement: Statement) -> tuple[Statement, set[str]]:
+        """Return the peers that may not take part because of a known statement, and the statement that shows them why.
+
+        An admission that does not count stops its own peer. What shows why is the withdrawal, or the first admission.
+        """
         if isinstance(statement, Removal):
-            return {statement.peer} & self.removed
-        return {one.peer for one in self.admissions.get(statement.invite.digest, ())} - self.last.keys()
+            return statement, {statement.peer} & self.removed
+        digest = statement.digest if isinstance(statement, Withdrawal) else statement.invite.digest
+        admissions = self.admissions.get(digest)
+        if not admissions:
+            return statement, set()
+        return self.withdrawal_of(admissions[0]) or admissions[0], {one.peer for one in admissions} - self.last.keys()
 
-    def about(self, peer: str) -> list[Admission | Removal]:
-        """Return the shared statements about one peer."""
-        return [one for one in self.shared if one.peer == peer]
+    def about(self, peer: str) -> list[Statement]:
+        """Return the shared admissions and removals of one peer."""
+        return [one for one in self.shared if not isinstance(one, Withdrawal) and one.peer == peer]
 
     @property
-    def shared(self) -> list[Admission | Removal]:
-        """The statements to send to other peers. Removals of listed peers are local and not included."""
+    def shared(self) -> list[Statement]:
+        """The statements to send to other peers. Removals of listed peers are local and not included.
+
+        Admissions come first, because a removal, or a withdrawal of an invite that has expired, is accepted only by a
+        peer that knows the admission.
+        """
         admissions = [one for admissions in self.admissions.values() for one in admissions]
         known = self.known
         removals = [removal for removal in self.removals.values() if removal.peer in known]
-        return [*sorted(admissions, key=lambda one: one.order), *sorted(removals, key=lambda one: one.peer)]
+        return [
+            *sorted(admissions, key=lambda one: one.order),
+            *sorted(removals, key=lambda one: one.peer),
+            *sorted(self.withdrawals.values(), key=lambda one: one.order),
+        ]
 
 
-def _first_used(admissions: Mapping[bytes, tuple[Admission, ...]]) -> dict[bytes, tuple[Admission, ...]]:
-    """Return the first MAX_PER_ISSUER used invites of each issuer, and of these the first MAX_ADMISSIONS."""
-    kept: dict[bytes, tuple[Admission, ...]] = {}
+def _refuses(withdrawal: Withdrawal, admission: Admission) -> bool:
+    """Return whether an admission does not count because of this withdrawal, which may be of another invite."""
+    invite = admission.invite
+    return (invite.issuer, invite.digest) == withdrawal.subject and admission.at_s >= withdrawal.at_s
+
+
+def _first_of_each_issuer(invites: Iterable[tuple[tuple[Any, ...], str, Key]]) -> list[Key]:
+    """Return the keys of the first MAX_PER_ISSUER invites of each issuer, and of these the first MAX_ADMISSIONS.
+
+    `invites`: (sort key, issuer, key of the invite); no two have the same sort key.
+    """
+    kept = list[Key]()
     by_issuer: Counter[str] = Counter()
-    for invite, of_invite in sorted(admissions.items(), key=lambda one: one[1][0].order):
-        by_issuer[of_invite[0].invite.issuer] += 1
-        if by_issuer[of_invite[0].invite.issuer] <= MAX_PER_ISSUER and len(kept) < MAX_ADMISSIONS:
-            kept[invite] = of_invite
+    for _, issuer, key in sorted(invites, key=lambda one: one[0]):
+        by_issuer[issuer] += 1
+        if by_issuer[issuer] <= MAX_PER_ISSUER and len(kept) < MAX_ADMISSIONS:
+            kept.append(key)
     return kept

@@ -1,9 +1,10 @@
 """The files of the register of invited and removed peers, and the form of its statements on disk and on the wire.
 
-    identity.access/register     the admissions and removals that this peer knows (invited_peers.py)
-    identity.access/removal-*    removals by `outerloop expel`, which the running peer moves into its register
-    identity.access/issued       digest and expiry of the tokens that `outerloop invite` has printed
-    identity.access/address      the addresses of the running peer, one per line, for `outerloop invite`
+    identity.access/register       the admissions, removals and withdrawals that this peer knows (invited_peers.py)
+    identity.access/removal-*      removals by `outerloop expel`, which the running peer moves into its register
+    identity.access/withdrawal-*   withdrawals by `outerloop invite --withdraw`, in the same way
+    identity.access/issued         digest, expiry and name of the tokens that `outerloop invite` has printed
+    identity.access/address        the addresses of the running peer, one per line, for `outerloop invite`
 
 The running peer writes the register and its addresses; the commands write all other files.
 """
@@ -16,17 +17,20 @@ from typing import Any
 
 import msgpack
 
-from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.admissions import Admission, Removal, Statement, Withdrawal
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.validation import MalformedMessage, checked_int, fields, row, unpacked
 from outerloop.types import UserError
 
-REGISTER, REMOVAL, ISSUED, ADDRESS = "register", "removal-", "issued", "address"
+REGISTER, REMOVAL, WITHDRAWAL, ISSUED, ADDRESS = "register", "removal-", "withdrawal-", "issued", "address"
 FOLDER = "identity.access"
-VERSION = 1
-MAX_ROWS = 4096
-"""Maximum number of statements in a register: two admissions for each used invite, and one removal for each peer."""
-Statement = Admission | Removal
+VERSION = 2
+EARLIEST_VERSION = 1
+"""Version of the oldest register that is read. It has no withdrawals."""
+MAX_ROWS = 5120
+"""Maximum number of statements in a register: two admissions for each used invite, one removal for each peer, and 1024
+withdrawals."""
+KINDS: dict[str, type[Statement]] = {"admission": Admission, "removal": Removal, "withdrawal": Withdrawal}
 
 
 def folder_of(identity: Path) -> Path:
@@ -45,21 +49,38 @@ def stored(disk: Disk) -> list[Statement]:
 
 
 def read_statements(disk: Disk) -> list[Statement]:
-    """Return the statements on disk, unchecked, including removals that no running peer has read yet.
+    """Return the statements on disk, unchecked, including those of commands that no running peer has read yet.
 
     Raises UserError if a file is damaged.
     """
-    waiting = [bytes(disk.read(name)) for name in disk.names() if name.startswith(REMOVAL)]
     try:
-        return [*stored(disk), *(Removal.from_list(unpacked(content, "a removal")) for content in waiting)]
+        return [*stored(disk), *(read_waiting(disk, name) for name in waiting(disk))]
     except MalformedMessage as error:
-        raise UserError(f"{error}: remove the files {REMOVAL}* in {FOLDER} next to this peer's key") from error
+        raise UserError(
+            f"{error}: remove the files {REMOVAL}* and {WITHDRAWAL}* in {FOLDER} next to this peer's key"
+        ) from error
 
 
-async def write_removal(disk: Disk, removal: Removal) -> None:
-    """Write a removal for the running peer. Each removal has its own file, so none is deleted before it is read."""
-    name = f"{REMOVAL}{removal.peer[-16:]}-{removal.at_s}-{int(removal.lifted)}"
-    await disk.write(name, msgpack.packb(removal.to_list()))
+def waiting(disk: Disk) -> list[str]:
+    """Return the names of the files with statements of commands that the running peer has not read yet."""
+    return sorted(name for name in disk.names() if name.startswith((REMOVAL, WITHDRAWAL)))
+
+
+def read_waiting(disk: Disk, name: str) -> Removal | Withdrawal:
+    """Return the statement in one of the files that `waiting` returns. Raises MalformedMessage if it is damaged."""
+    content = bytes(disk.read(name))
+    if name.startswith(WITHDRAWAL):
+        return Withdrawal.from_list(unpacked(content, "a withdrawal"))
+    return Removal.from_list(unpacked(content, "a removal"))
+
+
+async def write_waiting(disk: Disk, statement: Removal | Withdrawal) -> None:
+    """Write a statement for the running peer. Each statement has its own file, so none is deleted before it is read."""
+    if isinstance(statement, Withdrawal):
+        name = f"{WITHDRAWAL}{statement.digest[:8].hex()}-{statement.at_s}"
+    else:
+        name = f"{REMOVAL}{statement.peer[-16:]}-{statement.at_s}-{int(statement.lifted)}"
+    await disk.write(name, msgpack.packb(statement.to_list()))
 
 
 async def write_statements(disk: Disk, statements: Iterable[Statement]) -> None:
@@ -71,7 +92,8 @@ async def write_statements(disk: Disk, statements: Iterable[Statement]) -> None:
 def from_bytes(content: bytes) -> list[Statement]:
     """Parse the content of the register file. Raises MalformedMessage if it is damaged or of another version."""
     value = fields(unpacked(content, "the register of invited peers"), "the register", ("version", "statements"))
-    checked_int(value["version"], "the version of the register of invited peers", minimum=VERSION, maximum=VERSION)
+    what = "the version of the register of invited peers"
+    checked_int(value["version"], what, minimum=EARLIEST_VERSION, maximum=VERSION)
     if type(value["statements"]) is not list or len(value["statements"]) > MAX_ROWS:
         raise MalformedMessage(f"the register of invited peers must have at most {MAX_ROWS} statements")
     return [parsed(one) for one in value["statements"]]
@@ -79,12 +101,12 @@ def from_bytes(content: bytes) -> list[Statement]:
 
 def packed(statement: Statement) -> list[Any]:
     """Return a statement as plain data: [kind, content]."""
-    return ["admission" if isinstance(statement, Admission) else "removal", statement.to_list()]
+    return [next(kind for kind, form in KINDS.items() if isinstance(statement, form)), statement.to_list()]
 
 
 def parsed(value: Any) -> Statement:
     """Parse the result of `packed`. Raises MalformedMessage if it is invalid. No signature is checked."""
     kind, content = row(value, 2, "a statement about invited peers must have a kind and a content")
-    if kind not in ("admission", "removal"):
-        raise MalformedMessage("a statement about invited peers must be an admission or a removal")
-    return Admission.from_list(content) if kind == "admission" else Removal.from_list(content)
+    if type(kind) is not str or kind not in KINDS:
+        raise MalformedMessage("a statement about invited peers must be an admission, a removal or a withdrawal")
+    return KINDS[kind].from_list(content)

@@ -1,4 +1,5 @@
-"""Keep the allow-list of a running peer up to date: removals by `outerloop expel`, and invites if the run has them."""
+"""Keep the allow-list of a running peer up to date: removals and withdrawals by the commands `outerloop expel` and
+`outerloop invite`, and invites if the run has them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from outerloop.swarm.storage import Disk
 
 logger = logging.getLogger(__name__)
 TAKE_S = 5.0
-"""Pause between two checks for removals by `outerloop expel`."""
+"""Pause between two checks for statements by `outerloop expel` and `outerloop invite --withdraw`."""
 
 
 class AccessUpdates:
@@ -44,11 +45,11 @@ class AccessUpdates:
         self._tasks = BackgroundTasks()
 
     async def serve(self, addresses: Sequence[str]) -> None:
-        """Apply the removals that were written while this peer was off, and start the service and the checks.
+        """Apply what commands have written while this peer was off, and start the service and the checks.
 
         `addresses`: this peer's addresses, which are stored for `outerloop invite`.
         """
-        await self._take_removals()
+        await self._take_waiting()
         await self._disk.write(ADDRESS, "\n".join(addresses).encode())
         if self.service is not None:
             await self.service.serve()
@@ -58,10 +59,11 @@ class AccessUpdates:
     async def _keep_taking(self) -> None:
         while True:
             await asyncio.sleep(TAKE_S)
-            await self._take_removals()
+            await self._take_waiting()
+            self.register.forget_outdated()
 
-    async def _take_removals(self) -> None:
-        new = await self.register.take_removals()
+    async def _take_waiting(self) -> None:
+        new = await self.register.take_waiting()
         if self.service is not None:
             self.service.tell(new)
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import msgpack
 
 from outerloop.swarm.access.access_control import INVITES
+from outerloop.swarm.access.admissions import Statement
 from outerloop.swarm.access.invites import Binding, Token
-from outerloop.swarm.access.register_files import MAX_ROWS, Statement, packed, parsed
+from outerloop.swarm.access.register_files import MAX_ROWS, packed, parsed
 from outerloop.swarm.p2p.framing import Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport
 from outerloop.swarm.timeouts import HISTORY_S, SEND_S, VIEW_S, limit
@@ -50,7 +51,7 @@ async def look(transport: Transport, receiver: str, token: Token, *, peer: str) 
 
 
 async def use(transport: Transport, receiver: str, binding: Binding) -> list[Statement]:
-    """Use an invite for the peer named in `binding`. Return the admissions and removals in the answer, unchecked.
+    """Use an invite for the peer named in `binding`. Return the statements in the answer, unchecked.
 
     Raises InviteRefused, or BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
@@ -60,7 +61,7 @@ async def use(transport: Transport, receiver: str, binding: Binding) -> list[Sta
 
 
 async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statement]:
-    """Return the admissions and removals that another peer knows, unchecked, or [] if `digest_of` them is `known`.
+    """Return the statements that another peer knows, unchecked, or [] if `digest_of` them is `known`.
 
     Raises BrokenStream, Unreachable or TimeoutError if the peer does not send a valid answer.
     """
@@ -70,7 +71,7 @@ async def ask(transport: Transport, peer: str, *, known: bytes) -> list[Statemen
 
 
 async def tell(transport: Transport, peer: str, statement: Statement) -> None:
-    """Send an admission or a removal to another peer.
+    """Send a statement to another peer.
 
     Raises BrokenStream, Unreachable or TimeoutError if that fails.
     """

@@ -1,9 +1,9 @@
-"""Accept invites, and exchange the admissions and removals of invited peers with the other peers.
+"""Accept invites, and exchange the admissions, removals and withdrawals with the other peers.
 
     outerloop/1/invites   {look, proof, peer}   ->   <- {listed} | {refused}   look: an invite; listed: exchange.allow
                           {use}                 ->   <- {count} | {refused}, then each known statement in its own frame
                           {known}               ->   <- {count}, then each known statement in its own frame
-                          {tell}                ->                             tell: an admission or a removal
+                          {tell}                ->                             tell: one statement
 
 The first two requests are for machines that are not in the run yet. After a look, the asking machine may read the
 roster and the run manifest. A use contains a binding (invites.py), which names the peer to admit. The peer that
@@ -27,12 +27,12 @@ from collections.abc import Iterable, Sequence
 import msgpack
 
 from outerloop.swarm.access.access_control import INVITES
-from outerloop.swarm.access.admissions import Admission
+from outerloop.swarm.access.admissions import Admission, Statement
 from outerloop.swarm.access.invite_register import InviteRegister
 from outerloop.swarm.access.invited_peers import MAX_ADMISSIONS, MAX_PER_ISSUER
 from outerloop.swarm.access.invites import Binding, Invite, may_look
 from outerloop.swarm.access.rate_limits import Budget, Rate, loop_s
-from outerloop.swarm.access.register_files import Statement, packed, parsed
+from outerloop.swarm.access.register_files import packed, parsed
 from outerloop.swarm.invites.invite_client import PROTOCOL, ask, digest_of, tell
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
@@ -95,6 +95,8 @@ class InviteService(RpcService):
             return "removed"
         if user := peers.user_of(invite):
             return "" if user == peer else "used"
+        if (invite.issuer, invite.digest) in peers.withdrawals:
+            return "withdrawn"
         if invite.rounds and allow.number() is None:
             return "starting"
         if self._register.now_s() > invite.expires_s:
@@ -167,7 +169,7 @@ class InviteService(RpcService):
         self.tell(await self._add(remote, [statement]), received_from=remote)
 
     async def _poll(self, peer: str) -> None:
-        """Ask a peer for its statements, and send each new one to the peers that it stops.
+        """Ask a peer for its statements. For each new one, notify the peers that it stops.
 
         The new statements are not sent to other peers, because those poll as well.
         """
@@ -181,7 +183,7 @@ class InviteService(RpcService):
             return
         self._polled.charge(peer, self._register.cost(statements))
         for one in await self._add(peer, statements):
-            self._start_sending(one, self._register.peers.stopped_by(one))
+            self._notify_stopped(one)
 
     async def _add(self, remote: str, statements: Sequence[Statement]) -> list[Statement]:
         """Accept statements from a peer, and return the new ones."""
@@ -192,14 +194,18 @@ class InviteService(RpcService):
             return []
 
     def tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:
-        """Send statements to all other peers, and to the peers that they stop, in the background.
-
-        A removed peer learns from its own removal that it must stop. If a token was used twice, the second peer learns
-        from the admission of the first peer that it must stop.
-        """
+        """Send statements to all other peers, and notify the peers that they stop, in the background."""
         for statement in filter(self._register.is_shared, statements):
-            stopped = self._register.peers.stopped_by(statement)
-            self._start_sending(statement, {*self._others(), *stopped} - {received_from})
+            self._start_sending(statement, {*self._others()} - {received_from})
+            self._notify_stopped(statement)
+
+    def _notify_stopped(self, statement: Statement) -> None:
+        """Send to the peers that a statement stops why they must stop.
+
+        A removed peer learns it from its own removal. If a token was used twice, the second peer learns it from the
+        admission of the first peer; if it was withdrawn before, the peer that used it learns it from the withdrawal.
+        """
+        self._start_sending(*self._register.peers.stopped_by(statement))
 
     def _start_sending(self, statement: Statement, peers: Iterable[str]) -> None:
         for peer in {*peers} - {self._transport.peer_id}:
@@ -210,7 +216,7 @@ class InviteService(RpcService):
             async with self._slots:
                 await tell(self._transport, peer, statement)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s did not receive a statement about %s: %s", peer, statement.peer, error)
+            logger.debug("%s did not receive a statement (%s): %s", peer, packed(statement)[0], error)
 
     def _others(self) -> list[str]:
         return sorted(self._trust.allow.admitted - {self._transport.peer_id})

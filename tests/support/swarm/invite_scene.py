@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.admissions import Admission, Removal, Withdrawal
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.invites.access_updates import AccessUpdates
 from tests.support.swarm.dht_scene import id_of, trust
@@ -29,6 +29,12 @@ def admission(of: Token, peer: int = X, *, receiver: int = B, at_s: int = NOW_S,
 
 def removal(peer: int = X, *, by: int = B, lifted: bool = False, at_s: int = NOW_S, run: str = RUN) -> Removal:
     return Removal.new(trust(by).signatures, run=run, peer=id_of(peer), lifted=lifted, at_s=at_s)
+
+
+def withdrawal(of: Token, *, by: int = A, at_s: int = NOW_S, expires_s: int = 0, run: str = RUN) -> Withdrawal:
+    """Signed by the peer `by`, which should be the issuer; it expires with the token, or at `expires_s`."""
+    until_s = expires_s or of.invite.expires_s
+    return Withdrawal.new(trust(by).signatures, run=run, digest=of.invite.digest, expires_s=until_s, at_s=at_s)
 
 
 class Peer:

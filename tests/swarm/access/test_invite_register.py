@@ -10,7 +10,7 @@ import pytest
 
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invite_register import FUTURE_S
-from outerloop.swarm.access.register_files import REGISTER, REMOVAL, write_removal
+from outerloop.swarm.access.register_files import REGISTER, REMOVAL, write_waiting
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 from tests.support.swarm.dht_scene import id_of
@@ -108,9 +108,9 @@ def test_removals_by_the_command_are_taken_once() -> None:
     asyncio.run(one.register.add([admission(token())]))
     for name, content in ((f"{REMOVAL}x", removal(by=A)), (f"{REMOVAL}y", removal(Y, by=A))):
         one.disk[name] = msgpack.packb(content.to_list())
-    assert asyncio.run(one.register.take_removals()) == [removal(by=A)]
+    assert asyncio.run(one.register.take_waiting()) == [removal(by=A)]
     assert list(one.disk) == [REGISTER] and id_of(X) not in one.trust.allow
-    assert asyncio.run(one.register.take_removals()) == []
+    assert asyncio.run(one.register.take_waiting()) == []
 
 
 def test_several_removals_of_a_peer_are_one() -> None:
@@ -150,12 +150,12 @@ def test_a_removal_lifted_while_it_is_stored_stays_lifted() -> None:
     async def scene() -> None:
         one = Peer(MemoryNetwork(), A, disk=SlowDisk())
         await one.register.add([admission(token())])
-        await write_removal(one.disk, removal(by=A))
-        taking = asyncio.create_task(one.register.take_removals())
+        await write_waiting(one.disk, removal(by=A))
+        taking = asyncio.create_task(one.register.take_waiting())
         await asyncio.sleep(0.02)
-        await write_removal(one.disk, removal(by=A, lifted=True, at_s=NOW_S + 1))
+        await write_waiting(one.disk, removal(by=A, lifted=True, at_s=NOW_S + 1))
         await taking
-        assert await one.register.take_removals() == [removal(by=A, lifted=True, at_s=NOW_S + 1)]
+        assert await one.register.take_waiting() == [removal(by=A, lifted=True, at_s=NOW_S + 1)]
         assert id_of(X) in one.trust.allow and list(one.disk) == [REGISTER]
 
     run(scene())
@@ -165,16 +165,16 @@ def test_a_removal_lifted_while_it_is_stored_stays_lifted() -> None:
 def test_a_removal_made_while_the_run_was_stopped_is_stored(peer_: int) -> None:
     one = peer(A)
     asyncio.run(one.register.add([admission(token())]))
-    asyncio.run(write_removal(one.disk, removal(peer_, by=A)))
-    assert asyncio.run(peer(A, like=one).register.take_removals()) == [removal(peer_, by=A)]
+    asyncio.run(write_waiting(one.disk, removal(peer_, by=A)))
+    assert asyncio.run(peer(A, like=one).register.take_waiting()) == [removal(peer_, by=A)]
     assert list(one.disk) == [REGISTER] and id_of(peer_) not in peer(A, like=one).trust.allow
 
 
 def test_a_damaged_removal_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
     one = peer(A)
     one.disk[f"{REMOVAL}a"], one.disk[f"{REMOVAL}b"] = b"\x00", msgpack.packb(removal(C, by=A).to_list())
-    assert asyncio.run(one.register.take_removals()) == [removal(C, by=A)]
-    assert "run outerloop expel again" in caplog.text and list(one.disk) == [REGISTER]
+    assert asyncio.run(one.register.take_waiting()) == [removal(C, by=A)]
+    assert "is damaged" in caplog.text and list(one.disk) == [REGISTER]
 
 
 def test_without_its_issuer_on_the_list_an_admission_is_dropped() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import msgpack
 import pytest
 
-from outerloop.swarm.access.admissions import Admission, Removal
+from outerloop.swarm.access.admissions import Removal, Statement
 from outerloop.swarm.access.invites import MAX_RUN, MAX_TOKEN, PREFIX, Binding, Invite, Token, digest_of_list, may_look
 from outerloop.swarm.access.register_files import packed, parsed
 from outerloop.swarm.invites.invite_client import STATEMENT_BYTES
 from outerloop.swarm.p2p.admission import REQUEST_BYTES
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage
 from tests.support.swarm.dht_scene import id_of, trust
-from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, X, Y, admission, token
+from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, X, Y, admission, token, withdrawal
 
 OWN = trust(B).signatures
 LONGEST: dict[str, Any] = {"run": "r" * MAX_RUN, "name": "n" * 32, "expires_s": 1 << 40, "rounds": MAX_NUMBER}
@@ -120,16 +120,29 @@ def test_a_removal_is_signed() -> None:
         assert not replace(one, **change).is_signed(OWN)
 
 
-STATEMENTS = [admission(token()), Removal.new(trust(A).signatures, run=RUN, peer=id_of(X), lifted=True, at_s=1)]
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("issuer", id_of(B)), ("digest", bytes(32)), ("expires_s", NOW_S), ("at_s", 1), ("run", "winter")],
+)
+def test_every_value_of_a_withdrawal_is_signed(field: str, value: Any) -> None:
+    one = withdrawal(token())
+    assert one.is_signed(OWN) and not replace(one, **{field: value}).is_signed(OWN)
+
+
+STATEMENTS: list[Statement] = [
+    admission(token()),
+    Removal.new(trust(A).signatures, run=RUN, peer=id_of(X), lifted=True, at_s=1),
+    withdrawal(token()),
+]
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_statements_survive_the_wire(statement: Admission | Removal) -> None:
+def test_statements_survive_the_wire(statement: Statement) -> None:
     assert parsed(msgpack.unpackb(msgpack.packb(packed(statement)))) == statement
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_statements_of_another_form_are_refused(statement: Admission | Removal) -> None:
+def test_statements_of_another_form_are_refused(statement: Statement) -> None:
     kind, content = packed(statement)
     for value in (None, [], [kind], [kind, None], ["other", content], [kind, content[1:]], [content, kind]):
         with pytest.raises(MalformedMessage):

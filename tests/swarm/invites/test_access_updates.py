@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outerloop.swarm.access.register_files import ADDRESS, write_removal
+from outerloop.swarm.access.register_files import ADDRESS, write_waiting
 from outerloop.swarm.invites.access_updates import TAKE_S
 from outerloop.swarm.invites.invite_client import look
 from outerloop.swarm.p2p.transport import Unreachable
@@ -22,7 +22,7 @@ def test_without_invites_a_listed_peer_is_expelled_and_no_invite_answered() -> N
         network = MemoryNetwork()
         one = Peer(network, A, invites=False)
         await one.updates.serve(["/ip4/192.0.2.1/tcp/1", "/ip4/127.0.0.1/tcp/1"])
-        await write_removal(one.disk, removal(C, by=A))
+        await write_waiting(one.disk, removal(C, by=A))
         await asyncio.sleep(2 * TAKE_S)
         assert id_of(C) not in one.trust.allow
         assert id_of(C) not in Peer(network, A, disk=one.disk, invites=False).trust.allow
@@ -38,7 +38,7 @@ def test_without_invites_a_listed_peer_is_expelled_and_no_invite_answered() -> N
 def test_removals_from_while_it_was_off_are_taken_before_it_serves() -> None:
     async def scene() -> None:
         disk = MemoryDisk()
-        await write_removal(disk, removal(C, by=A))
+        await write_waiting(disk, removal(C, by=A))
         one = Peer(MemoryNetwork(), A, disk=disk)
         assert id_of(C) in one.trust.allow
         await one.updates.serve([])

@@ -13,7 +13,7 @@ from outerloop.swarm.access.access_control import INVITES, MANIFEST, MAX_VISITOR
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.access.rate_limits import Rate
-from outerloop.swarm.access.register_files import packed, write_removal
+from outerloop.swarm.access.register_files import packed, write_waiting
 from outerloop.swarm.invites import invite_service
 from outerloop.swarm.invites.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
 from outerloop.swarm.invites.invite_service import AROUND_S
@@ -207,7 +207,7 @@ def test_peers_that_were_away_learn_it_when_they_return() -> None:
 
 async def expel(by: Peer, peer: int, *, lifted: bool = False, at_s: int = NOW_S) -> None:
     signatures = by.trust.signatures
-    await write_removal(by.disk, Removal.new(signatures, run=RUN, peer=id_of(peer), lifted=lifted, at_s=at_s))
+    await write_waiting(by.disk, Removal.new(signatures, run=RUN, peer=id_of(peer), lifted=lifted, at_s=at_s))
 
 
 def test_a_removal_reaches_all_peers_and_the_removed_one_and_can_be_lifted() -> None:
